@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def _demands(pods: list[PlacedPod], card: int) -> list[BaselinePod]:
-    return [demand(pod, card=card) for pod in pods]
+    return [demand(pod, card_bytes=card) for pod in pods]
 
 
 if __name__ == "__main__":

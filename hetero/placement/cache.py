@@ -60,13 +60,13 @@ class QuotaRules(Protocol):
     def charge(self, device: Device, takes: Counters) -> Counter[str]:
         """Return what these counters of a device are charged."""
 
-    def move(self, namespace: str, charge: Counter[str], *, times: int) -> None:
-        """Count a charge (`times` 1) or give it back (-1)."""
+    def move(self, namespace: str, charge: Counter[str], *, direction: int) -> None:
+        """Count a charge (`direction` 1) or give it back (-1)."""
 
     def over(self, namespace: str, charge: Counter[str]) -> str | None:
         """Return which quota so much more would pass, None if none."""
 
-    def least(self, pod: PlacedPod, kinds: Iterable[Device]) -> Counter[str]:
+    def least(self, pod: PlacedPod, devices: Iterable[Device]) -> Counter[str]:
         """Return the least a pod is charged on a node whose cards are of these kinds."""
 
 
@@ -96,45 +96,45 @@ class SchedulerCache:
 
     # --- what there is ------------------------------------------------------------------------
 
-    def update_node(self, node: PlacedNode, *, fault: str | None = None) -> str | None:
+    def update_node(self, placed_node: PlacedNode, *, fault: str | None = None) -> str | None:
         """Note what a node has, or why nothing of its devices can be used.
 
         A device that another node has belongs to that one: return a sentence of it, None if there
         is none. The node's other devices are used all the same.
         """
-        change = self.inventory.update(node, fault=fault)
+        change = self.inventory.update(placed_node, fault=fault)
         self._follow(change)
         return change.conflict
 
-    def cordon(self, name: str, why: str | None) -> bool:
+    def cordon(self, node_name: str, reason: str | None) -> bool:
         """Have a node take no pod from now on, None: take pods again; return if that is new.
 
         What stands on it stays counted.
         """
-        is_new = self.inventory.cordon(name, why)
-        if is_new and (change := self.inventory.update_cordon(name)):
+        is_new = self.inventory.cordon(node_name, reason)
+        if is_new and (change := self.inventory.update_cordon(node_name)):
             self._follow(change)
         return is_new
 
-    def remove_node(self, name: str) -> None:
+    def remove_node(self, node_name: str) -> None:
         """Note that a node is gone; what stands on it stays counted until its pods are gone."""
-        if self.inventory.remove(name):
+        if self.inventory.remove(node_name):
             self._rows = None
 
-    def free(self, name: str) -> dict[str, dict[str, int]]:
+    def free(self, node_name: str) -> dict[str, dict[str, int]]:
         """Return what is left of each counter of a node's devices, by UUID."""
         cluster = self.rows().cluster
-        return cluster.free(cluster.number[name])
+        return cluster.free(cluster.number[node_name])
 
     # --- what arrives ---------------------------------------------------------------------------
 
-    def arrive(self, uid: str, pod: PlacedPod, now: float) -> None:
-        """Count a pod that wants a place, once, whenever it is asked about; `now` is in seconds."""
+    def arrive(self, uid: str, pod: PlacedPod, now_s: float) -> None:
+        """Count a pod that wants a place at `now_s`, once, however often it is asked about."""
         if uid in self._counted:
             return
         self._counted.add(uid)
-        want = self._priced(None).shape(pod).want.wanted
-        due = self.demand.arrive(want, pod.host(), now)
+        request_class = self._priced(None).pod_profile(pod).profile.request_class
+        due = self.demand.arrive(request_class, pod.host(), now_s)
         if len(self.demand.weights) > MOST_CLASSES:  # it takes long: the next need no join at once
             self.demand.join(self._priced(None).mean_size, most=MOST_CLASSES * 3 // 4)
         if due or self.rows().has_stale_states:
@@ -162,31 +162,48 @@ class SchedulerCache:
 
         One that is reserved for another pod than `uid` comes after all others.
         """
-        rows, over = self.rows(), self._over_quota(pod)
-        row, cluster, kinds = rows.row(pod, weights or self.weights), rows.cluster, rows.kinds
+        rows, over_quota = self.rows(), self._over_quota(pod)
+        row, cluster, kinds = (
+            rows.row(pod, weights or self.weights),
+            rows.cluster,
+            rows.kinds,
+        )
         nodes, heap, costs = cluster.nodes, row.heap, row.costs
 
-        def serves(number: int) -> bool:
-            name = nodes[number].name
-            return costs[number] < NEVER and name in offered and kinds[name] not in over
+        def serves(node_number: int) -> bool:
+            node_name = nodes[node_number].name
+            return (
+                costs[node_number] < NEVER
+                and node_name in offered
+                and kinds[node_name] not in over_quota
+            )
 
-        names = self.reservations.of(uid)
-        own = (cluster.number[name] for name in names if name in cluster.number)
-        best = min(
-            ((costs[number] - RESERVED, number) for number in own if serves(number)), default=None
+        reserved_names = self.reservations.of(uid)
+        reserved_numbers = (
+            cluster.number[reserved_name]
+            for reserved_name in reserved_names
+            if reserved_name in cluster.number
         )
-        passed = list[tuple[int, int]]()
-        while heap and (best is None or heap[0] < best):
-            cost, number = heap[0]
-            if costs[number] == cost and serves(number):
-                best = heap[0]
+        cheapest = min(
+            (
+                (costs[reserved] - RESERVED, reserved)
+                for reserved in reserved_numbers
+                if serves(reserved)
+            ),
+            default=None,
+        )
+        skipped = list[tuple[int, int]]()
+        while heap and (cheapest is None or heap[0] < cheapest):
+            cost, node_number = heap[0]
+            if costs[node_number] == cost and serves(node_number):
+                cheapest = heap[0]
                 break
             heappop(heap)
-            if costs[number] == cost:
-                passed.append((cost, number))
-        for entry in passed:
+            if costs[node_number] == cost:
+                skipped.append((cost, node_number))
+        for entry in skipped:
             heappush(heap, entry)
-        return nodes[best[1]].name if best else None
+        return nodes[cheapest[1]].name if cheapest else None
 
     def reserve_nodes(self, uid: str, pod: PlacedPod, offered: Iterable[str]) -> None:
         """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
@@ -195,81 +212,91 @@ class SchedulerCache:
         when the pod is placed or gone. While pods only arrive no node empties, and none is
         reserved.
         """
-        cards = self._priced(None).shape(pod).want.wanted.cards
-        if cards < 2 or uid in self.reservations or not self.demand.pods_end:
+        card_count = self._priced(None).pod_profile(pod).profile.request_class.cards
+        if card_count < 2 or uid in self.reservations or not self.demand.pods_end:
             return
-        rows, over = self.rows(), self._over_quota(pod)
+        rows, over_quota = self.rows(), self._over_quota(pod)
         cluster, kinds = rows.cluster, rows.kinds
-        able: dict[object, bool] = {}  # by what nodes have when they are empty
+        serves_by_contents: dict[object, bool] = {}  # by what nodes have when they are empty
 
         def could_serve(node: PlacedNode) -> bool:
-            key = kinds[node.name], len(node.devices), tuple(node.host.items())
-            if key not in able:
-                everybody = self.on(node.name)
-                answer = self._place_pod(pod, node.name, without=[uid, *everybody])
-                able[key] = isinstance(answer, Placement)
-            return able[key]
+            contents = kinds[node.name], len(node.devices), tuple(node.host.items())
+            if contents not in serves_by_contents:
+                uids_on_node = self.on(node.name)
+                placement = self._place_pod(pod, node.name, without_uids=[uid, *uids_on_node])
+                serves_by_contents[contents] = isinstance(placement, Placement)
+            return serves_by_contents[contents]
 
-        near = sorted(
-            (len(self._on.get(name, ())), number)
-            for name in offered
-            if (number := cluster.number.get(name)) is not None
-            and len(cluster.cards[number]) == cards
-            and cluster.free_milli[number]
-            and not cluster.nodes[number].cordoned
-            and kinds[name] not in over
-            and name not in self.reservations.nodes
+        pods_and_numbers = sorted(
+            (len(self._on.get(node_name, ())), node_number)
+            for node_name in offered
+            if (node_number := cluster.number.get(node_name)) is not None
+            and len(cluster.cards[node_number]) == card_count
+            and cluster.free_milli[node_number]
+            and not cluster.nodes[node_number].cordoned
+            and kinds[node_name] not in over_quota
+            and node_name not in self.reservations.nodes
         )
-        able_nodes = (node.name for _, number in near if could_serve(node := cluster.nodes[number]))
-        self.reservations.add(uid, tuple(islice(able_nodes, RESERVED_NODES)))
+        able_names = (
+            node.name
+            for _, node_number in pods_and_numbers
+            if could_serve(node := cluster.nodes[node_number])
+        )
+        self.reservations.add(uid, tuple(islice(able_names, RESERVED_NODES)))
         rows.reservation_changed(self.reservations.of(uid))
 
     def _end_reservation(self, uid: str) -> None:
-        nodes = self.reservations.drop(uid)
+        node_names = self.reservations.drop(uid)
         if self._rows is not None:
-            self._rows.reservation_changed(nodes)
+            self._rows.reservation_changed(node_names)
 
-    def serving(self, pod: PlacedPod, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    def serving(
+        self, pod: PlacedPod, node_names: Iterable[str]
+    ) -> tuple[list[str], dict[str, str]]:
         """Return those of the nodes that can serve the pod, and what each of the others says."""
-        row, over = self.rows().row(pod, self.weights), self._over_quota(pod)
-        fits, reasons = list[str](), dict[str, str]()
-        for name in names:
-            answer = self._reason(name, row, over)
-            if answer is None:
-                fits.append(name)
+        row, over_quota = self.rows().row(pod, self.weights), self._over_quota(pod)
+        fitting_names, reasons = list[str](), dict[str, str]()
+        for node_name in node_names:
+            verdict = self._reason(node_name, row, over_quota)
+            if verdict is None:
+                fitting_names.append(node_name)
             else:
-                reasons[name] = answer[0]
-        return fits, reasons
+                reasons[node_name] = verdict[0]
+        return fitting_names, reasons
 
-    def refusal(self, pod: PlacedPod, names: Iterable[str]) -> Refusal:
+    def refusal(self, pod: PlacedPod, node_names: Iterable[str]) -> Refusal:
         """Return why none of the nodes serves the pod: how many say what, with numbers."""
-        row, over = self.rows().row(pod, self.weights), self._over_quota(pod)
-        counts, shortages = Counter[str](), dict[str, Shortage]()
-        for name in names:
-            reason, lacking = self._reason(name, row, over) or (FITS, None)
-            counts[reason] += 1
-            if lacking is not None:
-                shortages[reason] = lacking.nearer(shortages.get(reason))
-        return Refusal(wanted=1, verdicts={}, counts=counts, of="node", shortages=shortages)
+        row, over_quota = self.rows().row(pod, self.weights), self._over_quota(pod)
+        count_by_reason, shortages = Counter[str](), dict[str, Shortage]()
+        for node_name in node_names:
+            reason, shortage = self._reason(node_name, row, over_quota) or (FITS, None)
+            count_by_reason[reason] += 1
+            if shortage is not None:
+                shortages[reason] = shortage.nearer(shortages.get(reason))
+        return Refusal(
+            wanted=1, verdicts={}, counts=count_by_reason, of="node", shortages=shortages
+        )
 
     def _reason(
-        self, name: str, row: PriceRow, over: Mapping[frozenset[int], str]
+        self, node_name: str, row: PriceRow, over_quota: Mapping[frozenset[int], str]
     ) -> DeviceVerdict | None:
         """Return what a node says to the row's shape, None if it serves."""
         rows = self.rows()
-        number = rows.cluster.number.get(name)
-        if number is None:
+        node_number = rows.cluster.number.get(node_name)
+        if node_number is None:
             return NO_DEVICE, None
-        if row.costs[number] < NEVER:
-            quota = over.get(rows.kinds[name]) if over else None
+        if row.costs[node_number] < NEVER:
+            quota = over_quota.get(rows.kinds[node_name]) if over_quota else None
             return None if quota is None else (quota, None)
-        why = self.inventory.unusable(name)
-        if why is not None:
-            return why, None
-        return row.reasons.get(number) or self._priced(None).reason(number, row.shape)
+        fault = self.inventory.unusable(node_name)
+        if fault is not None:
+            return fault, None
+        return row.reasons.get(node_number) or self._priced(None).reason(
+            node_number, row.pod_profile
+        )
 
     def costs(
-        self, pod: PlacedPod, names: Iterable[str], *, weights: Weights | None = None
+        self, pod: PlacedPod, node_names: Iterable[str], *, weights: Weights | None = None
     ) -> dict[str, int]:
         """Return what the pod costs on those of the nodes that serve it; least is best.
 
@@ -277,8 +304,12 @@ class SchedulerCache:
         """
         rows = self.rows()
         row, number_of = rows.row(pod, weights or self.weights), rows.cluster.number
-        at = ((name, row.costs[number_of[name]]) for name in names if name in number_of)
-        return {name: cost for name, cost in at if cost < DEAREST}
+        name_and_cost = (
+            (node_name, row.costs[number_of[node_name]])
+            for node_name in node_names
+            if node_name in number_of
+        )
+        return {node_name: cost for node_name, cost in name_and_cost if cost < DEAREST}
 
     def reserve(
         self,
@@ -294,15 +325,15 @@ class SchedulerCache:
         `policy` chooses the node's devices; without one the weights do.
         """
         self.release(uid)  # asked again, it may have other devices
-        answer = self._place_pod(pod, node, policy=policy, weights=weights)
-        if isinstance(answer, Refusal):
-            return answer
+        placement = self._place_pod(pod, node, policy=policy, weights=weights)
+        if isinstance(placement, Refusal):
+            return placement
         if self.quotas is not None and pod.namespace in self.quotas.most:
-            over = self.quotas.over(pod.namespace, self._charge(answer))
-            if over:
-                return Refusal(wanted=1, verdicts={}, missing=over)
-        self._stand(uid, answer)
-        return answer
+            quota = self.quotas.over(pod.namespace, self._charge(placement))
+            if quota:
+                return Refusal(wanted=1, verdicts={}, missing=quota)
+        self._stand(uid, placement)
+        return placement
 
     def restore(self, uid: str, placement: Placement) -> None:
         """Count what a pod is known to hold, wherever that was decided."""
@@ -315,57 +346,63 @@ class SchedulerCache:
         self._end_reservation(uid)
         self.standing[uid] = placement
         self._on.setdefault(placement.node, set()).add(uid)
-        self._move(placement, times=1)
+        self._move(placement, direction=1)
 
     def release(self, uid: str) -> None:
         """Give back what a pod held, if it held anything."""
         placement = self.standing.pop(uid, None)
         if placement is not None:
             self._on[placement.node].discard(uid)
-            self._move(placement, times=-1)
+            self._move(placement, direction=-1)
 
     def hold(
-        self, uid: str, pod: PlacedPod, node: str, *, without: Iterable[str] = ()
+        self, uid: str, pod: PlacedPod, node: str, *, without_uids: Iterable[str] = ()
     ) -> Placement | Refusal:
         """Keep the room for a pod that it will have once others are gone, or say why it has none.
 
         Until then more may be taken of a device than it has. A reservation for the pod takes its
         place.
         """
-        answer = self._place_pod(pod, node, without=[uid, *without])
-        if isinstance(answer, Placement):
+        placement = self._place_pod(pod, node, without_uids=[uid, *without_uids])
+        if isinstance(placement, Placement):
             self.release(uid)
-            self._stand(uid, answer)
-        return answer
+            self._stand(uid, placement)
+        return placement
 
     def has_room(self, uid: str, pod: PlacedPod, node: str) -> bool:
         """Return whether a pod fits on a node, where it may hold its place already."""
-        return isinstance(self._place_pod(pod, node, without=[uid]), Placement)
+        return isinstance(self._place_pod(pod, node, without_uids=[uid]), Placement)
 
     def on(self, node: str) -> frozenset[str]:
         """Return the UIDs of those that stand on a node."""
         return frozenset(self._on.get(node, ()))
 
-    def preemptible(self, pod: PlacedPod, names: Iterable[str]) -> list[str]:
+    def preemptible(self, pod: PlacedPod, node_names: Iterable[str]) -> list[str]:
         """Return the nodes with anybody less important than the pod, the best to look at first.
 
         Those are the nodes with the least important, and of these the emptiest.
         """
         cluster, standing, ranked = self.rows().cluster, self.standing, list[tuple[int, int, str]]()
-        for name in names:
-            least = min(
-                (standing[uid].pod.priority for uid in self._on.get(name, ())), default=None
+        for node_name in node_names:
+            least_priority = min(
+                (standing[uid].pod.priority for uid in self._on.get(node_name, ())), default=None
             )
-            if least is not None and least < pod.priority and name in cluster.number:
-                ranked.append((least, -cluster.free_milli[cluster.number[name]], name))
-        return [name for _, _, name in sorted(ranked)]
+            if (
+                least_priority is not None
+                and least_priority < pod.priority
+                and node_name in cluster.number
+            ):
+                ranked.append(
+                    (least_priority, -cluster.free_milli[cluster.number[node_name]], node_name)
+                )
+        return [node_name for _, _, node_name in sorted(ranked)]
 
     def victims(
         self,
         pod: PlacedPod,
         node: str,
         *,
-        given: Collection[str] = (),
+        certain: Collection[str] = (),
         ending: Iterable[str] = (),
         spared: Container[str] = (),
         gangs: Mapping[str, Gang] = NO_GANGS,
@@ -373,7 +410,7 @@ class SchedulerCache:
     ) -> Victims | None:
         """Return whom to evict so that the pod fits: the fewest, of these the least important.
 
-        The `given` are evicted in any case, the `spared` never; the `ending` go by themselves.
+        The `certain` are evicted in any case, the `spared` never; the `ending` go by themselves.
         `gangs` has, by each of its pods that holds something, those that are evicted together or
         not at all. `may_evict` says whether pods may go together. None if the pod would not fit
         even without every pod of lower priority, or may not for its namespace's quota, which
@@ -382,17 +419,17 @@ class SchedulerCache:
         if self.rows().kinds.get(node) in self._over_quota(pod):
             return None
 
-        def fits(going: Collection[str]) -> bool:
-            return isinstance(self._place_pod(pod, node, without=going), Placement)
+        def fits(evicted_uids: Collection[str]) -> bool:
+            return isinstance(self._place_pod(pod, node, without_uids=evicted_uids), Placement)
 
         return choose_victims(
             pod,
             node,
             standing=self.standing,
-            on_node=self._on.get(node, ()),
-            given=given,
-            ending=ending,
-            spared=spared,
+            uids_on_node=self._on.get(node, ()),
+            certain_uids=certain,
+            ending_uids=ending,
+            spared_uids=spared,
             gangs=gangs,
             fits=fits,
             may_evict=may_evict,
@@ -407,58 +444,71 @@ class SchedulerCache:
         *,
         policy: PlacementPolicy | None = None,
         weights: Weights | None = None,
-        without: Iterable[str] = (),
-        most: int = MOST_TRIES,
+        without_uids: Iterable[str] = (),
+        most_tries: int = MOST_TRIES,
     ) -> Placement | Refusal:
-        why = self.inventory.unusable(node)
-        if why is not None:
-            return Refusal(wanted=1, verdicts={}, missing=why)
+        fault = self.inventory.unusable(node)
+        if fault is not None:
+            return Refusal(wanted=1, verdicts={}, missing=fault)
         cluster = self.rows().cluster
-        number = cluster.number.get(node)
-        if number is None:
+        node_number = cluster.number.get(node)
+        if node_number is None:
             return Refusal(wanted=1, verdicts={node: NO_DEVICE}, of="node")
         prices = self._priced(weights)
-        if policy is None and not without:
-            quick = self._choose(pod, number, prices)
-            if quick is not None:
-                return quick
-        free = {uuid: dict(left) for uuid, left in cluster.free(number).items()}
-        host = dict(zip(cluster.counters, cluster.host[number], strict=True))
-        for uid in without:
-            placement = self.standing.get(uid)
-            if placement is not None and placement.node == node:
-                _add_back(placement, free, host)
-        apart = self._apart(pod, node, without)
-        devices = [device for device in cluster.nodes[number].devices if device.uuid not in apart]
-        chosen = policy or prices.policy
-        answer = place_pod(node, devices, free, host, pod, policy=chosen, most=most)
-        if isinstance(answer, Refusal) and answer.missing is None:
-            return evolve(answer, verdicts={**answer.verdicts, **dict.fromkeys(apart, _APART)})
-        return answer
+        if policy is None and not without_uids:
+            cheapest = self._choose(pod, node_number, prices)
+            if cheapest is not None:
+                return cheapest
+        free = {uuid: dict(counters) for uuid, counters in cluster.free(node_number).items()}
+        host_free = dict(zip(cluster.counters, cluster.host[node_number], strict=True))
+        for absent_uid in without_uids:
+            absent = self.standing.get(absent_uid)
+            if absent is not None and absent.node == node:
+                _add_back(absent, free, host_free)
+        excluded = self._apart(pod, node, without_uids)
+        devices = [
+            device for device in cluster.nodes[node_number].devices if device.uuid not in excluded
+        ]
+        chosen_policy = policy or prices.policy
+        placement = place_pod(
+            node, devices, free, host_free, pod, policy=chosen_policy, most_tries=most_tries
+        )
+        if isinstance(placement, Refusal) and placement.missing is None:
+            return evolve(
+                placement, verdicts={**placement.verdicts, **dict.fromkeys(excluded, _APART)}
+            )
+        return placement
 
-    def _choose(self, pod: PlacedPod, number: int, prices: Prices) -> Placement | None:
+    def _choose(self, pod: PlacedPod, node_number: int, prices: Prices) -> Placement | None:
         """Return the cheapest placement of a plain pod; None where it takes a search, or is none.
 
         The search would find it too. This is the common case, and the node's cost counts on it.
         """
-        cluster, shape = self.rows().cluster, prices.shape(pod)
-        node, want = cluster.nodes[number], shape.want
-        if not is_exact(shape, number, cluster) or prices.cost(number, shape) == NEVER:
+        cluster, pod_profile = self.rows().cluster, prices.pod_profile(pod)
+        node, profile = cluster.nodes[node_number], pod_profile.profile
+        if (
+            not is_exact(pod_profile, node_number, cluster)
+            or prices.cost(node_number, pod_profile) == NEVER
+        ):
             return None
         allocation = None
-        if want.wanted.request is not None:
-            states, cards = cluster.card_states.states, cluster.cards[number]
-            places = prices.choose(number, shape)
-            cuts = [(node.devices[p], prices.cut(states[cards[p]], want)) for p in places]
+        if profile.request_class.request is not None:
+            states, card_states = cluster.card_states.states, cluster.cards[node_number]
+            positions = prices.choose(node_number, pod_profile)
+            devices_and_cuts = [
+                (node.devices[position], prices.cut(states[card_states[position]], profile))
+                for position in positions
+            ]
             allocation = allocate(
-                want.wanted.request, [(device, cut) for device, cut in cuts if cut is not None]
+                profile.request_class.request,
+                [(device, cut) for device, cut in devices_and_cuts if cut is not None],
             )
         return Placement(
             node=node.name,
             pod=pod,
             allocations=tuple(
-                None if one.request is None else allocation
-                for one in (*pod.sidecars, *pod.containers, *pod.init)
+                None if container.request is None else allocation
+                for container in (*pod.sidecars, *pod.containers, *pod.init)
             ),
             holds=tuple(
                 DeviceUsage(device=piece.device, takes=piece.takes)
@@ -467,46 +517,46 @@ class SchedulerCache:
             host=pod.host(),
         )
 
-    def _apart(self, pod: PlacedPod, node: str, without: Iterable[str] = ()) -> set[str]:
+    def _apart(self, pod: PlacedPod, node: str, without_uids: Iterable[str] = ()) -> set[str]:
         """Return the node's devices that are held by others than the pod may share one with."""
-        rules = {one.key: one for request in _requests(pod) for one in request.co_tenancy}
+        rules = {rule.key: rule for request in _requests(pod) for rule in request.co_tenancy}
         if not rules:
             return set()
         return {
             piece.device
-            for uid in self._on.get(node, set()).difference(without)
+            for uid in self._on.get(node, set()).difference(without_uids)
             for request, allocation in _held(self.standing[uid])
             for piece in allocation.pieces
-            for one in request.co_tenancy
-            if one.key in rules and one.value not in rules[one.key].compatible_with
+            for rule in request.co_tenancy
+            if rule.key in rules and rule.value not in rules[rule.key].compatible_with
         }
 
     # --- quotas ---------------------------------------------------------------------------------
 
     def _charge(self, placement: Placement) -> Counter[str]:
         """Return what a placement is charged, as far as its devices are still there."""
-        charged = Counter[str]()
+        charge = Counter[str]()
         if self.quotas is not None:
             devices = {device.uuid: device for device in self.inventory.devices(placement.node)}
             for usage in placement.holds:
                 if usage.device in devices:
-                    charged.update(self.quotas.charge(devices[usage.device], usage.takes))
-        return charged
+                    charge.update(self.quotas.charge(devices[usage.device], usage.takes))
+        return charge
 
     def _over_quota(self, pod: PlacedPod) -> dict[frozenset[int], str]:
         """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
 
         Of kinds on which it may pass none there is nothing: mostly, of all.
         """
-        over: dict[frozenset[int], str] = {}
+        over_quota: dict[frozenset[int], str] = {}
         if self.quotas is not None and pod.namespace in self.quotas.most:
             rows = self.rows()
             for kinds in set(rows.kinds.values()):
                 devices = [rows.cluster.card_states.kinds[kind].device for kind in kinds]
-                verdict = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
-                if verdict:
-                    over[kinds] = verdict
-        return over
+                quota = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
+                if quota:
+                    over_quota[kinds] = quota
+        return over_quota
 
     # --- what follows from it ---------------------------------------------------------------------
 
@@ -522,34 +572,34 @@ class SchedulerCache:
             if self.quotas is not None:
                 self.quotas.used.clear()
             for placement in self.standing.values():
-                self._move(placement, times=1)
+                self._move(placement, direction=1)
             self._learn()
         return rows
 
     def _follow(self, change: NodeChange) -> None:
         """Let the packing core know of a node's change, or have it start anew with it."""
-        rows, before, node = self._rows, change.before, change.after
+        rows, node_before, node_after = self._rows, change.before, change.after
         if rows is None or not change:
             return
         cluster = rows.cluster
-        if set(node.host) - set(cluster.counters):
+        if set(node_after.host) - set(cluster.counters):
             self._rows = None
             return
-        if before is None:
-            cluster.add(node)
-            for uid in self._on.get(node.name, ()):
-                self._move(self.standing[uid], times=1)
-        elif [(d.uuid, d.capacity) for d in before.devices] == [
-            (d.uuid, d.capacity) for d in node.devices
+        if node_before is None:
+            cluster.add(node_after)
+            for uid in self._on.get(node_after.name, ()):
+                self._move(self.standing[uid], direction=1)
+        elif [(device.uuid, device.capacity) for device in node_before.devices] == [
+            (device.uuid, device.capacity) for device in node_after.devices
         ]:
-            for old, new in zip(before.devices, node.devices, strict=True):
-                if old != new:  # its health, mostly
-                    cluster.replace(new)
-            cluster.update(node)
+            for old_device, new_device in zip(node_before.devices, node_after.devices, strict=True):
+                if old_device != new_device:  # its health, mostly
+                    cluster.replace(new_device)
+            cluster.update(node_after)
         else:
             self._rows = None
             return
-        if rows.node_changed(node.name, devices=len(node.devices)):
+        if rows.node_changed(node_after.name, device_count=len(node_after.devices)):
             self._learn()
 
     def _learn(self) -> None:
@@ -558,32 +608,34 @@ class SchedulerCache:
     def _priced(self, weights: Weights | None) -> Prices:
         return self.rows().prices(weights or self.weights)
 
-    def _move(self, placement: Placement, *, times: int) -> None:
+    def _move(self, placement: Placement, *, direction: int) -> None:
         rows = self._rows
         if rows is None or placement.node not in self.inventory.nodes:
             return
-        rows.changed(rows.cluster.move(placement, times=times))
+        rows.changed(rows.cluster.move(placement, direction=direction))
         if self.quotas is not None:
-            self.quotas.move(placement.pod.namespace, self._charge(placement), times=times)
+            self.quotas.move(placement.pod.namespace, self._charge(placement), direction=direction)
 
 
-def _add_back(placement: Placement, free: dict[str, dict[str, int]], host: dict[str, int]) -> None:
+def _add_back(
+    placement: Placement, free: dict[str, dict[str, int]], host_free: dict[str, int]
+) -> None:
     """Add what a placement holds to what is left of its node."""
     for usage in placement.holds:
-        left = free.get(usage.device, {})
-        for name, amount in usage.takes.items():
-            if name in left:
-                left[name] += amount
-    for name, amount in placement.host.items():
-        if name in host:
-            host[name] += amount
+        counters = free.get(usage.device, {})
+        for counter, amount in usage.takes.items():
+            if counter in counters:
+                counters[counter] += amount
+    for counter, amount in placement.host.items():
+        if counter in host_free:
+            host_free[counter] += amount
 
 
 def _held(placement: Placement) -> Iterator[tuple[Request, Allocation]]:
     """Yield what each container of a placement asked, and what it was given."""
     pod = placement.pod
-    everyone = (*pod.sidecars, *pod.containers, *pod.init)
-    for container, allocation in zip(everyone, placement.allocations, strict=True):
+    containers = (*pod.sidecars, *pod.containers, *pod.init)
+    for container, allocation in zip(containers, placement.allocations, strict=True):
         if container.request is not None and allocation is not None:
             yield container.request, allocation
 

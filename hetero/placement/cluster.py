@@ -15,10 +15,10 @@ CPU = "cpu"  # thousandths of a processor
 HOST_MEMORY = "memory"  # bytes
 
 
-def _not_negative(of: PlacedNode | PlacedContainer, _: object, value: Counters) -> None:
-    for name, amount in value.items():
+def _not_negative(owner: PlacedNode | PlacedContainer, _: object, counters: Counters) -> None:
+    for counter, amount in counters.items():
         if amount < 0:
-            raise BadInput(f"{of.TITLE.lower()}: {name} {amount} is negative")
+            raise BadInput(f"{owner.TITLE.lower()}: {counter} {amount} is negative")
 
 
 @frozen(kw_only=True)
@@ -47,7 +47,7 @@ class PlacedContainer:
 class PlacedPod:
     """Containers that land on one node together.
 
-    `init` containers run one after the other before `containers` start, `sidecars` run beside all
+    `init` containers run one after the other before `containers` start, `sidecars` run with all
     of them: the pod holds max(init, sum of containers) plus its sidecars, counter by counter.
     """
 
@@ -68,12 +68,12 @@ class PlacedPod:
 
     def host(self) -> dict[str, int]:
         """Return what the pod takes of its node's own counters."""
-        sidecars = total(container.host for container in self.sidecars)
-        held = total(container.host for container in self.containers)
+        sidecars_host = total(container.host for container in self.sidecars)
+        host = total(container.host for container in self.containers)
         for container in self.init:
-            for name, amount in container.host.items():
-                held[name] = max(held.get(name, 0), amount)
-        return total((sidecars, held))
+            for counter, amount in container.host.items():
+                host[counter] = max(host.get(counter, 0), amount)
+        return total((sidecars_host, host))
 
 
 @frozen(kw_only=True)
@@ -100,11 +100,11 @@ class Placement:
 
 def total(counters: Iterable[Counters]) -> dict[str, int]:
     """Return the sum of counters, name by name."""
-    out: dict[str, int] = {}
+    sums: dict[str, int] = {}
     for amounts in counters:
-        for name, amount in amounts.items():
-            out[name] = out.get(name, 0) + amount
-    return out
+        for counter, amount in amounts.items():
+            sums[counter] = sums.get(counter, 0) + amount
+    return sums
 
 
 #: Most a namespace may hold, by namespace: counters of devices (`core`, `memory`, …) and `devices`.

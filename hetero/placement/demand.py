@@ -45,45 +45,50 @@ class RequestClass:
 PodClass = tuple[RequestClass, Needs]
 
 
-def wanted(pod: PlacedPod) -> RequestClass:
+def request_class_of(pod: PlacedPod) -> RequestClass:
     """Return what a pod asks of a node's devices."""
-    everyone = (*pod.containers, *pod.init, *pod.sidecars)
-    requests = [one.request for one in everyone if one.request is not None]
+    containers = (*pod.containers, *pod.init, *pod.sidecars)
+    requests = [container.request for container in containers if container.request is not None]
     largest = max(requests, key=lambda request: len(request.asks), default=None)
     if largest is None:
         return RequestClass(None, 0, True)
     alike = len(set(largest.asks)) == 1
-    told_apart = largest.uuid != Selector() or largest.asks[0].device is not None
-    plain = len(requests) == 1 and alike and not (told_apart or largest.numa or largest.links)
+    names_devices = largest.uuid != Selector() or largest.asks[0].device is not None
+    plain = len(requests) == 1 and alike and not (names_devices or largest.numa or largest.links)
     return RequestClass(evolve(largest, uuid=Selector()), len(largest.asks) if alike else 1, plain)
 
 
-def without_size(want: RequestClass) -> tuple[RequestClass, tuple[int, int, int] | None]:
+def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, int, int] | None]:
     """Return what is left of a class without the size of its asks, and that size.
 
     The size is memory in bytes, memory in percent and core in percent, 0 where that was not asked.
     What is left keeps a 1 where it was. A class whose asks differ has no size.
     """
-    if not want.plain or want.request is None:
-        return want, None
-    ask = want.request.asks[0]
-    bare = Ask(
+    if not request_class.plain or request_class.request is None:
+        return request_class, None
+    ask = request_class.request.asks[0]
+    unit_ask = Ask(
         memory=ask.memory and 1,
         memory_percent=ask.memory_percent and 1,
         core=ask.core and 1,
         shape=ask.shape,
     )
-    size = (ask.memory or 0, ask.memory_percent or 0, ask.core or 0)
-    return evolve(want, request=evolve(want.request, asks=(bare,))), size
+    sizes = (ask.memory or 0, ask.memory_percent or 0, ask.core or 0)
+    return evolve(request_class, request=evolve(request_class.request, asks=(unit_ask,))), sizes
 
 
-def with_size(bare: RequestClass, size: tuple[int, int, int]) -> RequestClass:
+def with_size(sizeless: RequestClass, sizes: tuple[int, int, int]) -> RequestClass:
     """Return the class that `without_size` made this of."""
-    if bare.request is None:
-        return bare
-    memory, percent, core = (amount or None for amount in size)
-    ask = evolve(bare.request.asks[0], memory=memory, memory_percent=percent, core=core)
-    return evolve(bare, request=evolve(bare.request, asks=(ask,) * bare.cards))
+    if sizeless.request is None:
+        return sizeless
+    memory_bytes, memory_percent, core_percent = (amount or None for amount in sizes)
+    ask = evolve(
+        sizeless.request.asks[0],
+        memory=memory_bytes,
+        memory_percent=memory_percent,
+        core=core_percent,
+    )
+    return evolve(sizeless, request=evolve(sizeless.request, asks=(ask,) * sizeless.cards))
 
 
 @define(eq=False)
@@ -110,33 +115,37 @@ class _Joins:
 
     def offer(self, sized: _Sized) -> None:
         """Put a class and the next one, if there is one, among the pairs."""
-        other = sized.after
-        if other is None:
+        larger = sized.after
+        if larger is None:
             return
-        memory, percent, core = map(max, sized.amounts, other.amounts)
-        amounts = memory, percent, core
-        needs = tuple(map(max, sized.pod[1], other.pod[1]))  # the larger amount of each counter
-        pod = with_size(sized.bare, amounts), needs
-        both = _Sized(pod, sized.bare, amounts, self.size(pod), sized.weight + other.weight)
-        added = sized.weight * (both.size - sized.size) + other.weight * (both.size - other.size)
+        memory_bytes, memory_percent, core_percent = map(max, sized.amounts, larger.amounts)
+        amounts = memory_bytes, memory_percent, core_percent
+        needs = tuple(map(max, sized.pod[1], larger.pod[1]))  # the larger amount of each counter
+        pod_class = with_size(sized.bare, amounts), needs
+        joined = _Sized(
+            pod_class, sized.bare, amounts, self.size(pod_class), sized.weight + larger.weight
+        )
+        added_size = sized.weight * (joined.size - sized.size) + larger.weight * (
+            joined.size - larger.size
+        )
         self._offered += 1
-        heappush(self._heap, (added, self._offered, sized, other, both))
+        heappush(self._heap, (added_size, self._offered, sized, larger, joined))
 
     def take(self) -> _Sized | None:
         """Join the pair that adds least and return what it becomes, None if no pair is left."""
         while self._heap:
-            _, _, sized, other, both = heappop(self._heap)
-            if sized.gone or other.gone:
+            _, _, sized, larger, joined = heappop(self._heap)
+            if sized.gone or larger.gone:
                 continue
-            sized.gone = other.gone = True
-            both.before, both.after = sized.before, other.after
-            if both.before is not None:
-                both.before.after = both
-                self.offer(both.before)
-            if both.after is not None:
-                both.after.before = both
-                self.offer(both)
-            return both
+            sized.gone = larger.gone = True
+            joined.before, joined.after = sized.before, larger.after
+            if joined.before is not None:
+                joined.before.after = joined
+                self.offer(joined.before)
+            if joined.after is not None:
+                joined.after.before = joined
+                self.offer(joined)
+            return joined
         return None
 
 
@@ -158,17 +167,17 @@ class Demand:
     _origin: float = 0.0
     _now: float = 0.0  # when the last pod came
 
-    def arrive(self, want: RequestClass, host: Mapping[str, int], now: float) -> bool:
-        """Count a pod that comes at `now`, in seconds; return whether a lesson is due."""
-        self._now = max(now, self._now)
+    def arrive(self, request_class: RequestClass, host: Mapping[str, int], now_s: float) -> bool:
+        """Count a pod that comes at `now_s`, in seconds; return whether a lesson is due."""
+        self._now = max(now_s, self._now)
         weight = self._weight()
         self._arrived += weight
         self._since += 1
-        if want.request is not None:
-            key = want, tuple(sorted(host.items()))
-            self.weights[key] = self.weights.get(key, 0.0) + weight
-        for name, amount in host.items():
-            self.host[name] = self.host.get(name, 0.0) + weight * amount
+        if request_class.request is not None:
+            pod_class = request_class, tuple(sorted(host.items()))
+            self.weights[pod_class] = self.weights.get(pod_class, 0.0) + weight
+        for counter, amount in host.items():
+            self.host[counter] = self.host.get(counter, 0.0) + weight * amount
         if self._since < self._lesson:
             return False
         self._since, self._lesson = 0, max(FIRST_LESSON, self._arrived / weight)
@@ -192,69 +201,85 @@ class Demand:
         self._arrived /= weight
         self._ended /= weight
         self.weights = {
-            one: left for one, was in self.weights.items() if (left := was / weight) > _FORGOTTEN
+            pod_class: weight_now
+            for pod_class, old_weight in self.weights.items()
+            if (weight_now := old_weight / weight) > _FORGOTTEN
         }
-        self.host = {name: was / weight for name, was in self.host.items()}
+        self.host = {counter: old_amount / weight for counter, old_amount in self.host.items()}
         return 1.0
 
-    def join(self, size: Callable[[RequestClass], int], *, most: int = MOST_CLASSES) -> None:
+    def join(self, milli_of: Callable[[RequestClass], int], *, most: int = MOST_CLASSES) -> None:
         """Join classes until at most `most` are left: those first that so ask for least more.
 
-        `size` says how many thousandths of cards a class takes; a host's amount counts as what
+        `milli_of` says how many thousandths of cards a class takes; a host's amount counts as what
         comes with it on average. Two that differ in amounts alone become one that has room for
         both. Where none are left to join, those that ask for least are forgotten.
         """
-        takes = self._sizes(size)
-        alike: dict[object, list[_Sized]] = {}
+        size_of = self._sizes(milli_of)
+        sized_by_kind: dict[object, list[_Sized]] = {}
         weights: dict[PodClass, float] = {}  # of those that have no size, then of all
-        for pod, weight in self.weights.items():
-            bare, amounts = without_size(pod[0])
-            if amounts is None:
-                weights[pod] = weight
+        for pod_class, weight in self.weights.items():
+            sizeless, ask_sizes = without_size(pod_class[0])
+            if ask_sizes is None:
+                weights[pod_class] = weight
             else:
-                kind = bare, tuple(name for name, _ in pod[1])
-                sized = _Sized(pod, bare, amounts, takes(pod), weight)
-                alike.setdefault(kind, []).append(sized)
-        joins = _Joins(takes)
-        for row in alike.values():
-            row.sort(key=lambda sized: (size(sized.pod[0]), sized.amounts, sized.pod[1]))
-            for sized, other in pairwise(row):
-                sized.after, other.before = other, sized
-                joins.offer(sized)
-        joined = [joins.take() for _ in range(len(self.weights) - most)]
-        for sized in (
-            sized for sized in (*chain(*alike.values()), *joined) if sized and not sized.gone
+                kind_key = sizeless, tuple(counter for counter, _ in pod_class[1])
+                sized_class = _Sized(pod_class, sizeless, ask_sizes, size_of(pod_class), weight)
+                sized_by_kind.setdefault(kind_key, []).append(sized_class)
+        joiner = _Joins(size_of)
+        for neighbours in sized_by_kind.values():
+            neighbours.sort(
+                key=lambda sized_class: (
+                    milli_of(sized_class.pod[0]),
+                    sized_class.amounts,
+                    sized_class.pod[1],
+                )
+            )
+            for sized_class, larger in pairwise(neighbours):
+                sized_class.after, larger.before = larger, sized_class
+                joiner.offer(sized_class)
+        joined_classes = [joiner.take() for _ in range(len(self.weights) - most)]
+        for sized_class in (
+            sized
+            for sized in (*chain(*sized_by_kind.values()), *joined_classes)
+            if sized and not sized.gone
         ):
-            weights[sized.pod] = weights.get(sized.pod, 0.0) + sized.weight
+            weights[sized_class.pod] = weights.get(sized_class.pod, 0.0) + sized_class.weight
         if len(weights) > most:
-            for pod in sorted(weights, key=lambda pod: weights[pod] * takes(pod))[:-most]:
-                del weights[pod]
+            for pod_class in sorted(
+                weights, key=lambda pod_class: weights[pod_class] * size_of(pod_class)
+            )[:-most]:
+                del weights[pod_class]
         self.weights = weights
 
-    def _sizes(self, size: Callable[[RequestClass], int]) -> Callable[[PodClass], float]:
+    def _sizes(self, milli_of: Callable[[RequestClass], int]) -> Callable[[PodClass], float]:
         """Return what says how much a class takes: thousandths of cards, and host in their kind."""
-        cards = sum(weight * size(want) for (want, _), weight in self.weights.items())
-        rates = {name: cards / amount for name, amount in self.host.items() if amount}
+        total_milli = sum(
+            weight * milli_of(request_class) for (request_class, _), weight in self.weights.items()
+        )
+        rates = {counter: total_milli / amount for counter, amount in self.host.items() if amount}
 
-        def takes(pod: PodClass) -> float:
-            want, needs = pod
-            return size(want) + sum(amount * rates.get(name, 0.0) for name, amount in needs)
+        def size_with_host(pod_class: PodClass) -> float:
+            request_class, host_needs = pod_class
+            return milli_of(request_class) + sum(
+                amount * rates.get(counter, 0.0) for counter, amount in host_needs
+            )
 
-        return takes
+        return size_with_host
 
     def copy(self) -> Demand:
         """Return the same, to be changed apart."""
         return evolve(self, weights=dict(self.weights), host=dict(self.host))
 
-    def at(self, now: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
-        """Return classes, host counters, all pods and those that ended, in pods of `now`."""
-        age = (now - self._origin) / self.half_life
-        fade = 2.0 ** -max(min(age, 1000.0), -1000.0)
+    def at(self, now_s: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
+        """Return classes, host counters, all pods and those that ended, in pods of `now_s`."""
+        age_half_lives = (now_s - self._origin) / self.half_life
+        factor = 2.0 ** -max(min(age_half_lives, 1000.0), -1000.0)
         return (
-            {pod: weight * fade for pod, weight in self.weights.items()},
-            {name: amount * fade for name, amount in self.host.items()},
-            self._arrived * fade,
-            self._ended * fade,
+            {pod_class: weight * factor for pod_class, weight in self.weights.items()},
+            {counter: amount * factor for counter, amount in self.host.items()},
+            self._arrived * factor,
+            self._ended * factor,
         )
 
     def restore(
@@ -264,27 +289,30 @@ class Demand:
         arrived: float,
         ended: float,
         *,
-        now: float,
+        now_s: float,
     ) -> None:
         """Take over what `at` gave at that time."""
         self.weights, self.host = dict(weights), dict(host)
-        self._arrived, self._ended, self._origin, self._now = arrived, ended, now, now
+        self._arrived, self._ended, self._origin, self._now = arrived, ended, now_s, now_s
         self._since, self._lesson = 0, max(FIRST_LESSON, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each request came, in sixteenths of a pod of now, at least one."""
-        came: dict[RequestClass, float] = {}
-        for (want, _), weight in self.weights.items():
-            came[want] = came.get(want, 0.0) + weight
-        unit = GRAIN / self._weight()
-        return [(want, max(round(weight * unit), 1)) for want, weight in came.items()]
+        weight_by_class: dict[RequestClass, float] = {}
+        for (request_class, _), weight in self.weights.items():
+            weight_by_class[request_class] = weight_by_class.get(request_class, 0.0) + weight
+        sixteenths = GRAIN / self._weight()
+        return [
+            (request_class, max(round(weight * sixteenths), 1))
+            for request_class, weight in weight_by_class.items()
+        ]
 
     def pods(self) -> list[tuple[RequestClass, Needs, int]]:
         """Return the same, those apart that ask for different amounts of the host."""
-        unit = GRAIN / self._weight()
+        sixteenths = GRAIN / self._weight()
         return [
-            (want, needs, max(round(weight * unit), 1))
-            for (want, needs), weight in self.weights.items()
+            (request_class, needs, max(round(weight * sixteenths), 1))
+            for (request_class, needs), weight in self.weights.items()
         ]
 
     def asked(self, counter: str) -> int:

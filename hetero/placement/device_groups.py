@@ -16,21 +16,21 @@ def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str
 
     A group comes along when all of it is offered whole and the asks are enough for entire groups.
     """
-    sizes = {device.group: 0 for device in devices if device.group}
-    able = dict.fromkeys(sizes, 0)
+    group_sizes = {device.group: 0 for device in devices if device.group}
+    able_counts = dict.fromkeys(group_sizes, 0)
     for device in devices:
         if device.group:
-            sizes[device.group] += 1
-            able[device.group] += any(_all_of(device, offer) for offer in offers)
+            group_sizes[device.group] += 1
+            able_counts[device.group] += any(_all_of(device, offer) for offer in offers)
 
     def verdict_on(device: Device, offer: Offers) -> Portion | str:
         if not device.group or not _all_of(device, offer):
             return offer[device.uuid]
-        size = sizes[device.group]
-        if len(offers) % size:
-            return f"only given {size} at a time"
-        if able[device.group] < size:
-            return f"in a group of {size} that is not all free"
+        group_size = group_sizes[device.group]
+        if len(offers) % group_size:
+            return f"only given {group_size} at a time"
+        if able_counts[device.group] < group_size:
+            return f"in a group of {group_size} that is not all free"
         return offer[device.uuid]
 
     return [{device.uuid: verdict_on(device, offer) for device in devices} for offer in offers]
@@ -47,21 +47,25 @@ def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[D
             single.append(device)
     if single or not groups:
         yield single
-    chosen: list[Device] = []
-    for members in groups.values():
-        chosen += members
-        if len(chosen) == len(offers):
-            yield chosen
+    group_members: list[Device] = []
+    for group_devices in groups.values():
+        group_members += group_devices
+        if len(group_members) == len(offers):
+            yield group_members
             return
 
 
-def owed(devices: Sequence[Device], chosen: Iterable[tuple[Device, Portion]]) -> int:
+def owed(devices: Sequence[Device], chosen_cuts: Iterable[tuple[Device, Portion]]) -> int:
     """Return how many devices are still to be taken whole, for the groups of those that are."""
-    whole = {d.uuid: d.group for d, cut in chosen if d.group and cut.is_whole(d)}
-    if not whole:
+    group_by_uuid = {
+        device.uuid: device.group
+        for device, cut in chosen_cuts
+        if device.group and cut.is_whole(device)
+    }
+    if not group_by_uuid:
         return 0
-    groups = set(whole.values())
-    return sum(device.group in groups and device.uuid not in whole for device in devices)
+    groups = set(group_by_uuid.values())
+    return sum(device.group in groups and device.uuid not in group_by_uuid for device in devices)
 
 
 def _all_of(device: Device, offer: Offers) -> bool:

@@ -35,9 +35,11 @@ class ClusterInventory:
 
         Devices that another node has are left out; the node's other devices are used.
         """
-        name, conflict = node.name, None
-        owners = {device.uuid: self._owners.get(device.uuid, name) for device in node.devices}
-        duplicates = {uuid: owner for uuid, owner in owners.items() if owner != name}
+        node_name, conflict = node.name, None
+        owner_by_uuid = {
+            device.uuid: self._owners.get(device.uuid, node_name) for device in node.devices
+        }
+        duplicates = {uuid: owner for uuid, owner in owner_by_uuid.items() if owner != node_name}
         if duplicates:
             uuid, owner = next(iter(duplicates.items()))
             conflict = f"publish device {uuid}, which node {owner} has"
@@ -45,55 +47,55 @@ class ClusterInventory:
             node = evolve(node, devices=devices)
             fault = fault or (None if devices else conflict)
         if fault:
-            self._faults[name], node = fault, evolve(node, devices=())
+            self._faults[node_name], node = fault, evolve(node, devices=())
         else:
-            self._faults.pop(name, None)
-        if name in self._cordons:
+            self._faults.pop(node_name, None)
+        if node_name in self._cordons:
             node = evolve(node, cordoned=True)
-        before = self.nodes.get(name)
-        if before != node:
-            self._disown(name)
-            self.nodes[name] = node
-            self._owners.update((device.uuid, name) for device in node.devices)
-        return NodeChange(before=before, after=node, conflict=conflict)
+        node_before = self.nodes.get(node_name)
+        if node_before != node:
+            self._disown(node_name)
+            self.nodes[node_name] = node
+            self._owners.update((device.uuid, node_name) for device in node.devices)
+        return NodeChange(before=node_before, after=node, conflict=conflict)
 
-    def cordon(self, name: str, why: str | None) -> bool:
+    def cordon(self, node_name: str, reason: str | None) -> bool:
         """Have a node take no pod from its next update on, None: take pods; return if it is new."""
-        if self._cordons.get(name) == why:
+        if self._cordons.get(node_name) == reason:
             return False
-        if why is None:
-            del self._cordons[name]
+        if reason is None:
+            del self._cordons[node_name]
         else:
-            self._cordons[name] = why
+            self._cordons[node_name] = reason
         return True
 
-    def update_cordon(self, name: str) -> NodeChange | None:
+    def update_cordon(self, node_name: str) -> NodeChange | None:
         """Bring a node to what `cordon` said of it, None if it is not known."""
-        node = self.nodes.get(name)
+        node = self.nodes.get(node_name)
         if node is None:
             return None
-        return self.update(evolve(node, cordoned=False), fault=self._faults.get(name))
+        return self.update(evolve(node, cordoned=False), fault=self._faults.get(node_name))
 
-    def is_cordoned(self, name: str) -> bool:
+    def is_cordoned(self, node_name: str) -> bool:
         """Return whether a node takes no pod for now."""
-        return name in self._cordons
+        return node_name in self._cordons
 
-    def remove(self, name: str) -> bool:
+    def remove(self, node_name: str) -> bool:
         """Note that a node is gone; return whether it was known."""
-        self._disown(name)
-        self._faults.pop(name, None)
-        self._cordons.pop(name, None)
-        return self.nodes.pop(name, None) is not None
+        self._disown(node_name)
+        self._faults.pop(node_name, None)
+        self._cordons.pop(node_name, None)
+        return self.nodes.pop(node_name, None) is not None
 
-    def devices(self, name: str) -> tuple[Device, ...]:
+    def devices(self, node_name: str) -> tuple[Device, ...]:
         """Return a node's devices."""
-        node = self.nodes.get(name)
+        node = self.nodes.get(node_name)
         return node.devices if node else ()
 
-    def unusable(self, name: str) -> str | None:
+    def unusable(self, node_name: str) -> str | None:
         """Return why no pod is to be placed on a node, None if pods may be."""
-        return self._faults.get(name) or self._cordons.get(name)
+        return self._faults.get(node_name) or self._cordons.get(node_name)
 
-    def _disown(self, name: str) -> None:
-        for device in self.devices(name):
+    def _disown(self, node_name: str) -> None:
+        for device in self.devices(node_name):
             del self._owners[device.uuid]

@@ -31,7 +31,7 @@ from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
 Offers = dict[str, Portion | str]  # what each device says to one ask, by UUID
-#: What a verdict says whoever made the device.
+#: Verdicts that do not depend on the device's vendor.
 _PLAIN = (FITS, NOT_CHOSEN)
 #: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
 _LINK_SETS = 20_000
@@ -41,7 +41,7 @@ _LINK_SETS = 20_000
 class Verdict:
     """What one device says to a request, and if it serves the cost by which it is chosen.
 
-    The cost's first number is what is conceded (`offer.cut_of`), the others are the policy's.
+    The cost's first number is the downgrade level (`offer.cut_of`), the others are the policy's.
     `position` is its place in the inventory. `left` are the bytes and the units of core that would
     be left of a device that serves, `shortage` the numbers of one that does not.
     """
@@ -60,8 +60,10 @@ class Verdict:
         """What the device says, in one line: `0 H200: 20 of 100 core free, 50 asked`."""
         sentence = self.verdict if self.shortage is None else self.shortage.on_device
         if self.left is not None:
-            memory, core = self.left
-            sentence += f", would have {format_memory(memory)} memory and {core} core left"
+            memory_bytes, core_units = self.left
+            sentence += (
+                f", would have {format_memory(memory_bytes)} memory and {core_units} core left"
+            )
         return f"{self.position} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
 
 
@@ -89,28 +91,30 @@ def fit_into(
     devices: Sequence[Device], free: Free, request: Request, *, policy: PlacementPolicy = binpack
 ) -> Allocation | Refusal:
     """Do as `fit` does, with `free` as what is left of the devices."""
-    lost = missing(devices, request)
-    if lost:
-        return Refusal(wanted=len(request.asks), verdicts={}, missing=lost)
-    offers = _offers(devices, free, request)
+    missing_device = missing(devices, request)
+    if missing_device:
+        return Refusal(wanted=len(request.asks), verdicts={}, missing=missing_device)
+    offers_by_ask = _offers(devices, free, request)
     by_uuid = {device.uuid: device for device in devices}
-    for offered in shares_first(offers):
-        chosen = _cheapest(devices, free, request, offered, policy)
-        if chosen is not None:
-            return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in chosen])
-    return _refusal(devices, free, request, offers)
+    for least_offers in shares_first(offers_by_ask):
+        cuts = _cheapest(devices, free, request, least_offers, policy)
+        if cuts is not None:
+            return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in cuts])
+    return _refusal(devices, free, request, offers_by_ask)
 
 
-def shares_first(offers: list[Offers]) -> Iterator[list[Offers]]:
-    """Yield the offers that concede least, then also those that concede more, at last all."""
-    every = [cut for offered in offers for cut in offered.values() if isinstance(cut, Portion)]
-    for most in sorted({cut.downgrade for cut in every}):
+def shares_first(offers_by_ask: list[Offers]) -> Iterator[list[Offers]]:
+    """Yield the offers of the least downgrade level, then also those of the next, at last all."""
+    cuts = [cut for offers in offers_by_ask for cut in offers.values() if isinstance(cut, Portion)]
+    for level in sorted({cut.downgrade for cut in cuts}):
         yield [
             {
-                uuid: NOT_CHOSEN if isinstance(cut, Portion) and cut.downgrade > most else cut
-                for uuid, cut in offered.items()
+                uuid: NOT_CHOSEN
+                if isinstance(portion, Portion) and portion.downgrade > level
+                else portion
+                for uuid, portion in offers.items()
             }
-            for offered in offers
+            for offers in offers_by_ask
         ]
 
 
@@ -118,28 +122,32 @@ def _cheapest(
     devices: Sequence[Device],
     free: Free,
     request: Request,
-    offers: list[Offers],
+    offers_by_ask: list[Offers],
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
     """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
     by_uuid = {device.uuid: device for device in devices}
-    best: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
-    for group in (part for some in groups(devices, request) for part in sets(some, offers)):
-        for linked, candidates in _sets(group, offers, request):
-            chosen = _match(candidates, offers, free, policy)
-            if chosen is None:
+    cheapest: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
+    for candidates in (
+        device_set
+        for group in groups(devices, request)
+        for device_set in sets(group, offers_by_ask)
+    ):
+        for weight, linked in _sets(candidates, offers_by_ask, request):
+            cuts = _match(linked, offers_by_ask, free, policy)
+            if cuts is None:
                 continue
-            costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in chosen)
-            conceded, *rest = map(sum, zip(*costs, strict=True))
-            cost = (conceded, -linked, *rest)
-            if best is None or cost < best[0]:
-                best = (cost, chosen)
+            costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in cuts)
+            downgrade, *policy_costs = map(sum, zip(*costs, strict=True))
+            cost = (downgrade, -weight, *policy_costs)
+            if cheapest is None or cost < cheapest[0]:
+                cheapest = (cost, cuts)
             break
-    return None if best is None else best[1]
+    return None if cheapest is None else cheapest[1]
 
 
 def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
-    """Return what taking the cut costs: first what it concedes, then the policy's cost."""
+    """Return what taking the cut costs: first its downgrade level, then the policy's cost."""
     return (cut.downgrade, *policy(device, free[device.uuid], cut))
 
 
@@ -147,41 +155,46 @@ def _refusal(
     devices: Sequence[Device],
     free: Free,
     request: Request,
-    offers: Sequence[Mapping[str, Portion | str]],
+    offers_by_ask: Sequence[Mapping[str, Portion | str]],
 ) -> Refusal:
     """Return why these offers do not serve; of several vendors' devices, whose lacks what."""
-    heard = [(device, *_heard(device, free, request, offers)) for device in devices]
-    several = len({device.vendor for device, verdict, _ in heard if verdict != NOT_CHOSEN}) > 1
+    findings = [(device, *_heard(device, free, request, offers_by_ask)) for device in devices]
+    has_several_vendors = (
+        len({device.vendor for device, verdict, _ in findings if verdict != NOT_CHOSEN}) > 1
+    )
     verdicts: dict[str, str] = {}
     shortages: dict[str, Shortage] = {}
-    for device, verdict, lacking in heard:
-        if several and verdict not in _PLAIN:
+    for device, verdict, device_shortage in findings:
+        if has_several_vendors and verdict not in _PLAIN:
             verdict = f"{device.vendor} {verdict}"
         verdicts[device.uuid] = verdict
-        if lacking is not None:
-            shortages[verdict] = lacking.nearer(shortages.get(verdict))
-    wanted = len(request.asks)
-    refusal = Refusal(wanted=wanted, verdicts=verdicts, shortages=shortages)
+        if device_shortage is not None:
+            shortages[verdict] = device_shortage.nearer(shortages.get(verdict))
+    device_count = len(request.asks)
+    refusal = Refusal(wanted=device_count, verdicts=verdicts, shortages=shortages)
     fitting = Counter(
         device.vendor if not request.numa else f"{device.vendor} on NUMA node {device.numa}"
         for device in devices
         if verdicts[device.uuid] == FITS
     )
-    if fitting.total() < wanted or max(fitting.values()) >= wanted:
+    if fitting.total() < device_count or max(fitting.values()) >= device_count:
         return refusal
-    group = "vendor on one NUMA node" if request.numa else "vendor"
-    return evolve(refusal, group=group, fitting=dict(sorted(fitting.items())))
+    group_noun = "vendor on one NUMA node" if request.numa else "vendor"
+    return evolve(refusal, group=group_noun, fitting=dict(sorted(fitting.items())))
 
 
 def _heard(
-    device: Device, free: Free, request: Request, offers: Sequence[Mapping[str, Portion | str]]
+    device: Device,
+    free: Free,
+    request: Request,
+    offers_by_ask: Sequence[Mapping[str, Portion | str]],
 ) -> tuple[str, Shortage | None]:
     """Return a device's verdict over all asks, with the numbers of the ask that it refuses."""
-    verdict = _verdict([offered[device.uuid] for offered in offers])
+    verdict = _verdict([offers[device.uuid] for offers in offers_by_ask])
     if verdict == NOT_CHOSEN:  # the numbers are of what was asked of other devices
         return verdict, None
-    for ask, offered in zip(request.asks, offers, strict=True):
-        if offered[device.uuid] == verdict:
+    for ask, offers in zip(request.asks, offers_by_ask, strict=True):
+        if offers[device.uuid] == verdict:
             return verdict, shortage(device, ask, request, free[device.uuid])
     return verdict, None
 
@@ -191,30 +204,35 @@ def explain(
 ) -> Explanation:
     """Return what `fit` answers, with every device's verdict and what it costs by the policy."""
     free = inventory.free()
-    answer = fit(inventory, request, policy=policy)
-    taken = {g.device for g in answer.pieces} if isinstance(answer, Allocation) else set()
-    offers = _offers(inventory.devices, free, request)
+    outcome = fit(inventory, request, policy=policy)
+    taken_uuids = (
+        {piece.device for piece in outcome.pieces} if isinstance(outcome, Allocation) else set()
+    )
+    offers_by_ask = _offers(inventory.devices, free, request)
     verdicts = []
     for position, device in enumerate(inventory.devices):
-        verdict, lacking = _heard(device, free, request, offers)
-        heard = (offered[device.uuid] for offered in offers)
-        cut = next((one for one in heard if isinstance(one, Portion)), None)
-        left = free[device.uuid]
+        verdict, device_shortage = _heard(device, free, request, offers_by_ask)
+        device_offers = (offers[device.uuid] for offers in offers_by_ask)
+        cut = next(
+            (device_offer for device_offer in device_offers if isinstance(device_offer, Portion)),
+            None,
+        )
+        device_free = free[device.uuid]
         verdicts.append(
             Verdict(
                 device=device.uuid,
                 verdict=verdict,
                 cost=None if cut is None else _cost(device, free, cut, policy),
-                chosen=device.uuid in taken,
+                chosen=device.uuid in taken_uuids,
                 position=position,
                 model=device.short_model,
                 left=None
                 if cut is None
-                else (left[MEMORY] - cut.takes[MEMORY], left[CORE] - cut.takes[CORE]),
-                shortage=lacking,
+                else (device_free[MEMORY] - cut.takes[MEMORY], device_free[CORE] - cut.takes[CORE]),
+                shortage=device_shortage,
             )
         )
-    return Explanation(answer=answer, verdicts=tuple(verdicts))
+    return Explanation(answer=outcome, verdicts=tuple(verdicts))
 
 
 def missing(devices: Sequence[Device], request: Request) -> str | None:
@@ -222,37 +240,40 @@ def missing(devices: Sequence[Device], request: Request) -> str | None:
     for ask in request.asks:
         if ask.device is None:
             continue
-        meant = named(devices, ask.device)
-        if not meant:
+        matching = named(devices, ask.device)
+        if not matching:
             return f"no device {ask.device!r} here: `hetero inventory` lists those there are"
-        if len(meant) > 1:
-            return f"device {ask.device!r} names {len(meant)} devices: give more of its UUID"
+        if len(matching) > 1:
+            return f"device {ask.device!r} names {len(matching)} devices: give more of its UUID"
     return named_twice(devices, request)
 
 
 def named_twice(devices: Sequence[Device], request: Request) -> str | None:
     """Return the sentence about a device that two asks name, if there is one."""
-    taken: set[str] = set()
+    named_uuids: set[str] = set()
     for ask in request.asks:
-        meant = [] if ask.device is None else named(devices, ask.device)
-        for device in meant[:1]:
-            if device.uuid in taken:
+        matching = [] if ask.device is None else named(devices, ask.device)
+        for device in matching[:1]:
+            if device.uuid in named_uuids:
                 return f"device {ask.device!r} is named twice: each ask needs a device of its own"
-            taken.add(device.uuid)
+            named_uuids.add(device.uuid)
     return None
 
 
 def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
     """Return the devices an allocation may be made of together, group by group, in their order."""
     pinned = any(ask.device is not None for ask in request.asks)
-    split: dict[tuple[object, object], list[Device]] = {}
+    devices_by_key: dict[tuple[object, object], list[Device]] = {}
     for device in devices:
-        key = (None if pinned else device.vendor, device.numa if request.numa else None)
-        split.setdefault(key, []).append(device)
-    return list(split.values())
+        key = (
+            None if pinned else device.vendor,
+            device.numa if request.numa else None,
+        )
+        devices_by_key.setdefault(key, []).append(device)
+    return list(devices_by_key.values())
 
 
-def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allocation:
+def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Allocation:
     """Return the allocation made of these cuts."""
     return Allocation(
         pieces=tuple(
@@ -265,7 +286,7 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
                 part=cut.part,
                 sm=cut.sm,
             )
-            for device, cut in chosen
+            for device, cut in cuts
         ),
         policy=request.policy,
         priority=request.priority,
@@ -278,7 +299,7 @@ def allocate(request: Request, chosen: Iterable[tuple[Device, Portion]]) -> Allo
 
 def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Offers]:
     """Return each ask's offers by UUID."""
-    offers: list[Offers] = [
+    offers_by_ask: list[Offers] = [
         {
             device.uuid: NOT_CHOSEN
             if ask.device is not None and device not in named(devices, ask.device)
@@ -287,18 +308,18 @@ def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Off
         }
         for ask in request.asks
     ]
-    return agreed(devices, offers)
+    return agreed(devices, offers_by_ask)
 
 
 def named(devices: Sequence[Device], name: str) -> list[Device]:
     """Return the devices `name` means: a position in the inventory, or the start of a UUID."""
     if name.isdecimal() and int(name) < len(devices):
         return [devices[int(name)]]
-    return [d for d in devices if d.uuid.lower().startswith(name.lower())]
+    return [device for device in devices if device.uuid.lower().startswith(name.lower())]
 
 
 def _sets(
-    group: list[Device], offers: list[Offers], request: Request
+    group: list[Device], offers_by_ask: list[Offers], request: Request
 ) -> Iterator[tuple[int, list[Device]]]:
     """Yield the sets of devices to match within, each with its links' weight, best first.
 
@@ -307,24 +328,34 @@ def _sets(
     if not request.links:
         yield 0, group
         return
-    serving = [d for d in group if any(isinstance(o[d.uuid], Portion) for o in offers)]
-    size = len(request.asks)
-    weight = {(d.uuid, link.peer): link.weight for d in group for link in d.links}
-    if size == 1:
-        ranked = [(-sum(link.weight for link in d.links), [d]) for d in serving]
-    elif comb(len(serving), size) <= _LINK_SETS:
+    serving = [
+        device
+        for device in group
+        if any(isinstance(offers[device.uuid], Portion) for offers in offers_by_ask)
+    ]
+    ask_count = len(request.asks)
+    weights = {(device.uuid, link.peer): link.weight for device in group for link in device.links}
+    if ask_count == 1:
+        ranked = [(-sum(link.weight for link in device.links), [device]) for device in serving]
+    elif comb(len(serving), ask_count) <= _LINK_SETS:
         ranked = [
-            (sum(weight.get((a.uuid, b.uuid), 0) for a, b in combinations(some, 2)), list(some))
-            for some in combinations(serving, size)
+            (
+                sum(
+                    weights.get((first.uuid, second.uuid), 0)
+                    for first, second in combinations(devices, 2)
+                ),
+                list(devices),
+            )
+            for devices in combinations(serving, ask_count)
         ]
     else:
         ranked = [(0, serving)]
-    yield from sorted(ranked, key=lambda scored: -scored[0])
+    yield from sorted(ranked, key=lambda weight_and_set: -weight_and_set[0])
 
 
 def _match(
     devices: list[Device],
-    offers: list[Offers],
+    offers_by_ask: list[Offers],
     free: Free,
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
@@ -333,40 +364,40 @@ def _match(
     Augmenting paths make the answer exact: a small ask moves off a large card when a large ask
     needs it.
     """
-    holder: dict[str, int] = {}
-    ranked: list[list[str]] = []
-    for offered in offers:
-        serving = [
-            (_cost(d, free, cut, policy), place, d.uuid)
-            for place, d in enumerate(devices)
-            if isinstance(cut := offered[d.uuid], Portion)
+    ask_by_uuid: dict[str, int] = {}
+    uuids_by_ask: list[list[str]] = []
+    for offers in offers_by_ask:
+        costs_and_uuids = [
+            (_cost(device, free, cut, policy), position, device.uuid)
+            for position, device in enumerate(devices)
+            if isinstance(cut := offers[device.uuid], Portion)
         ]
-        ranked.append([uuid for _, _, uuid in sorted(serving)])
+        uuids_by_ask.append([uuid for _, _, uuid in sorted(costs_and_uuids)])
 
-    def place(ask: int, seen: set[str]) -> bool:
-        for uuid in ranked[ask]:
-            if uuid in seen:
+    def assign(ask_index: int, tried_uuids: set[str]) -> bool:
+        for uuid in uuids_by_ask[ask_index]:
+            if uuid in tried_uuids:
                 continue
-            seen.add(uuid)
-            if uuid not in holder or place(holder[uuid], seen):
-                holder[uuid] = ask
+            tried_uuids.add(uuid)
+            if uuid not in ask_by_uuid or assign(ask_by_uuid[uuid], tried_uuids):
+                ask_by_uuid[uuid] = ask_index
                 return True
         return False
 
-    if not all(place(ask, set()) for ask in range(len(offers))):
+    if not all(assign(ask_index, set()) for ask_index in range(len(offers_by_ask))):
         return None
-    of_ask = {ask: uuid for uuid, ask in holder.items()}
-    chosen: list[tuple[str, Portion]] = []
-    for ask, offered in enumerate(offers):
-        cut = offered[of_ask[ask]]
+    uuid_by_ask = {ask_index: uuid for uuid, ask_index in ask_by_uuid.items()}
+    cuts: list[tuple[str, Portion]] = []
+    for ask_index, offers in enumerate(offers_by_ask):
+        cut = offers[uuid_by_ask[ask_index]]
         assert isinstance(cut, Portion)  # noqa: S101 - only serving devices were ranked
-        chosen.append((of_ask[ask], cut))
-    return chosen
+        cuts.append((uuid_by_ask[ask_index], cut))
+    return cuts
 
 
-def _verdict(offers: list[Portion | str]) -> str:
+def _verdict(device_offers: list[Portion | str]) -> str:
     """Return the device's verdict over all asks: that it fits one, or the first reason it gave."""
-    reasons = [one for one in offers if isinstance(one, str)]
-    if len(reasons) < len(offers):
+    reasons = [device_offer for device_offer in device_offers if isinstance(device_offer, str)]
+    if len(reasons) < len(device_offers):
         return FITS
     return next((reason for reason in reasons if reason != NOT_CHOSEN), NOT_CHOSEN)

@@ -50,53 +50,59 @@ class HostRate:
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     """Return the points of a card that stay unused, by what is free, 0 to 1000 thousandths."""
-    asked: dict[int, int] = {}
+    weights: dict[int, int] = {}
     for demand in demands:
         if demand.cards:
-            asked[demand.size] = asked.get(demand.size, 0) + demand.times * demand.cards
-    return _fragmentation(tuple(sorted(asked.items())))
+            weights[demand.size] = weights.get(demand.size, 0) + demand.times * demand.cards
+    return _fragmentation(tuple(sorted(weights.items())))
 
 
 @lru_cache(maxsize=64)  # clusters that are worked out anew have learned the same
-def _fragmentation(demanded: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    asked = dict(demanded)
-    sizes = list(asked)
-    everything = max(sum(asked.values()), 1)
-    none_fits = everything**PATIENCE
-    used = [0] * (CARD_MILLI + 1)
-    fitting, several = 0, 0  # of the sizes up to `free_milli`: how often asked for, how many
-    for free_milli in range(1, CARD_MILLI + 1):
-        if several < len(sizes) and sizes[several] == free_milli:
-            fitting += asked[free_milli]
-            several += 1
-        if not fitting:
+def _fragmentation(sizes_and_weights: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
+    weights = dict(sizes_and_weights)
+    sizes_milli = list(weights)
+    total_weight = max(sum(weights.values()), 1)
+    certainty = total_weight**PATIENCE
+    used_points = [0] * (CARD_MILLI + 1)
+    fitting_weight = fitting_sizes = 0  # of the sizes up to `free_milli`
+    for milli in range(1, CARD_MILLI + 1):
+        if fitting_sizes < len(sizes_milli) and sizes_milli[fitting_sizes] == milli:
+            fitting_weight += weights[milli]
+            fitting_sizes += 1
+        if not fitting_weight:
             continue
-        filled = sum(asked[s] * (s * POINTS + used[free_milli - s]) for s in sizes[:several])
-        ever = none_fits - (everything - fitting) ** PATIENCE
-        used[free_milli] = filled * ever // (fitting * none_fits)
-    return tuple(free_milli * POINTS - used[free_milli] for free_milli in range(CARD_MILLI + 1))
+        filled_points = sum(
+            weights[size_milli] * (size_milli * POINTS + used_points[milli - size_milli])
+            for size_milli in sizes_milli[:fitting_sizes]
+        )
+        fit_chance = certainty - (total_weight - fitting_weight) ** PATIENCE
+        used_points[milli] = filled_points * fit_chance // (fitting_weight * certainty)
+    return tuple(milli * POINTS - used_points[milli] for milli in range(CARD_MILLI + 1))
 
 
-def whole_cards(demands: Iterable[DemandClass], *, most: int) -> tuple[int, ...]:
-    """Return the points that stay unused of 0, 1, … `most` empty cards of one node.
+def whole_cards(demands: Iterable[DemandClass], *, most_cards: int) -> tuple[int, ...]:
+    """Return the points that stay unused of 0, 1, … `most_cards` empty cards of one node.
 
     A demand counts by the cards it would fill: a pod of eight is rare but large.
     """
-    asked: dict[int, int] = {}
+    weight_by_cards: dict[int, int] = {}
     for demand in demands:
         if demand.cards:
-            mass = demand.times * demand.cards * demand.size
-            asked[demand.cards] = asked.get(demand.cards, 0) + mass
-    everything = max(sum(asked.values()), 1)
-    used = [0] * (most + 1)
-    for cards in range(1, most + 1):
-        filled = sum(
-            mass * (count * CARD_MILLI * POINTS + used[cards - count])
-            for count, mass in asked.items()
-            if count <= cards
+            weight = demand.times * demand.cards * demand.size
+            weight_by_cards[demand.cards] = weight_by_cards.get(demand.cards, 0) + weight
+    total_weight = max(sum(weight_by_cards.values()), 1)
+    used_points = [0] * (most_cards + 1)
+    for empty_cards in range(1, most_cards + 1):
+        filled_points = sum(
+            weight * (cards * CARD_MILLI * POINTS + used_points[empty_cards - cards])
+            for cards, weight in weight_by_cards.items()
+            if cards <= empty_cards
         )
-        used[cards] = filled // everything
-    return tuple(cards * CARD_MILLI * POINTS - used[cards] for cards in range(most + 1))
+        used_points[empty_cards] = filled_points // total_weight
+    return tuple(
+        empty_cards * CARD_MILLI * POINTS - used_points[empty_cards]
+        for empty_cards in range(most_cards + 1)
+    )
 
 
 def host_rate(card_points: int, amount: int) -> HostRate | None:
@@ -104,7 +110,7 @@ def host_rate(card_points: int, amount: int) -> HostRate | None:
 
     The points are shortened to 18 bits, so that products with any counter stay within 64.
     """
-    shift = max(card_points.bit_length() - 18, 0)
-    if not card_points or not amount >> shift:
+    shift_bits = max(card_points.bit_length() - 18, 0)
+    if not card_points or not amount >> shift_bits:
         return None
-    return HostRate(points=card_points >> shift, amount=amount >> shift)
+    return HostRate(points=card_points >> shift_bits, amount=amount >> shift_bits)

@@ -13,38 +13,47 @@ _TOO_FEW = "have too few devices"
 DeviceVerdict = tuple[str, Shortage | None]
 
 
-def node_reason(verdicts: Iterable[DeviceVerdict], *, wanted: int) -> DeviceVerdict:
-    """Return what a node says whose devices say this, of which `wanted` have to serve.
+def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int) -> DeviceVerdict:
+    """Return what a node says whose devices say this, of which `wanted_devices` have to serve.
 
     What is short comes before what will never be there, and what most devices say before the rest.
     The numbers are those of the last device that is needed.
     """
-    heard = list(verdicts)
-    counts = Counter(reason for reason, _ in heard)
-    fitting = counts.pop(FITS, 0)
-    if fitting >= wanted:
+    verdicts = list(device_verdicts)
+    count_by_reason = Counter(reason for reason, _ in verdicts)
+    fitting = count_by_reason.pop(FITS, 0)
+    if fitting >= wanted_devices:
         return FITS, None
-    if not counts:
-        if not heard:
+    if not count_by_reason:
+        if not verdicts:
             return NO_DEVICE, None
-        return _TOO_FEW, Shortage(counter=DEVICES, asked=wanted, free=fitting, of=fitting)
+        return _TOO_FEW, Shortage(counter=DEVICES, asked=wanted_devices, free=fitting, of=fitting)
     reason = min(
-        counts,
-        key=lambda verdict: (_class(verdict), -counts[verdict], verdict != "lack memory", verdict),
+        count_by_reason,
+        key=lambda verdict: (
+            _class(verdict),
+            -count_by_reason[verdict],
+            verdict != "lack memory",
+            verdict,
+        ),
     )
-    numbers = [lacking for one, lacking in heard if one == reason and lacking is not None]
-    numbers.sort(key=lambda shortage: -shortage.free / shortage.asked)
-    last = numbers[min(wanted - fitting, len(numbers)) - 1] if numbers else None
-    return _of_node(reason, wanted), last
+    shortages = [
+        shortage for verdict, shortage in verdicts if verdict == reason and shortage is not None
+    ]
+    shortages.sort(key=lambda shortage: -shortage.free / shortage.asked)
+    deciding = shortages[min(wanted_devices - fitting, len(shortages)) - 1] if shortages else None
+    return _of_node(reason, wanted_devices), deciding
 
 
 def _class(reason: str) -> int:
     return 0 if reason == NOT_EMPTY or reason.startswith("lack ") else 1 + (reason == NOT_CHOSEN)
 
 
-def _of_node(reason: str, wanted: int) -> str:
+def _of_node(reason: str, wanted_devices: int) -> str:
     if reason == NOT_EMPTY:
-        return "lack a whole device" if wanted == 1 else f"lack {wanted} whole devices"
+        return (
+            "lack a whole device" if wanted_devices == 1 else f"lack {wanted_devices} whole devices"
+        )
     if reason.startswith("lack "):
-        return f"{reason} on {'one device' if wanted == 1 else f'{wanted} devices'}"
+        return f"{reason} on {'one device' if wanted_devices == 1 else f'{wanted_devices} devices'}"
     return reason

@@ -27,13 +27,13 @@ class NodeReservations:
         """Return the nodes that are reserved for a pod."""
         return self._of.get(uid, ())
 
-    def add(self, uid: str, nodes: tuple[str, ...]) -> None:
+    def add(self, uid: str, node_names: tuple[str, ...]) -> None:
         """Reserve nodes for a pod; none of them may be reserved already."""
-        self._of[uid] = nodes
-        self.nodes.update(nodes)
+        self._of[uid] = node_names
+        self.nodes.update(node_names)
 
     def drop(self, uid: str) -> tuple[str, ...]:
         """End a pod's reservation, if it has one, and return its nodes."""
-        nodes = self._of.pop(uid, ())
-        self.nodes.difference_update(nodes)
-        return nodes
+        node_names = self._of.pop(uid, ())
+        self.nodes.difference_update(node_names)
+        return node_names

@@ -43,8 +43,8 @@ def offer(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -
 def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) -> Portion | str:
     """Return what the ask would take of the device were it free, or why it never can.
 
-    What is `conceded` of a share that was asked for: 0, nothing; 1, no limit is enforced; 2, the
-    whole device is taken for a part of it.
+    Its downgrade level, where a share was asked for: 0, none; 1, no limit is enforced; 2, the whole
+    device is taken for a part of it.
     """
     if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
@@ -62,21 +62,21 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     followers = following(request.policy)
     if followers in device.capacity:
         cut = evolve(cut, takes={followers: 1, **cut.takes})
-    conceded = 0 if _asks_for_all(device, ask) else _conceded(device, cut)
-    return evolve(cut, downgrade=conceded) if conceded else cut
+    downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
+    return evolve(cut, downgrade=downgrade) if downgrade else cut
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
     """Return what stands in the way of the cut now, None if nothing does."""
-    lacking = _lacking(cut, free)
-    if lacking is not None:
-        alone = cut.is_whole(device) or (lacking == SLOTS and cut.takes[SLOTS] > 1)
-        return NOT_EMPTY if alone else f"lack {lacking}"
+    lacking_counter = _lacking(cut, free)
+    if lacking_counter is not None:
+        wants_whole = cut.is_whole(device) or (lacking_counter == SLOTS and cut.takes[SLOTS] > 1)
+        return NOT_EMPTY if wants_whole else f"lack {lacking_counter}"
     if cut.takes.get(CORE) == 0 and device.capacity[CORE] > 0 and free[CORE] <= 0:
         return "lack core"  # no limit was asked, and all of the core is promised to others
     if following(request.policy) in cut.takes and _follows_another(device, request.policy, free):
         return "shared by another policy"
-    if request.empty and any(free[name] < amount for name, amount in device.capacity.items()):
+    if request.empty and any(free[counter] < amount for counter, amount in device.capacity.items()):
         return NOT_EMPTY
     return None
 
@@ -87,26 +87,30 @@ def shortage(
     """Return the numbers of the verdict that `offer` gives, None where it has none."""
     cut = cut_of(device, ask, request, free)
     if cut == TOO_SMALL:
-        memory, of = asked(device, ask)[0], device.capacity[MEMORY]
-        return Shortage(counter=MEMORY, asked=memory, free=of, of=of) if memory > of else None
-    lacking = None if isinstance(cut, str) else _lacking(cut, free)
-    if lacking is None or isinstance(cut, str):
+        asked_bytes, total_bytes = asked(device, ask)[0], device.capacity[MEMORY]
+        return (
+            Shortage(counter=MEMORY, asked=asked_bytes, free=total_bytes, of=total_bytes)
+            if asked_bytes > total_bytes
+            else None
+        )
+    lacking_counter = None if isinstance(cut, str) else _lacking(cut, free)
+    if lacking_counter is None or isinstance(cut, str):
         return None
     return Shortage(
-        counter=lacking,
-        asked=cut.takes[lacking],
-        free=max(free.get(lacking, 0), 0),
-        of=device.capacity.get(lacking, 0),
+        counter=lacking_counter,
+        asked=cut.takes[lacking_counter],
+        free=max(free.get(lacking_counter, 0), 0),
+        of=device.capacity.get(lacking_counter, 0),
     )
 
 
 def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
     """Return the counter that the cut lacks: the size before what only counts holders."""
-    lacking = [name for name, amount in cut.takes.items() if free.get(name, 0) < amount]
-    return min(lacking, key=lambda name: (name in HEADS, name != MEMORY), default=None)
+    lacking = [counter for counter, amount in cut.takes.items() if free.get(counter, 0) < amount]
+    return min(lacking, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None)
 
 
-def _conceded(device: Device, cut: Portion) -> int:
+def _downgrade(device: Device, cut: Portion) -> int:
     return 2 if cut.is_whole(device) else int(device.enforcement is Enforcement.NONE)
 
 
@@ -119,5 +123,5 @@ def _asks_for_all(device: Device, ask: Ask) -> bool:
 
 
 def _follows_another(device: Device, policy: Policy, free: Mapping[str, int]) -> bool:
-    others = (following(other) for other in Policy if other is not policy)
-    return any(free[name] < device.capacity[name] for name in others)
+    counters = (following(other_policy) for other_policy in Policy if other_policy is not policy)
+    return any(free[counter] < device.capacity[counter] for counter in counters)

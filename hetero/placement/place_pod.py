@@ -44,46 +44,58 @@ class _Tries:
 
 
 def place_pod(
-    name: str,
+    node_name: str,
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
-    host: Counters,
+    host_free: Counters,
     pod: PlacedPod,
     *,
     policy: PlacementPolicy = binpack,
-    most: int = MOST_TRIES,
+    most_tries: int = MOST_TRIES,
 ) -> Placement | Refusal:
-    """Return the pod's placement on node `name`, or the first reason why it cannot be there.
+    """Return the pod's placement on node `node_name`, or the first reason why it cannot be there.
 
-    `free` is what is left of each device, `host` what is left of the node's own counters. A device
-    is tried `most` times for a request.
+    `free` is what is left of each device, `host_free` what is left of the node's own
+    counters. A device is tried at most `most_tries` times for a request.
     """
-    wants = pod.host()
-    for counter, amount in wants.items():
-        if host.get(counter, amount) < amount:
-            return Refusal(wanted=1, verdicts={name: f"lack host {counter}"}, of="node")
-    sidecars, main, first = (_asking(c) for c in (pod.sidecars, pod.containers, pod.init))
-    tries = _Tries(left=most)
-    placed = _place_pod(devices, free, sidecars, main, first, policy, tries)
-    if placed is None:
-        requests = [*sidecars, *main, *first]
-        return _refusal(devices, free, requests, policy, tried=most if tries.left <= 0 else None)
-    left = iter(placed)
+    host_needs = pod.host()
+    for counter, amount in host_needs.items():
+        if host_free.get(counter, amount) < amount:
+            return Refusal(wanted=1, verdicts={node_name: f"lack host {counter}"}, of="node")
+    sidecars, main, init = (
+        _asking(containers) for containers in (pod.sidecars, pod.containers, pod.init)
+    )
+    tries_left = _Tries(left=most_tries)
+    found_allocations = _place_pod(devices, free, sidecars, main, init, policy, tries_left)
+    if found_allocations is None:
+        requests = [*sidecars, *main, *init]
+        return _refusal(
+            devices,
+            free,
+            requests,
+            policy,
+            tried_count=most_tries if tries_left.left <= 0 else None,
+        )
+    remaining = iter(found_allocations)
     allocations = tuple(
-        None if container.request is None else next(left)
+        None if container.request is None else next(remaining)
         for container in (*pod.sidecars, *pod.containers, *pod.init)
     )
-    return standing(pod, name, allocations)
+    return standing(pod, node_name, allocations)
 
 
 def standing(pod: PlacedPod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
     """Return the placement that these allocations make, sidecars first and init containers last."""
-    ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
+    phase_ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
     return Placement(
         node=node,
         pod=pod,
         allocations=allocations,
-        holds=holds(allocations[: ends[0]], allocations[slice(*ends)], allocations[ends[1] :]),
+        holds=holds(
+            allocations[: phase_ends[0]],
+            allocations[slice(*phase_ends)],
+            allocations[phase_ends[1] :],
+        ),
         host=pod.host(),
     )
 
@@ -95,31 +107,50 @@ def _asking(containers: Iterable[PlacedContainer]) -> list[Request]:
 def _place_pod(
     devices: Sequence[Device],
     free: Mapping[str, Mapping[str, int]],
-    sidecars: list[Request],
-    main: list[Request],
-    first: list[Request],
+    sidecar_requests: list[Request],
+    main_requests: list[Request],
+    init_requests: list[Request],
     policy: PlacementPolicy,
-    tries: _Tries,
+    tries_left: _Tries,
 ) -> _Found | None:
     """Return the allocations of sidecars, containers and init containers, in this order."""
-    requests = [*sidecars, *main, *first]
+    requests = [*sidecar_requests, *main_requests, *init_requests]
     if len(requests) == 1:  # the common case, which also knows about links
-        answer = fit_into(devices, free, requests[0], policy=policy)
-        return [answer] if isinstance(answer, Allocation) else None
+        allocation = fit_into(devices, free, requests[0], policy=policy)
+        return [allocation] if isinstance(allocation, Allocation) else None
 
-    def after_sidecars(left: _Free) -> _Found | None:
-        inits = [fit_into(devices, left, request, policy=policy) for request in first]
-        if any(isinstance(one, Refusal) for one in inits):
+    def after_sidecars(free_after_sidecars: _Free) -> _Found | None:
+        init_answers = [
+            fit_into(devices, free_after_sidecars, request, policy=policy)
+            for request in init_requests
+        ]
+        if any(isinstance(init_answer, Refusal) for init_answer in init_answers):
             return None
-        together = _search(
-            devices, left, main, policy, lambda _: [], tries, phase=_Phase.CONTAINERS
+        placed = _search(
+            devices,
+            free_after_sidecars,
+            main_requests,
+            policy,
+            lambda _: [],
+            tries_left,
+            phase=_Phase.CONTAINERS,
         )
-        if together is None:
+        if placed is None:
             return None
-        return together + [one for one in inits if isinstance(one, Allocation)]
+        return placed + [
+            init_answer for init_answer in init_answers if isinstance(init_answer, Allocation)
+        ]
 
-    copy = {uuid: dict(counters) for uuid, counters in free.items()}
-    return _search(devices, copy, sidecars, policy, after_sidecars, tries, phase=_Phase.SIDECARS)
+    free_copy = {uuid: dict(counters) for uuid, counters in free.items()}
+    return _search(
+        devices,
+        free_copy,
+        sidecar_requests,
+        policy,
+        after_sidecars,
+        tries_left,
+        phase=_Phase.SIDECARS,
+    )
 
 
 def _search(
@@ -127,29 +158,41 @@ def _search(
     free: _Free,
     requests: list[Request],
     policy: PlacementPolicy,
-    then: Callable[[_Free], _Found | None],
-    tries: _Tries,
+    place_rest: Callable[[_Free], _Found | None],
+    tries_left: _Tries,
     *,
     phase: _Phase,
 ) -> _Found | None:
-    """Return one allocation per request and what `then` makes of the room left after them.
+    """Return one allocation per request and what `place_rest` makes of the room left after them.
 
-    Tries every way, the policy's favourite first, as far as `tries` allow; devices that are alike
-    are tried once, and what failed from the same room on is not tried again.
+    Tries every way, the policy's favourite first, as far as `tries_left` allow. Equal devices are
+    tried once, and what failed from an equal state on is not tried again.
     """
     if not requests:
-        return then(free)
-    told_apart = any(
-        r.uuid.include or r.uuid.exclude or r.numa or any(a.device for a in r.asks)
-        for r in requests
+        return place_rest(free)
+    names_devices = any(
+        request.uuid.include
+        or request.uuid.exclude
+        or request.numa
+        or any(ask.device for ask in request.asks)
+        for request in requests
     )
-    start = (phase, len(requests), _left_of(devices, free, told_apart=told_apart))
-    if missing(devices, requests[0]) or start in tries.failed:
+    search_state = (phase, len(requests), _left_of(devices, free, names_devices=names_devices))
+    if missing(devices, requests[0]) or search_state in tries_left.failed:
         return None
-    placed = _try(devices, free, requests, policy, then, tries, phase=phase, told_apart=told_apart)
-    if placed is None:
-        tries.failed.add(start)
-    return placed
+    allocations = _try(
+        devices,
+        free,
+        requests,
+        policy,
+        place_rest,
+        tries_left,
+        phase=phase,
+        devices_differ=names_devices,
+    )
+    if allocations is None:
+        tries_left.failed.add(search_state)
+    return allocations
 
 
 def _try(
@@ -157,56 +200,67 @@ def _try(
     free: _Free,
     requests: list[Request],
     policy: PlacementPolicy,
-    then: Callable[[_Free], _Found | None],
-    tries: _Tries,
+    place_rest: Callable[[_Free], _Found | None],
+    tries_left: _Tries,
     *,
     phase: _Phase,
-    told_apart: bool,
+    devices_differ: bool,
 ) -> _Found | None:
     """Do what `_search` does, where it was not done before."""
-    request, rest = requests[0], requests[1:]
+    request, other_requests = requests[0], requests[1:]
 
-    def place(
-        group: list[Device], chosen: list[tuple[Device, Portion]], most: int
+    def place_asks(
+        group: list[Device], chosen_cuts: list[tuple[Device, Portion]], level: int
     ) -> _Found | None:
-        if owed(devices, chosen) > len(request.asks) - len(chosen):
+        if owed(devices, chosen_cuts) > len(request.asks) - len(chosen_cuts):
             return None
-        if len(chosen) == len(request.asks):
-            after = _search(devices, free, rest, policy, then, tries, phase=phase)
-            return None if after is None else [allocate(request, chosen), *after]
-        ask = request.asks[len(chosen)]
-        taken = {device.uuid for device, _ in chosen}
-        allowed = group if ask.device is None else named(devices, ask.device)
-        left = [d for d in group if d.uuid not in taken and d in allowed]
-        ways = _ways(left, free, ask, request, policy, most=most, told_apart=told_apart)
+        if len(chosen_cuts) == len(request.asks):
+            following = _search(
+                devices, free, other_requests, policy, place_rest, tries_left, phase=phase
+            )
+            return None if following is None else [allocate(request, chosen_cuts), *following]
+        ask = request.asks[len(chosen_cuts)]
+        taken_uuids = {device.uuid for device, _ in chosen_cuts}
+        allowed_devices = group if ask.device is None else named(devices, ask.device)
+        candidates = [
+            device
+            for device in group
+            if device.uuid not in taken_uuids and device in allowed_devices
+        ]
+        ways = _ways(
+            candidates, free, ask, request, policy, level=level, names_devices=devices_differ
+        )
         for device, cut in ways:
-            if tries.left <= 0:
+            if tries_left.left <= 0:
                 return None
-            tries.left -= 1
-            _add(free[device.uuid], cut.takes, times=-1)
-            placed = place(group, [*chosen, (device, cut)], most)
-            _add(free[device.uuid], cut.takes, times=1)
-            if placed is not None:
-                return placed
+            tries_left.left -= 1
+            _add(free[device.uuid], cut.takes, direction=-1)
+            allocations = place_asks(group, [*chosen_cuts, (device, cut)], level)
+            _add(free[device.uuid], cut.takes, direction=1)
+            if allocations is not None:
+                return allocations
         return None
 
-    for most, group in product(_levels(devices, free, request), groups(devices, request)):
-        placed = place(group, [], most)
-        if placed is not None:
-            return placed
+    for level, group in product(_levels(devices, free, request), groups(devices, request)):
+        allocations = place_asks(group, [], level)
+        if allocations is not None:
+            return allocations
     return None
 
 
-def _left_of(devices: Iterable[Device], free: _Free, *, told_apart: bool) -> object:
+def _left_of(devices: Iterable[Device], free: _Free, *, names_devices: bool) -> object:
     """Return what is left of devices: as much of others that are alike is the same room."""
-    if told_apart:
+    if names_devices:
         return tuple((device.uuid, *free[device.uuid].values()) for device in devices)
-    left = ((d.vendor, d.model, d.group or "", *free[d.uuid].values()) for d in devices)
-    return tuple(sorted(left))
+    free_counters = (
+        (device.vendor, device.model, device.group or "", *free[device.uuid].values())
+        for device in devices
+    )
+    return tuple(sorted(free_counters))
 
 
 def _levels(devices: Sequence[Device], free: _Free, request: Request) -> list[int]:
-    """Return what devices concede of the request, the least first."""
+    """Return the downgrade levels at which devices serve the request, the least first."""
     cuts = (
         offer(device, ask, request, free[device.uuid])
         for ask in dict.fromkeys(request.asks)
@@ -222,55 +276,61 @@ def _ways(
     request: Request,
     policy: PlacementPolicy,
     *,
-    most: int,
-    told_apart: bool,
+    level: int,
+    names_devices: bool,
 ) -> list[tuple[Device, Portion]]:
-    """Return the devices that can serve the ask and concede at most `most`, the cheapest first.
+    """Return the devices that can serve the ask up to a downgrade level, the cheapest first.
 
     One stands for all that are alike, unless they are told apart.
     """
     ranked = []
-    tried: set[object] = set()
+    tried_kinds: set[object] = set()
     for position, device in enumerate(devices):
-        left = free[device.uuid]
-        cut = offer(device, ask, request, left)
-        alike = (device.vendor, device.model, device.group, *left.values())
-        alike = (device.uuid,) if told_apart else alike
-        if isinstance(cut, Portion) and cut.downgrade <= most and alike not in tried:
-            tried.add(alike)
-            ranked.append(((cut.downgrade, *policy(device, left, cut)), position, device, cut))
-    return [(device, cut) for _, _, device, cut in sorted(ranked, key=lambda option: option[:2])]
+        device_free = free[device.uuid]
+        cut = offer(device, ask, request, device_free)
+        kind_key = (device.vendor, device.model, device.group, *device_free.values())
+        kind_key = (device.uuid,) if names_devices else kind_key
+        if isinstance(cut, Portion) and cut.downgrade <= level and kind_key not in tried_kinds:
+            tried_kinds.add(kind_key)
+            ranked.append(
+                ((cut.downgrade, *policy(device, device_free, cut)), position, device, cut)
+            )
+    return [
+        (device, cut) for _, _, device, cut in sorted(ranked, key=lambda ranked_cut: ranked_cut[:2])
+    ]
 
 
-def _add(counters: dict[str, int], amounts: Counters, *, times: int) -> None:
-    for name, amount in amounts.items():
-        counters[name] = counters.get(name, 0) + times * amount
+def _add(counters: dict[str, int], amounts: Counters, *, direction: int) -> None:
+    for counter, amount in amounts.items():
+        counters[counter] = counters.get(counter, 0) + direction * amount
 
 
 def holds(
     sidecars: Iterable[Allocation | None],
-    main: Iterable[Allocation | None],
-    first: Iterable[Allocation | None],
+    containers: Iterable[Allocation | None],
+    init: Iterable[Allocation | None],
 ) -> tuple[DeviceUsage, ...]:
     """Return per device sidecars + max(containers together, each init container)."""
-    base, most = _per_device(sidecars), _per_device(main)
-    for allocation in first:
+    sidecar_takes, largest_takes = _per_device(sidecars), _per_device(containers)
+    for allocation in init:
         for uuid, takes in _per_device((allocation,)).items():
-            held = most.setdefault(uuid, {})
-            for name, amount in takes.items():
-                held[name] = max(held.get(name, 0), amount)
+            largest = largest_takes.setdefault(uuid, {})
+            for counter, amount in takes.items():
+                largest[counter] = max(largest.get(counter, 0), amount)
     return tuple(
-        DeviceUsage(device=uuid, takes=total((base.get(uuid, {}), most.get(uuid, {}))))
-        for uuid in dict.fromkeys((*base, *most))
+        DeviceUsage(
+            device=uuid, takes=total((sidecar_takes.get(uuid, {}), largest_takes.get(uuid, {})))
+        )
+        for uuid in dict.fromkeys((*sidecar_takes, *largest_takes))
     )
 
 
 def _per_device(allocations: Iterable[Allocation | None]) -> dict[str, dict[str, int]]:
-    held: dict[str, dict[str, int]] = {}
+    takes_by_uuid: dict[str, dict[str, int]] = {}
     for allocation in allocations:
         for piece in allocation.pieces if allocation else ():
-            held[piece.device] = total((held.get(piece.device, {}), piece.takes))
-    return held
+            takes_by_uuid[piece.device] = total((takes_by_uuid.get(piece.device, {}), piece.takes))
+    return takes_by_uuid
 
 
 def _refusal(
@@ -279,15 +339,15 @@ def _refusal(
     requests: list[Request],
     policy: PlacementPolicy,
     *,
-    tried: int | None,
+    tried_count: int | None,
 ) -> Refusal:
     """Return why not: the first request that fails alone, else that they fail only together."""
     for request in requests:
-        answer = fit_into(devices, free, request, policy=policy)
-        if isinstance(answer, Refusal):
-            return answer
-    why = "have no room for all containers at once"
-    if tried is not None:
-        why = f"have no room for all containers at once in {tried} tries"
-    verdicts = {device.uuid: why for device in devices}
+        allocation = fit_into(devices, free, request, policy=policy)
+        if isinstance(allocation, Refusal):
+            return allocation
+    reason = "have no room for all containers at once"
+    if tried_count is not None:
+        reason = f"have no room for all containers at once in {tried_count} tries"
+    verdicts = {device.uuid: reason for device in devices}
     return Refusal(wanted=len(requests), verdicts=verdicts)

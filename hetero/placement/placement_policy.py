@@ -17,10 +17,10 @@ PlacementPolicy = Callable[[Device, Mapping[str, int], Portion], tuple[int, ...]
 
 def binpack(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
     """Fill the fullest device first, and among empty ones the smallest: keeps cards whole."""
-    total = max(device.capacity[CORE], 1)
+    total_core = max(device.capacity[CORE], 1)
     return (
         (free[MEMORY] - cut.takes.get(MEMORY, 0)) // (1024 * 1024),
-        (free[CORE] - cut.takes.get(CORE, 0)) * 100 // total,
+        (free[CORE] - cut.takes.get(CORE, 0)) * 100 // total_core,
     )
 
 
@@ -43,7 +43,7 @@ class Weights:
     the card it cuts, the rest of the node's empty cards, cards left without enough host. The other
     two pack (positive) or spread (negative) by the room that is left of the card and of the node.
     Once pods end as well as arrive, `usable` takes the place of all others: what the node can serve
-    less (see `hetero.placement.usable`).
+    less (see `hetero.placement.node_values`).
     The cheapest placement wins, the first node among equals.
     """
 
@@ -71,19 +71,19 @@ WEIGHTS: Mapping[str, Weights] = {
 }
 
 
-def weights(name: str) -> Weights:
+def weights(text: str) -> Weights:
     """Return a placement's weights, of its name or `fragmentation=2,host=1`. Raises `BadInput`."""
-    if name in WEIGHTS:
-        return WEIGHTS[name]
-    if "=" not in name:
+    if text in WEIGHTS:
+        return WEIGHTS[text]
+    if "=" not in text:
         raise BadInput(
-            f"placement {name!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
+            f"placement {text!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
         )
-    given: dict[str, int] = {}
-    for part in name.split(","):
-        term, _, amount = part.partition("=")
-        if term not in fields_dict(Weights) or not amount.removeprefix("-").isdecimal():
-            terms = ", ".join(fields_dict(Weights))
-            raise BadInput(f"weight {part!r} is not one of {terms} with a whole number")
-        given[term] = int(amount)
-    return Weights(**given)
+    weight_by_term: dict[str, int] = {}
+    for term_text in text.split(","):
+        term, _, weight_text = term_text.partition("=")
+        if term not in fields_dict(Weights) or not weight_text.removeprefix("-").isdecimal():
+            known_terms = ", ".join(fields_dict(Weights))
+            raise BadInput(f"weight {term_text!r} is not one of {known_terms} with a whole number")
+        weight_by_term[term] = int(weight_text)
+    return Weights(**weight_by_term)

@@ -9,7 +9,7 @@ from attrs import define, field
 from hetero.model import FITS, NOT_CHOSEN, Device, Templated
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import PlacedContainer, PlacedPod
-from hetero.placement.demand import Demand, RequestClass, wanted
+from hetero.placement.demand import Demand, RequestClass, request_class_of
 from hetero.placement.mix import (
     POINTS,
     PRIOR,
@@ -19,48 +19,50 @@ from hetero.placement.mix import (
     whole_cards,
 )
 from hetero.placement.node_reason import DeviceVerdict, node_reason
+from hetero.placement.node_values import NodeValue, NodeValues, PodClass, coarse
 from hetero.placement.offer import cut_of, obstacle, offer, shortage
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
-from hetero.placement.usable import PodClass, Usable, Worth, coarse
 
 #: What every placement costs less than: sums of a node's devices stay below it.
 DEAREST = 1 << 50
 #: A cost no placement has: the pod does not fit. Above what a node reservation adds (`price_rows`).
 NEVER = 4 * DEAREST
-#: Shapes kept in mind; beyond it they are met anew.
-_MOST_SHAPES = 4096
-#: What one step of `Portion.conceded` costs: more than all else of a node by any weights. Those of
-#: a node's devices stay below DEAREST.
-_CONCEDED = 1 << 42
-_END = PlacedContainer()  # parts one group of a pod's containers from the next
+#: How many pod profiles are kept; above that all are worked out anew.
+_MOST_PROFILES = 4096
+#: What one level of `Portion.downgrade` costs: more than all else of a node by any weights. The sum
+#: over a node's devices stays below DEAREST.
+_DOWNGRADE_COST = 1 << 42
+_END = PlacedContainer()  # separates one group of a pod's containers from the next
 
 
 @define(eq=False)
-class Want:
-    """What pods want of a node's devices, with what was worked out for it."""
+class RequestProfile:
+    """A class of requests, with what was worked out for it on the cards of this cluster."""
 
-    wanted: RequestClass
+    request_class: RequestClass
     #: The cut each kind of card would give, by the kind's number; a verdict where it gives none.
     cuts: dict[int, Portion | str] = field(factory=dict)
     #: The thousandths of cards it takes in all, by the kind's number.
     sizes: dict[int, int] = field(factory=dict)
     #: What one cut of it costs, by a card's state.
     costs: list[int] = field(factory=list)
-    #: What cards say to it, by their state.
+    #: The verdicts of cards, by their state.
     verdicts: list[DeviceVerdict] = field(factory=list)
-    #: What it costs of a node's cards, and what they say, by the states they are in.
+    #: What it costs of a node's cards, by the states they are in.
     nodes: dict[tuple[int, ...], int] = field(factory=dict)
-    #: Where pods come and go: what a cut leaves of a card, by its state (and what it concedes); and
-    #: what it costs of a node, by its cards' states and its worth before and after.
+    #: Where pods come and go, by a card's state: the cost of the cut's downgrade, and the
+    #: thousandths of the card that the cut leaves. None where the card gives no cut.
     left: list[tuple[int, int] | None] = field(factory=list)
+    #: What it costs of a node, by its cards' states and the keys of its value before and after.
     losses: dict[tuple[tuple[int, ...], ...], int] = field(factory=dict)
+    #: Why a node does not serve it, by the states of its cards.
     reasons: dict[tuple[int, ...], DeviceVerdict] = field(factory=dict)
 
 
 @define(eq=False)
 class PodProfile:
-    """What alike pods have in common: what they want of the devices and of the host.
+    """What equal pods have in common: their request of the devices and of the host.
 
     `exact` says that a node whose cards' states have room has a place; else it takes a search.
     """
@@ -68,329 +70,360 @@ class PodProfile:
     number: int
     pod: PlacedPod
     exact: bool
-    want: Want
+    profile: RequestProfile
     host: tuple[int, ...]
 
 
 @define(eq=False)
-class Lessons:
-    """What was learned of the demand: what pieces of cards and of nodes are worth."""
+class DemandStats:
+    """What the demand says of how much a piece of a card or of a node is worth."""
 
     whole_cards: tuple[int, ...] = ()  # by the empty cards of a node
-    #: The place of a host's counter, and the points of card asked for with every amount of it.
+    #: (position of a host counter, points of card, amount): that many points of card are asked for
+    #: with every such amount of the counter.
     rates: tuple[tuple[int, int, int], ...] = ()
-    usable: Usable | None = None  # where pods come and go
+    node_values: NodeValues | None = None  # where pods come and go
 
 
 class Prices:
-    """Shapes of pods and what each costs on every node of a cluster."""
+    """Pod profiles, and what each costs on every node of a cluster."""
 
-    def __init__(self, cluster: Cluster, weights: Weights, lessons: Lessons) -> None:
-        """Price by `weights` and by lessons that others may share."""
+    def __init__(self, cluster: Cluster, weights: Weights, demand_stats: DemandStats) -> None:
+        """Price by `weights` and by `demand_stats`, which other prices may share."""
         self.cluster = cluster
         self.weights = weights
-        self.lessons = lessons
-        self._shapes: dict[object, PodProfile] = {}
-        self._wants: dict[RequestClass, Want] = {}
+        self.demand_stats = demand_stats
+        self._pod_profiles: dict[object, PodProfile] = {}
+        self._profiles: dict[RequestClass, RequestProfile] = {}
         self._made = 0
         # One decision asks several times.
         self._last: tuple[PlacedPod | None, PodProfile | None] = None, None
 
-    def shape(self, pod: PlacedPod) -> PodProfile:
-        """Return the shape of a pod, a new one if none was like it."""
-        last, known = self._last
-        if known is not None and last is pod:
-            return known
-        key = tuple(
+    def pod_profile(self, pod: PlacedPod) -> PodProfile:
+        """Return the profile of a pod, a new one if no earlier pod was equal."""
+        last_pod, last_profile = self._last
+        if last_profile is not None and last_pod is pod:
+            return last_profile
+        profile_key = tuple(
             [
                 (container.request, *container.host.items())
                 for group in (pod.containers, pod.init, pod.sidecars)
                 for container in (*group, _END)
             ]
         )
-        shape = self._shapes.get(key)
-        if shape is None:
-            if len(self._shapes) >= _MOST_SHAPES:
-                self._shapes.clear()
-                self._wants.clear()
-            host, request_class = pod.host(), wanted(pod)
-            shape = self._shapes[key] = PodProfile(
+        pod_profile = self._pod_profiles.get(profile_key)
+        if pod_profile is None:
+            if len(self._pod_profiles) >= _MOST_PROFILES:
+                self._pod_profiles.clear()
+                self._profiles.clear()
+            needs, request_class = pod.host(), request_class_of(pod)
+            pod_profile = self._pod_profiles[profile_key] = PodProfile(
                 number=self._made,
                 pod=pod,
                 exact=request_class.plain
                 and not (request_class.request and request_class.request.co_tenancy),
-                want=self.want(request_class),
-                host=tuple(host.get(name, 0) for name in self.cluster.counters),
+                profile=self.profile(request_class),
+                host=tuple(needs.get(counter, 0) for counter in self.cluster.counters),
             )
             self._made += 1
-        self._last = pod, shape
-        return shape
+        self._last = pod, pod_profile
+        return pod_profile
 
-    def want(self, request_class: RequestClass) -> Want:
-        """Return what is known of something wanted."""
-        return self._wants.setdefault(request_class, Want(request_class))
+    def profile(self, request_class: RequestClass) -> RequestProfile:
+        """Return what is known of a class of requests."""
+        return self._profiles.setdefault(request_class, RequestProfile(request_class))
 
     def forget(self) -> None:
-        """Note that the lessons or the numbers of states changed."""
-        for want in self._wants.values():
-            want.costs.clear()
-            want.verdicts.clear()
-            want.nodes.clear()
-            want.left.clear()
-            want.losses.clear()
-            want.reasons.clear()
+        """Note that the demand statistics or the numbers of states changed."""
+        for profile in self._profiles.values():
+            profile.costs.clear()
+            profile.verdicts.clear()
+            profile.nodes.clear()
+            profile.left.clear()
+            profile.losses.clear()
+            profile.reasons.clear()
 
     # --- what it costs --------------------------------------------------------------------------
 
-    def cost(self, number: int, shape: PodProfile) -> int:
+    def cost(self, node_number: int, pod_profile: PodProfile) -> int:
         """Return what the shape costs on a node by the weights; NEVER if it does not fit."""
-        cluster, want = self.cluster, shape.want
-        if cluster.nodes[number].cordoned:
+        cluster, profile = self.cluster, pod_profile.profile
+        if cluster.nodes[node_number].cordoned:
             return NEVER
-        for have, need in zip(cluster.host[number], shape.host, strict=True):
+        for have, need in zip(cluster.host[node_number], pod_profile.host, strict=True):
             if need and have < need:
                 return NEVER
-        usable = self.usable
-        if usable is not None:
-            return self._loss(number, shape, usable)
+        node_values = self.node_values
+        if node_values is not None:
+            return self._loss(node_number, pod_profile, node_values)
         cost = 0
-        states, weights = cluster.states_of[number], self.weights
-        if want.wanted.cards:
-            known = want.nodes.get(states)
-            if known is None:
-                chosen = self._choose(states, want)
-                known = want.nodes[states] = NEVER if chosen is None else chosen[0]
-            if known == NEVER:
+        states, weights = cluster.states_of[node_number], self.weights
+        if profile.request_class.cards:
+            device_cost = profile.nodes.get(states)
+            if device_cost is None:
+                choice = self._choose(states, profile)
+                device_cost = profile.nodes[states] = NEVER if choice is None else choice[0]
+            if device_cost == NEVER:
                 return NEVER
-            cost = known
+            cost = device_cost
         if weights.node and states:
-            cost += weights.node * cluster.free_milli[number] // len(states)
+            cost += weights.node * cluster.free_milli[node_number] // len(states)
         if weights.host:
-            cost += weights.host * self._stranded_by(number, shape)
+            cost += weights.host * self._stranded_by(node_number, pod_profile)
         return cost
 
     @property
-    def usable(self) -> Usable | None:
+    def node_values(self) -> NodeValues | None:
         """What nodes are worth to pods that come and go, if they do and it is weighed."""
-        return self.lessons.usable if self.weights.usable else None
+        return self.demand_stats.node_values if self.weights.usable else None
 
-    def _loss(self, number: int, shape: PodProfile, usable: Usable) -> int:
+    def _loss(self, node_number: int, pod_profile: PodProfile, node_values: NodeValues) -> int:
         """Return by how much less a node serves with the shape on it, in steps."""
-        cluster, want = self.cluster, shape.want
-        states = cluster.states_of[number]
-        if want.nodes.get(states) == NEVER:  # quick: most nodes of a full cluster
+        cluster, profile = self.cluster, pod_profile.profile
+        states = cluster.states_of[node_number]
+        if profile.nodes.get(states) == NEVER:  # quick: most nodes of a full cluster
             return NEVER
         if not states:
-            return NEVER if want.wanted.cards else 0
-        kind, host = cluster.card_states.states[states[0]].kind, cluster.host[number]
-        before = usable.worth(kind.number, host)
-        after = usable.worth(kind.number, _without(host, shape.host))
-        key = (states, before.key, after.key)
-        known = want.losses.get(key)
-        if known is None:
-            known = want.losses[key] = self._loss_of(states, want, before, after)
-            if known == NEVER:
-                want.nodes[states] = NEVER
-        return known
+            return NEVER if profile.request_class.cards else 0
+        kind, host_free = cluster.card_states.states[states[0]].kind, cluster.host[node_number]
+        value_before = node_values.value(kind.number, host_free)
+        value_after = node_values.value(kind.number, _without(host_free, pod_profile.host))
+        loss_key = (states, value_before.key, value_after.key)
+        loss = profile.losses.get(loss_key)
+        if loss is None:
+            loss = profile.losses[loss_key] = self._loss_of(
+                states, profile, value_before, value_after
+            )
+            if loss == NEVER:
+                profile.nodes[states] = NEVER
+        return loss
 
-    def _loss_of(self, states: tuple[int, ...], want: Want, before: Worth, after: Worth) -> int:
-        all_states, conceded, cost, size = self.cluster.card_states.states, 0, 0, 0
-        if want.wanted.cards:
-            chosen = self._choose(states, want, after)
-            if chosen is None:
+    def _loss_of(
+        self,
+        states: tuple[int, ...],
+        profile: RequestProfile,
+        value_before: NodeValue,
+        value_after: NodeValue,
+    ) -> int:
+        all_states, downgrade, cost, size_milli = self.cluster.card_states.states, 0, 0, 0
+        if profile.request_class.cards:
+            choice = self._choose(states, profile, value_after)
+            if choice is None:
                 return NEVER
-            conceded, cost = divmod(chosen[0], _CONCEDED)
-            size = self.size(want, all_states[states[0]].kind)
-        cost += before.node(states, all_states) - after.node(states, all_states)
-        return conceded * _CONCEDED + coarse(cost - size * POINTS)
+            downgrade, cost = divmod(choice[0], _DOWNGRADE_COST)
+            size_milli = self.size(profile, all_states[states[0]].kind)
+        cost += value_before.node(states, all_states) - value_after.node(states, all_states)
+        return downgrade * _DOWNGRADE_COST + coarse(cost - size_milli * POINTS)
 
-    def _stranded_by(self, number: int, shape: PodProfile) -> int:
+    def _stranded_by(self, node_number: int, pod_profile: PodProfile) -> int:
         """Return the points of card for which the node's own counters fall short by the shape.
 
         Most of the time of a decision is spent here: no calls, one loop for before and after.
         """
         cluster = self.cluster
-        before = after = cluster.free_milli[number] * POINTS
-        if shape.want.wanted.cards:
-            kind = cluster.card_states.states[cluster.states_of[number][0]].kind
-            after = max(after - self.size(shape.want, kind) * POINTS, 0)
-        served, still = before, after
-        host, needs = cluster.host[number], shape.host
-        for place, points, amount in self.lessons.rates:
-            covered = host[place] * points // amount
-            served = min(served, max(covered, 0))
-            covered = (host[place] - needs[place]) * points // amount
-            still = min(still, max(covered, 0))
-        return (after - still) - (before - served)
+        points_before = points_after = cluster.free_milli[node_number] * POINTS
+        if pod_profile.profile.request_class.cards:
+            kind = cluster.card_states.states[cluster.states_of[node_number][0]].kind
+            points_after = max(points_after - self.size(pod_profile.profile, kind) * POINTS, 0)
+        served_before, served_after = points_before, points_after
+        host_free, needs = cluster.host[node_number], pod_profile.host
+        for position, points_per, amount in self.demand_stats.rates:
+            covered_points = host_free[position] * points_per // amount
+            served_before = min(served_before, max(covered_points, 0))
+            covered_points = (host_free[position] - needs[position]) * points_per // amount
+            served_after = min(served_after, max(covered_points, 0))
+        return (points_after - served_after) - (points_before - served_before)
 
-    def choose(self, number: int, shape: PodProfile) -> list[int]:
+    def choose(self, node_number: int, pod_profile: PodProfile) -> list[int]:
         """Return the positions of the cards to cut on a node; none if too few can be."""
-        cluster, usable, worth = self.cluster, self.usable, None
-        cards = cluster.cards[number]
-        if usable is not None and cards:
-            kind = cluster.card_states.states[cluster.states_of[number][0]].kind
-            worth = usable.worth(kind.number, _without(cluster.host[number], shape.host))
-        chosen = self._choose(cards, shape.want, worth)
-        return chosen[1] if chosen else []
+        cluster, node_values, node_value = self.cluster, self.node_values, None
+        card_states = cluster.cards[node_number]
+        if node_values is not None and card_states:
+            kind = cluster.card_states.states[cluster.states_of[node_number][0]].kind
+            node_value = node_values.value(
+                kind.number, _without(cluster.host[node_number], pod_profile.host)
+            )
+        choice = self._choose(card_states, pod_profile.profile, node_value)
+        return choice[1] if choice else []
 
     def _choose(
-        self, cards: Sequence[int], want: Want, worth: Worth | None = None
+        self,
+        card_states: Sequence[int],
+        profile: RequestProfile,
+        node_value: NodeValue | None = None,
     ) -> tuple[int, list[int]] | None:
         """Return the cost and the positions of the cards to cut, None if too few can be.
 
-        `cards` are the states of a node's cards; `worth` is what the node is worth afterwards.
+        `card_states` are the states of a node's cards; `node_value` is the node's value afterwards.
         """
-        states, many = self.cluster.card_states.states, want.wanted.cards
-        empty = sum(states[card].empty for card in cards)
+        states, card_count = self.cluster.card_states.states, profile.request_class.cards
+        empty = sum(states[state_number].empty for state_number in card_states)
         costs: Mapping[int, int] | list[int]
-        if worth is None:
-            costs, opening = self._card_costs(want), 0
+        if node_value is None:
+            costs, empty_card_cost = self._card_costs(profile), 0
         else:
-            costs = self._card_losses(cards, want, worth)
-            opening = worth.empty[empty] - worth.empty[max(empty - 1, 0)]
-        ranked = [
-            (costs[card] + states[card].empty * opening, states[card].empty, position)
-            for position, card in enumerate(cards)
-            if costs[card] < NEVER
-        ]
-        if len(ranked) < many:
-            return None
-        chosen = [min(ranked)] if many == 1 else sorted(ranked)[:many]
-        opened = sum(is_empty for _, is_empty, _ in chosen)
-        cost = sum(cost for cost, _, _ in chosen) - opened * opening
-        if worth is None:
-            table = self.lessons.whole_cards
-            cost += self.weights.whole_cards * (table[empty - opened] - table[empty])
-        else:
-            cost += worth.empty[empty] - worth.empty[empty - opened]
-        return cost, [place for _, _, place in chosen]
-
-    def _card_losses(self, cards: Sequence[int], want: Want, worth: Worth) -> dict[int, int]:
-        """Return what one cut of it takes of the worth of each of the cards, by their state."""
-        states, left = self.cluster.card_states.states, want.left
-        for state in states[len(left) :]:
-            cut = self.cut(state, want)
-            if cut is None:
-                left.append(None)
-                continue
-            free = {name: have - cut.takes.get(name, 0) for name, have in state.free.items()}
-            left.append((cut.downgrade * _CONCEDED, state.kind.free_milli(free)))
-        losses = {}
-        for card in set(cards):
-            after = left[card]
-            losses[card] = (
-                NEVER
-                if after is None
-                else after[0] + worth.card(states[card].free_milli) - worth.card(after[1])
+            costs = self._card_losses(card_states, profile, node_value)
+            empty_card_cost = node_value.empty[empty] - node_value.empty[max(empty - 1, 0)]
+        ranked_cards = [
+            (
+                costs[state_number] + states[state_number].empty * empty_card_cost,
+                states[state_number].empty,
+                position,
             )
-        return losses
+            for position, state_number in enumerate(card_states)
+            if costs[state_number] < NEVER
+        ]
+        if len(ranked_cards) < card_count:
+            return None
+        chosen_cards = [min(ranked_cards)] if card_count == 1 else sorted(ranked_cards)[:card_count]
+        opened = sum(is_empty for _, is_empty, _ in chosen_cards)
+        cost = sum(cost for cost, _, _ in chosen_cards) - opened * empty_card_cost
+        if node_value is None:
+            points = self.demand_stats.whole_cards
+            cost += self.weights.whole_cards * (points[empty - opened] - points[empty])
+        else:
+            cost += node_value.empty[empty] - node_value.empty[empty - opened]
+        return cost, [position for _, _, position in chosen_cards]
 
-    def _card_costs(self, want: Want) -> list[int]:
+    def _card_losses(
+        self, card_states: Sequence[int], profile: RequestProfile, node_value: NodeValue
+    ) -> dict[int, int]:
+        """Return what one cut of it takes of the worth of each of the cards, by their state."""
+        states, left_by_state = self.cluster.card_states.states, profile.left
+        for state in states[len(left_by_state) :]:
+            cut = self.cut(state, profile)
+            if cut is None:
+                left_by_state.append(None)
+                continue
+            free = {
+                counter: amount - cut.takes.get(counter, 0)
+                for counter, amount in state.free.items()
+            }
+            left_by_state.append((cut.downgrade * _DOWNGRADE_COST, state.kind.free_milli(free)))
+        loss_by_state = {}
+        for state_number in set(card_states):
+            cost_and_milli = left_by_state[state_number]
+            loss_by_state[state_number] = (
+                NEVER
+                if cost_and_milli is None
+                else cost_and_milli[0]
+                + node_value.card(states[state_number].free_milli)
+                - node_value.card(cost_and_milli[1])
+            )
+        return loss_by_state
+
+    def _card_costs(self, profile: RequestProfile) -> list[int]:
         """Return what one cut of it costs on every state of a card there is."""
-        costs = want.costs
+        costs = profile.costs
         for state in self.cluster.card_states.states[len(costs) :]:
-            cut = self.cut(state, want)
+            cut = self.cut(state, profile)
             free = state.free
             if cut is None:
                 costs.append(NEVER)
             else:
                 cost, *_ = self.policy(state.kind.device, free, cut)
-                costs.append(cut.downgrade * _CONCEDED + cost)
+                costs.append(cut.downgrade * _DOWNGRADE_COST + cost)
         return costs
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
         """Return what a cut costs of its device alone, by the weights: a `PlacementPolicy`."""
         kind, weights = self.cluster.card_states.kind(device), self.weights
-        before = kind.free_milli(free)
-        after = kind.free_milli(
-            {name: left - cut.takes.get(name, 0) for name, left in free.items()}
+        milli_before = kind.free_milli(free)
+        milli_after = kind.free_milli(
+            {counter: amount - cut.takes.get(counter, 0) for counter, amount in free.items()}
         )
         return (
-            weights.fragmentation * (kind.fragmentation[after] - kind.fragmentation[before])
-            + weights.card * after,
+            weights.fragmentation
+            * (kind.fragmentation[milli_after] - kind.fragmentation[milli_before])
+            + weights.card * milli_after,
         )
 
     # --- what is cut ----------------------------------------------------------------------------
 
-    def size(self, want: Want, kind: Kind) -> int:
+    def size(self, profile: RequestProfile, kind: Kind) -> int:
         """Return the thousandths of cards it takes in all, where cards are of this kind."""
-        size = want.sizes.get(kind.number)
-        if size is None:
-            cut, capacity = self._cut_of_kind(kind, want), kind.device.capacity
+        size_milli = profile.sizes.get(kind.number)
+        if size_milli is None:
+            cut, capacity = self._cut_of_kind(kind, profile), kind.device.capacity
             takes = {} if isinstance(cut, str) else cut.takes
-            free = {name: amount - takes.get(name, 0) for name, amount in capacity.items()}
-            each = kind.free_milli(capacity) - kind.free_milli(free)
-            size = want.sizes[kind.number] = want.wanted.cards * each
-        return size
+            free = {counter: amount - takes.get(counter, 0) for counter, amount in capacity.items()}
+            cut_milli = kind.free_milli(capacity) - kind.free_milli(free)
+            size_milli = profile.sizes[kind.number] = profile.request_class.cards * cut_milli
+        return size_milli
 
     def demand(self, pod: PlacedPod) -> int:
         """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
-        return self._mean_size(self.shape(pod).want)
+        return self._mean_size(self.pod_profile(pod).profile)
 
-    def mean_size(self, wanted: RequestClass) -> int:
+    def mean_size(self, request_class: RequestClass) -> int:
         """Return the thousandths of cards a class takes, averaged over the kinds that serve it."""
-        return self._mean_size(Want(wanted))
+        return self._mean_size(RequestProfile(request_class))
 
-    def _mean_size(self, want: Want) -> int:
-        sizes = [size for kind in self.cluster.card_states.kinds if (size := self.size(want, kind))]
-        return sum(sizes) // len(sizes) if sizes else 0
+    def _mean_size(self, profile: RequestProfile) -> int:
+        sizes_milli = [
+            size_milli
+            for kind in self.cluster.card_states.kinds
+            if (size_milli := self.size(profile, kind))
+        ]
+        return sum(sizes_milli) // len(sizes_milli) if sizes_milli else 0
 
-    def cut(self, state: State, want: Want) -> Portion | None:
+    def cut(self, state: State, profile: RequestProfile) -> Portion | None:
         """Return what a card in this state gives, None if nothing."""
-        kind, request = state.kind, want.wanted.request
+        kind, request = state.kind, profile.request_class.request
         if request is None:
             return None
         if isinstance(kind.device.granularity, Templated):  # which template depends on what is free
             cut = cut_of(kind.device, request.asks[0], request, state.free)
         else:
-            cut = self._cut_of_kind(kind, want)
+            cut = self._cut_of_kind(kind, profile)
         if isinstance(cut, str) or obstacle(kind.device, cut, request, state.free):
             return None
         return cut
 
-    def _cut_of_kind(self, kind: Kind, want: Want) -> Portion | str:
+    def _cut_of_kind(self, kind: Kind, profile: RequestProfile) -> Portion | str:
         """Return what an empty card of the kind gives, or why it does not."""
-        cut = want.cuts.get(kind.number)
+        cut = profile.cuts.get(kind.number)
         if cut is None:
-            request = want.wanted.request
+            request = profile.request_class.request
             cut = (
                 NOT_CHOSEN
                 if request is None
                 else cut_of(kind.device, request.asks[0], request, kind.device.capacity)
             )
-            want.cuts[kind.number] = cut
+            profile.cuts[kind.number] = cut
         return cut
 
     # --- why not --------------------------------------------------------------------------------
 
-    def reason(self, number: int, shape: PodProfile) -> DeviceVerdict:
+    def reason(self, node_number: int, pod_profile: PodProfile) -> DeviceVerdict:
         """Return what a node says to a shape that does not fit on it, with the numbers of it."""
-        cluster, want = self.cluster, shape.want
-        if cluster.nodes[number].cordoned:
+        cluster, profile = self.cluster, pod_profile.profile
+        if cluster.nodes[node_number].cordoned:
             return "cordoned", None
-        for place, need in enumerate(shape.host):
-            if need and cluster.host[number][place] < need:
-                return f"lack host {cluster.counters[place]}", None
-        states = cluster.states_of[number]
-        if states not in want.reasons:
-            verdicts = self._verdicts(want)
-            want.reasons[states] = node_reason(
-                (verdicts[card] for card in states), wanted=want.wanted.cards
+        for position, need in enumerate(pod_profile.host):
+            if need and cluster.host[node_number][position] < need:
+                return f"lack host {cluster.counters[position]}", None
+        states = cluster.states_of[node_number]
+        if states not in profile.reasons:
+            verdicts = self._verdicts(profile)
+            profile.reasons[states] = node_reason(
+                (verdicts[state_number] for state_number in states),
+                wanted_devices=profile.request_class.cards,
             )
-        return want.reasons[states]
+        return profile.reasons[states]
 
-    def _verdicts(self, want: Want) -> list[DeviceVerdict]:
+    def _verdicts(self, profile: RequestProfile) -> list[DeviceVerdict]:
         """Return what a card says, by its state."""
-        verdicts, request = want.verdicts, want.wanted.request
+        verdicts, request = profile.verdicts, profile.request_class.request
         for state in self.cluster.card_states.states[len(verdicts) :]:
             if request is None:
                 verdicts.append((FITS, None))
                 continue
             device, ask = state.kind.device, request.asks[0]
-            offered = offer(device, ask, request, state.free)
+            device_offer = offer(device, ask, request, state.free)
             verdicts.append(
-                (offered, shortage(device, ask, request, state.free))
-                if isinstance(offered, str)
+                (device_offer, shortage(device, ask, request, state.free))
+                if isinstance(device_offer, str)
                 else (FITS, None)
             )
         return verdicts
@@ -398,49 +431,65 @@ class Prices:
     # --- what is learned ------------------------------------------------------------------------
 
     def learn(self, demand: Demand) -> None:
-        """Draw the lesson of the pods seen so far: what pieces of cards and nodes are worth."""
-        seen = [(self.want(one), times) for one, times in demand.times()]
-        drawn: dict[tuple[DemandClass, ...], tuple[int, ...]] = {}
-        sizes: list[list[int]] = [[] for _ in seen]
+        """Work out from the pods that came so far what pieces of cards and nodes are worth."""
+        profiles = [(self.profile(demand_class), times) for demand_class, times in demand.times()]
+        fragmentation_by_demands: dict[tuple[DemandClass, ...], tuple[int, ...]] = {}
+        sizes_milli: list[list[int]] = [[] for _ in profiles]
         for kind in self.cluster.card_states.kinds:
             demands = list(PRIOR)
-            for place, (want, times) in enumerate(seen):
-                each = self.size(want, kind) // want.wanted.cards
-                if each:
-                    sizes[place].append(each)
-                    demands.append(DemandClass(times=times, cards=want.wanted.cards, size=each))
+            for position, (profile, times) in enumerate(profiles):
+                size_milli = self.size(profile, kind) // profile.request_class.cards
+                if size_milli:
+                    sizes_milli[position].append(size_milli)
+                    demands.append(
+                        DemandClass(times=times, cards=profile.request_class.cards, size=size_milli)
+                    )
             key = tuple(demands)
             kind.fragmentation = (
-                drawn[key] if key in drawn else drawn.setdefault(key, fragmentation(demands))
+                fragmentation_by_demands[key]
+                if key in fragmentation_by_demands
+                else fragmentation_by_demands.setdefault(key, fragmentation(demands))
             )
-        everywhere = [
-            DemandClass(times=times, cards=want.wanted.cards, size=sum(some) // len(some))
-            for (want, times), some in zip(seen, sizes, strict=True)
-            if some
+        demands_of_all = [
+            DemandClass(
+                times=times, cards=profile.request_class.cards, size=sum(sizes) // len(sizes)
+            )
+            for (profile, times), sizes in zip(profiles, sizes_milli, strict=True)
+            if sizes
         ]
-        most = max((len(cards) for cards in self.cluster.cards), default=0)
-        self.lessons.whole_cards = whole_cards((*PRIOR, *everywhere), most=most)
-        points = sum(one.times * one.cards * one.size for one in everywhere) * POINTS
-        rates = (host_rate(points, demand.asked(name)) for name in self.cluster.counters)
-        self.lessons.rates = tuple(
-            (place, rate.points, rate.amount) for place, rate in enumerate(rates) if rate
+        most_cards = max((len(cards) for cards in self.cluster.cards), default=0)
+        self.demand_stats.whole_cards = whole_cards(
+            (*PRIOR, *demands_of_all), most_cards=most_cards
         )
-        self.lessons.usable = (
-            Usable(self._pod_classes(demand), self.cluster) if demand.pods_end else None
+        card_points = (
+            sum(
+                demand_class.times * demand_class.cards * demand_class.size
+                for demand_class in demands_of_all
+            )
+            * POINTS
+        )
+        rates = (host_rate(card_points, demand.asked(counter)) for counter in self.cluster.counters)
+        self.demand_stats.rates = tuple(
+            (position, rate.points, rate.amount) for position, rate in enumerate(rates) if rate
+        )
+        self.demand_stats.node_values = (
+            NodeValues(self._pod_classes(demand), self.cluster) if demand.pods_end else None
         )
 
     def _pod_classes(self, demand: Demand) -> Iterator[PodClass]:
         for request_class, needs, times in demand.pods():
-            want, host = self.want(request_class), dict(needs)
-            sizes = {
-                kind.number: size // request_class.cards
+            profile, host_needs = self.profile(request_class), dict(needs)
+            milli_by_kind = {
+                kind.number: size_milli // request_class.cards
                 for kind in self.cluster.card_states.kinds
-                if (size := self.size(want, kind))
+                if (size_milli := self.size(profile, kind))
             }
-            if sizes:
-                needed = tuple(host.get(name, 0) for name in self.cluster.counters)
-                yield PodClass(times, request_class.cards, sizes, needed)
+            if milli_by_kind:
+                needs_by_position = tuple(
+                    host_needs.get(counter, 0) for counter in self.cluster.counters
+                )
+                yield PodClass(times, request_class.cards, milli_by_kind, needs_by_position)
 
 
-def _without(host: Sequence[int], needs: Sequence[int]) -> list[int]:
-    return [have - need for have, need in zip(host, needs, strict=True)]
+def _without(host_free: Sequence[int], needs: Sequence[int]) -> list[int]:
+    return [amount - need for amount, need in zip(host_free, needs, strict=True)]

@@ -15,7 +15,7 @@ from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES
 from hetero.placement.placement_policy import Weights
-from hetero.placement.price import DEAREST, NEVER, Lessons, PodProfile, Prices
+from hetero.placement.price import DEAREST, NEVER, DemandStats, PodProfile, Prices
 from hetero.placement.state import Cluster
 
 #: What a node that is reserved for a pod costs more, to all but that pod: more than any other.
@@ -31,15 +31,15 @@ _FEW, _ROW_TRIES = 4, 4 * MOST_TRIES
 class PlaceOnNode(Protocol):
     """Places a pod on a node by a search."""
 
-    def __call__(self, pod: PlacedPod, node: str, *, most: int) -> Placement | Refusal:
-        """Try each device `most` times for a request."""
+    def __call__(self, pod: PlacedPod, node: str, *, most_tries: int) -> Placement | Refusal:
+        """Try each device `most_tries` times for a request."""
 
 
 @define(eq=False)
 class PriceRow:
     """What a shape costs on every node, as of a point in the list of changes."""
 
-    shape: PodProfile
+    pod_profile: PodProfile
     #: By the node's number: NEVER where it does not fit, `RESERVED` more where it is reserved.
     costs: list[int] = field(factory=list)
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
@@ -50,20 +50,20 @@ class PriceRow:
 
 
 class PriceRows:
-    """A cluster's prices by weights, and a row for each shape of pod that was asked about lately.
+    """A cluster's prices by weights, and a row for each of the pod profiles asked about last.
 
     Costs follow a change of a node when the row is next asked for.
     """
 
     def __init__(
-        self, cluster: Cluster, reservations: NodeReservations, place: PlaceOnNode
+        self, cluster: Cluster, reservations: NodeReservations, place_on_node: PlaceOnNode
     ) -> None:
-        """Start without rows; `place` is asked where a node's prices alone do not tell."""
+        """Start without rows; `place_on_node` is asked where a node's prices alone do not tell."""
         self.cluster = cluster
         self.kinds = {node.name: _kinds(cluster, node.name) for node in cluster.nodes}
         self._reservations = reservations
-        self._place = place
-        self._lessons = Lessons()
+        self._place = place_on_node
+        self._demand_stats = DemandStats()
         self._prices: dict[Weights, Prices] = {}
         self._rows: dict[tuple[Weights, int], PriceRow] = {}
         self._changes: list[int] = []
@@ -78,24 +78,26 @@ class PriceRows:
         """Return the prices by these weights."""
         prices = self._prices.get(weights)
         if prices is None:
-            prices = self._prices[weights] = Prices(self.cluster, weights, self._lessons)
+            prices = self._prices[weights] = Prices(self.cluster, weights, self._demand_stats)
         return prices
 
-    def changed(self, number: int) -> None:
+    def changed(self, node_number: int) -> None:
         """Note that what a node has or has left changed."""
-        self._changes.append(number)
+        self._changes.append(node_number)
 
-    def reservation_changed(self, names: Iterable[str]) -> None:
+    def reservation_changed(self, node_names: Iterable[str]) -> None:
         """Note that nodes were reserved or are free of it."""
-        numbers = self.cluster.number
-        self._changes += [numbers[name] for name in names if name in numbers]
+        number_by_name = self.cluster.number
+        self._changes += [
+            number_by_name[node_name] for node_name in node_names if node_name in number_by_name
+        ]
 
-    def node_changed(self, name: str, *, devices: int) -> bool:
+    def node_changed(self, node_name: str, *, device_count: int) -> bool:
         """Note what a node has now; return whether the demand has to be learned anew for it."""
-        self.kinds[name] = _kinds(self.cluster, name)
-        self.changed(self.cluster.number[name])
-        more_devices = devices >= len(self._lessons.whole_cards)
-        return more_devices or len(self.cluster.card_states.kinds) > self._learned_kinds
+        self.kinds[node_name] = _kinds(self.cluster, node_name)
+        self.changed(self.cluster.number[node_name])
+        has_more_devices = device_count >= len(self._demand_stats.whole_cards)
+        return has_more_devices or len(self.cluster.card_states.kinds) > self._learned_kinds
 
     @property
     def has_stale_states(self) -> bool:
@@ -103,7 +105,7 @@ class PriceRows:
         return len(self.cluster.card_states.states) > self._most_states
 
     def learn(self, demand: Demand, weights: Weights) -> None:
-        """Draw the lesson of the demand, and forget what was worked out by the last one."""
+        """Learn from the demand, and forget what was worked out before."""
         self.cluster.compact()
         self.prices(weights).learn(demand)
         for prices in self._prices.values():
@@ -122,88 +124,109 @@ class PriceRows:
         prices = self.prices(weights)
         if len(self._changes) > _MOST_CHANGES:
             self.clear()
-        shape = prices.shape(pod)
-        key = (prices.weights, shape.number)
-        row = self._rows.pop(key, None)
+        pod_profile = prices.pod_profile(pod)
+        row_key = (prices.weights, pod_profile.number)
+        row = self._rows.pop(row_key, None)
         if row is None:
-            row = self._new_row(shape, prices)
+            row = self._new_row(pod_profile, prices)
             if len(self._rows) >= _MOST_ROWS:
                 del self._rows[next(iter(self._rows))]
         elif row.upto < len(self._changes):
             costs, heap = row.costs, row.heap
             costs += [NEVER] * (len(self.cluster.nodes) - len(costs))
-            for number in set(self._changes[row.upto :]):
-                cost = self._cost(number, row, prices)
-                if cost != costs[number]:
-                    costs[number] = cost
+            for node_number in set(self._changes[row.upto :]):
+                cost = self._cost(node_number, row, prices)
+                if cost != costs[node_number]:
+                    costs[node_number] = cost
                     if cost < NEVER:
-                        heappush(heap, (cost, number))
+                        heappush(heap, (cost, node_number))
             if len(heap) > 4 * len(costs):
                 row.heap = _heap(costs)
         row.upto = len(self._changes)
-        self._rows[key] = row  # last used last
+        self._rows[row_key] = row  # last used last
         return row
 
-    def _new_row(self, shape: PodProfile, prices: Prices) -> PriceRow:
-        row, cluster = PriceRow(shape), self.cluster
-        searched: Iterable[int] = range(len(cluster.nodes))
-        if shape.exact:
-            searched = cluster.mixed if shape.want.wanted.request is not None else ()
-        names = self._reservations.nodes
-        reserved = (cluster.number[name] for name in names if name in cluster.number)
+    def _new_row(self, pod_profile: PodProfile, prices: Prices) -> PriceRow:
+        row, cluster = PriceRow(pod_profile), self.cluster
+        searched_numbers: Iterable[int] = range(len(cluster.nodes))
+        if pod_profile.exact:
+            searched_numbers = (
+                cluster.mixed if pod_profile.profile.request_class.request is not None else ()
+            )
+        reserved_names = self._reservations.nodes
+        reserved_numbers = (
+            cluster.number[reserved_name]
+            for reserved_name in reserved_names
+            if reserved_name in cluster.number
+        )
         # Of thousands of nodes most are alike: each kind is asked once, by any of its nodes.
-        example_of = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
-        known = {alike: prices.cost(number, shape) for alike, number in example_of.items()}
-        row.costs = [known[alike] for alike in cluster.alike]
-        each = {*searched, *reserved}
+        example_by_likeness = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
+        cost_by_likeness = {
+            likeness: prices.cost(node_number, pod_profile)
+            for likeness, node_number in example_by_likeness.items()
+        }
+        row.costs = [cost_by_likeness[likeness] for likeness in cluster.alike]
+        tried_numbers = {*searched_numbers, *reserved_numbers}
         # Nobody else is answered meanwhile: many nodes take no longer than few.
-        most = MOST_TRIES if _asking(shape.pod) <= _FEW else _ROW_TRIES // max(1, len(each))
-        for number in each:
-            row.costs[number] = self._cost(number, row, prices, most=min(MOST_TRIES, max(1, most)))
+        most_tries = (
+            MOST_TRIES
+            if _asking(pod_profile.pod) <= _FEW
+            else _ROW_TRIES // max(1, len(tried_numbers))
+        )
+        for node_number in tried_numbers:
+            row.costs[node_number] = self._cost(
+                node_number, row, prices, most_tries=min(MOST_TRIES, max(1, most_tries))
+            )
         row.heap = _heap(row.costs)
         return row
 
-    def _cost(self, number: int, row: PriceRow, prices: Prices, *, most: int = MOST_TRIES) -> int:
+    def _cost(
+        self, node_number: int, row: PriceRow, prices: Prices, *, most_tries: int = MOST_TRIES
+    ) -> int:
         """Return what the row's shape costs on a node; NEVER, and why, where it has no place."""
-        cost, cluster = prices.cost(number, row.shape), self.cluster
-        row.reasons.pop(number, None)
+        cost, cluster = prices.cost(node_number, row.pod_profile), self.cluster
+        row.reasons.pop(node_number, None)
         if cost == NEVER:
             return NEVER
-        name = cluster.nodes[number].name
-        if not is_exact(row.shape, number, cluster):  # so far it may fit
-            answer = self._place(row.shape.pod, name, most=most)
-            if isinstance(answer, Refusal):
-                row.reasons[number] = _reason(answer)
+        node_name = cluster.nodes[node_number].name
+        if not is_exact(row.pod_profile, node_number, cluster):  # so far it may fit
+            placement = self._place(row.pod_profile.pod, node_name, most_tries=most_tries)
+            if isinstance(placement, Refusal):
+                row.reasons[node_number] = _reason(placement)
                 return NEVER
-        return cost + RESERVED if name in self._reservations.nodes else cost
+        return cost + RESERVED if node_name in self._reservations.nodes else cost
 
 
-def is_exact(shape: PodProfile, number: int, cluster: Cluster) -> bool:
+def is_exact(pod_profile: PodProfile, node_number: int, cluster: Cluster) -> bool:
     """Return whether a node that its cards' states say serves the shape surely does."""
-    return shape.exact and (number not in cluster.mixed or shape.want.wanted.request is None)
+    return pod_profile.exact and (
+        node_number not in cluster.mixed or pod_profile.profile.request_class.request is None
+    )
 
 
 def _asking(pod: PlacedPod) -> int:
-    every = (*pod.sidecars, *pod.containers, *pod.init)
-    return sum(container.request is not None for container in every)
+    containers = (*pod.sidecars, *pod.containers, *pod.init)
+    return sum(container.request is not None for container in containers)
 
 
 def _heap(costs: list[int]) -> list[tuple[int, int]]:
-    heap = [(cost, number) for number, cost in enumerate(costs) if cost < NEVER]
+    heap = [(cost, node_number) for node_number, cost in enumerate(costs) if cost < NEVER]
     heapify(heap)
     return heap
 
 
-def _kinds(cluster: Cluster, node: str) -> frozenset[int]:
+def _kinds(cluster: Cluster, node_name: str) -> frozenset[int]:
     """Return the kinds of a node's cards."""
-    cards = cluster.cards[cluster.number[node]]
-    return frozenset(cluster.card_states.states[card].kind.number for card in cards)
+    card_states = cluster.cards[cluster.number[node_name]]
+    return frozenset(
+        cluster.card_states.states[state_number].kind.number for state_number in card_states
+    )
 
 
 def _reason(refusal: Refusal) -> DeviceVerdict:
     """Return in a few words why a node does not serve, with numbers."""
     if refusal.missing is None and refusal.group is None:
         shortages = refusal.shortages
-        reasons = ((verdict, shortages.get(verdict)) for verdict in refusal.verdicts.values())
-        return node_reason(reasons, wanted=refusal.wanted)
+        verdicts = ((verdict, shortages.get(verdict)) for verdict in refusal.verdicts.values())
+        return node_reason(verdicts, wanted_devices=refusal.wanted)
     return f"cannot place it ({refusal.sentence})", None

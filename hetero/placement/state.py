@@ -32,15 +32,17 @@ class Kind:
         """Return the thousandths of the card that are left: of its scarcest counter."""
         if free[SLOTS] <= 0:
             return 0
-        left = min(
+        scarcest_milli = min(
             (
-                free[name] * CARD_MILLI // amount
-                for name, amount in self.device.capacity.items()
-                if amount and name not in HEADS
+                free[counter] * CARD_MILLI // amount
+                for counter, amount in self.device.capacity.items()
+                if amount and counter not in HEADS
             ),
             default=0,
         )
-        return max(left, 0)  # more may be held than there is, for those that wait for others to go
+        return max(
+            scarcest_milli, 0
+        )  # more may be held than there is, for those that wait for others to go
 
 
 @define(eq=False)
@@ -120,53 +122,62 @@ class Cluster:
         #: Nodes on which it takes a search which devices go together: groups, several vendors.
         self.mixed: set[int] = set()
         self._alike_of: dict[object, int] = {}
-        given = list(nodes)
-        self.counters = tuple(sorted({name for node in given for name in node.host}))
-        for node in given:
+        node_list = list(nodes)
+        self.counters = tuple(sorted({counter for node in node_list for counter in node.host}))
+        for node in node_list:
             self.add(node)
 
     def add(self, node: PlacedNode) -> None:
         """Take in one more node, all free. Raises `BadInput`."""
-        unknown = set(node.host) - set(self.counters)
-        if unknown:
-            raise BadInput(f"node {node.name!r} counts {', '.join(unknown)}: no node here did")
+        unknown_counters = set(node.host) - set(self.counters)
+        if unknown_counters:
+            raise BadInput(
+                f"node {node.name!r} counts {', '.join(unknown_counters)}: no node here did"
+            )
         if node.name in self.number:
             raise BadInput(f"node {node.name!r} is there twice")
         for counter, amount in node.host.items():
             if amount > UNLIMITED:
                 raise BadInput(f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED}")
-        number = self.number[node.name] = len(self.nodes)
+        node_number = self.number[node.name] = len(self.nodes)
         for position, device in enumerate(node.devices):
             if device.uuid in self.where:
                 raise BadInput(f"node {node.name!r}: device {device.uuid!r} is there twice")
-            self.where[device.uuid] = (number, position)
-        cards = [self._state(device, tuple(device.capacity.values())) for device in node.devices]
+            self.where[device.uuid] = (node_number, position)
+        card_states = [
+            self._state(device, tuple(device.capacity.values())) for device in node.devices
+        ]
         self.nodes.append(node)
-        self.cards.append(cards)
-        self.states_of.append(tuple(sorted(cards)))
-        self.host.append([node.host.get(name, UNLIMITED) for name in self.counters])
-        self.free_milli.append(sum(self.card_states.states[card].free_milli for card in cards))
+        self.cards.append(card_states)
+        self.states_of.append(tuple(sorted(card_states)))
+        self.host.append([node.host.get(counter, UNLIMITED) for counter in self.counters])
+        self.free_milli.append(
+            sum(self.card_states.states[state_number].free_milli for state_number in card_states)
+        )
         self.alike.append(0)
-        self._count_alike(number)
-        vendors = {device.vendor for device in node.devices}
-        if len(vendors) > 1 or any(device.group is not None for device in node.devices):
-            self.mixed.add(number)
+        self._count_alike(node_number)
+        vendors_of_node = {device.vendor for device in node.devices}
+        if len(vendors_of_node) > 1 or any(device.group is not None for device in node.devices):
+            self.mixed.add(node_number)
 
     def compact(self) -> bool:
         """Forget states no card is in any more, if they are most; whether numbers changed."""
-        live = sorted({card for cards in self.cards for card in cards})
+        live = sorted({state_number for card_states in self.cards for state_number in card_states})
         if len(self.card_states.states) <= 2 * len(live) + _SPARE:
             return False
-        now = self.card_states.compact(live)
-        self.cards = [[now[card] for card in cards] for cards in self.cards]
-        self.states_of = [tuple(sorted(cards)) for cards in self.cards]
+        new_number_of = self.card_states.compact(live)
+        self.cards = [
+            [new_number_of[state_number] for state_number in card_states]
+            for card_states in self.cards
+        ]
+        self.states_of = [tuple(sorted(card_states)) for card_states in self.cards]
         self._count_all_alike()
         return True
 
-    def free(self, number: int) -> dict[str, dict[str, int]]:
+    def free(self, node_number: int) -> dict[str, dict[str, int]]:
         """Return what is left of the node's devices, by UUID."""
-        cards = zip(self.nodes[number].devices, self.cards[number], strict=True)
-        return {device.uuid: self.card_states.states[card].free for device, card in cards}
+        card_states = zip(self.nodes[node_number].devices, self.cards[node_number], strict=True)
+        return {device.uuid: self.card_states.states[card].free for device, card in card_states}
 
     def left(self) -> int:
         """Return the thousandths of cards that are left, over all usable devices."""
@@ -180,73 +191,89 @@ class Cluster:
     def whole_nodes(self) -> int:
         """Return how many nodes have devices of which nobody holds anything."""
         states = self.card_states.states
-        return sum(all(states[card].empty for card in cards) for cards in self.cards if cards)
+        return sum(
+            all(states[card].empty for card in card_states)
+            for card_states in self.cards
+            if card_states
+        )
 
     def update(self, node: PlacedNode) -> None:
         """Note what else of a node changed: its own counters, and whether it is cordoned."""
-        number = self.number[node.name]
-        was, left = self.nodes[number].host, self.host[number]
-        for place, counter in enumerate(self.counters):
-            left[place] += node.host.get(counter, UNLIMITED) - was.get(counter, UNLIMITED)
-        self.nodes[number] = node
-        self._count_alike(number)
-
-    def move(self, placement: Placement, *, times: int) -> int:
-        """Take (`times` 1) or give back (-1) what a placement holds; return its node's number."""
-        number = self.number[placement.node]
-        left = self.host[number]
-        for place, counter in enumerate(self.counters):
-            if counter in self.nodes[number].host:
-                left[place] -= times * placement.host.get(counter, 0)
-        for usage in placement.holds:
-            node, position = self.where.get(usage.device, (-1, 0))
-            if node != number:  # it is gone from there
-                continue
-            old = self.card_states.states[self.cards[node][position]]
-            free = tuple(
-                amount - times * usage.takes.get(name, 0) for name, amount in old.free.items()
+        node_number = self.number[node.name]
+        old_host, host_free = self.nodes[node_number].host, self.host[node_number]
+        for position, counter in enumerate(self.counters):
+            host_free[position] += node.host.get(counter, UNLIMITED) - old_host.get(
+                counter, UNLIMITED
             )
-            self._change_state(node, position, self.card_states.number(old.kind, free))
-        self._count_alike(number)
-        return number
+        self.nodes[node_number] = node
+        self._count_alike(node_number)
+
+    def move(self, placement: Placement, *, direction: int) -> int:
+        """Take (`direction` 1) or give back (-1) what a placement holds; return its node number."""
+        node_number = self.number[placement.node]
+        host_free = self.host[node_number]
+        for position, counter in enumerate(self.counters):
+            if counter in self.nodes[node_number].host:
+                host_free[position] -= direction * placement.host.get(counter, 0)
+        for usage in placement.holds:
+            owner_number, device_position = self.where.get(usage.device, (-1, 0))
+            if owner_number != node_number:  # it is gone from there
+                continue
+            old_state = self.card_states.states[self.cards[owner_number][device_position]]
+            free_amounts = tuple(
+                amount - direction * usage.takes.get(counter, 0)
+                for counter, amount in old_state.free.items()
+            )
+            self._change_state(
+                owner_number, device_position, self.card_states.number(old_state.kind, free_amounts)
+            )
+        self._count_alike(node_number)
+        return node_number
 
     def replace(self, device: Device) -> int:
         """Note that a device changed (its health, say) and return its node's number."""
         if device.uuid not in self.where:
             raise NotFound(f"no device {device.uuid!r} in this cluster")
-        number, position = self.where[device.uuid]
-        node = self.nodes[number]
-        free = self.card_states.states[self.cards[number][position]].free
-        if set(free) != set(device.capacity):
+        node_number, position = self.where[device.uuid]
+        node = self.nodes[node_number]
+        device_free = self.card_states.states[self.cards[node_number][position]].free
+        if set(device_free) != set(device.capacity):
             raise BadInput(f"device {device.uuid!r} now counts other things than before")
-        before = node.devices[position].capacity
-        left = tuple(free[name] + device.capacity[name] - before[name] for name in device.capacity)
+        old_capacity = node.devices[position].capacity
+        free_amounts = tuple(
+            device_free[counter] + device.capacity[counter] - old_capacity[counter]
+            for counter in device.capacity
+        )
         devices = (*node.devices[:position], device, *node.devices[position + 1 :])
-        self.nodes[number] = evolve(node, devices=devices)
-        self._change_state(number, position, self._state(device, left))
-        self._count_alike(number)
-        return number
+        self.nodes[node_number] = evolve(node, devices=devices)
+        self._change_state(node_number, position, self._state(device, free_amounts))
+        self._count_alike(node_number)
+        return node_number
 
-    def _state(self, device: Device, free: tuple[int, ...]) -> int:
-        return self.card_states.number(self.card_states.kind(device), free)
+    def _state(self, device: Device, free_amounts: tuple[int, ...]) -> int:
+        return self.card_states.number(self.card_states.kind(device), free_amounts)
 
-    def _change_state(self, number: int, position: int, card: int) -> None:
+    def _change_state(self, node_number: int, position: int, state_number: int) -> None:
         """Let a device of the node be in another state."""
         states = self.card_states.states
-        old, new = states[self.cards[number][position]], states[card]
-        self.cards[number][position] = card
-        self.states_of[number] = tuple(sorted(self.cards[number]))
-        self.free_milli[number] += new.free_milli - old.free_milli
+        old_state, new_state = states[self.cards[node_number][position]], states[state_number]
+        self.cards[node_number][position] = state_number
+        self.states_of[node_number] = tuple(sorted(self.cards[node_number]))
+        self.free_milli[node_number] += new_state.free_milli - old_state.free_milli
 
-    def _count_alike(self, number: int) -> None:
+    def _count_alike(self, node_number: int) -> None:
         """Note what a node is like now."""
-        key = (self.states_of[number], self.nodes[number].cordoned, *self.host[number])
-        self.alike[number] = self._alike_of.setdefault(key, len(self._alike_of))
+        likeness_key = (
+            self.states_of[node_number],
+            self.nodes[node_number].cordoned,
+            *self.host[node_number],
+        )
+        self.alike[node_number] = self._alike_of.setdefault(likeness_key, len(self._alike_of))
         if len(self._alike_of) > 2 * len(self.nodes) + _SPARE:
             self._count_all_alike()
 
     def _count_all_alike(self) -> None:
         """Note what all nodes are like, and forget what none is like any more."""
         self._alike_of.clear()
-        for number in range(len(self.nodes)):
-            self._count_alike(number)
+        for node_number in range(len(self.nodes)):
+            self._count_alike(node_number)

@@ -38,13 +38,13 @@ class Victims:
 
 def choose_victims(
     pod: PlacedPod,
-    node: str,
+    node_name: str,
     *,
     standing: Mapping[str, Placement],
-    on_node: Iterable[str],
-    given: Collection[str],
-    ending: Iterable[str],
-    spared: Container[str],
+    uids_on_node: Iterable[str],
+    certain_uids: Collection[str],
+    ending_uids: Iterable[str],
+    spared_uids: Container[str],
     gangs: Mapping[str, Gang],
     fits: Callable[[Collection[str]], bool],
     may_evict: Callable[[Collection[str]], bool],
@@ -54,30 +54,30 @@ def choose_victims(
     `fits` says whether the pod would have a place without some pods.
     """
 
-    def together(uid: str) -> Gang:
+    def gang_of(uid: str) -> Gang:
         return gangs.get(uid) or frozenset({uid})
 
-    def spares(gang: Iterable[str]) -> bool:
-        return any(uid in spared or standing[uid].pod.priority >= pod.priority for uid in gang)
+    def has_spared(gang: Iterable[str]) -> bool:
+        return any(uid in spared_uids or standing[uid].pod.priority >= pod.priority for uid in gang)
 
-    certain = dict.fromkeys(chain(given, *map(together, given)))
-    if spares(certain.keys() - given):
+    certain = dict.fromkeys(chain(certain_uids, *map(gang_of, certain_uids)))
+    if has_spared(certain.keys() - certain_uids):
         return None
-    going = {*certain, *ending}
+    leaving_uids = {*certain, *ending_uids}
     # The same one for each of a gang's pods.
-    others = {together(uid) for uid in on_node if uid not in going}
-    others = {gang for gang in others if not spares(gang)}
-    priorities = {uid: standing[uid].pod.priority for gang in others for uid in gang}
-    chosen = fewest(
-        others, priorities, fits=lambda some: fits([*going, *some]), may_evict=may_evict
+    candidates = {gang_of(uid) for uid in uids_on_node if uid not in leaving_uids}
+    candidates = {other_gang for other_gang in candidates if not has_spared(other_gang)}
+    priorities = {uid: standing[uid].pod.priority for gang in candidates for uid in gang}
+    chosen_uids = fewest(
+        candidates, priorities, fits=lambda uids: fits([*leaving_uids, *uids]), may_evict=may_evict
     )
-    if chosen is None:
+    if chosen_uids is None:
         return None
     return Victims(
-        node=node,
-        uids=(*certain, *chosen),
-        ending=tuple(ending),
-        priorities=tuple(sorted((priorities[uid] for uid in chosen), reverse=True)),
+        node=node_name,
+        uids=(*certain, *chosen_uids),
+        ending=tuple(ending_uids),
+        priorities=tuple(sorted((priorities[uid] for uid in chosen_uids), reverse=True)),
     )
 
 
@@ -93,54 +93,60 @@ def fewest(
     Of all sets as small it is the one with the lowest `priorities`. What fits without some fits
     without more; of those that may go, fewer may. Over 300 sets nobody is named needlessly.
     """
-    ranked = sorted(gangs, key=lambda gang: (_loss(gang, priorities), sorted(gang)))
-    if not fits(_pods(ranked)):
+    ranked_gangs = sorted(gangs, key=lambda gang: (_loss(gang, priorities), sorted(gang)))
+    if not fits(_pods(ranked_gangs)):
         return None
-    heap = [(_loss((), priorities), tuple[int, ...]())]
+    losses_and_positions = [(_loss((), priorities), tuple[int, ...]())]
     for _ in range(_MOST_SETS):
-        if not heap:
+        if not losses_and_positions:
             return None
-        _, chosen = heappop(heap)
-        pods = _pods([ranked[at] for at in chosen])
-        allowed = may_evict(pods)
-        if allowed and fits(pods):
-            return pods
+        _, chosen_positions = heappop(losses_and_positions)
+        uids = _pods([ranked_gangs[position] for position in chosen_positions])
+        is_allowed = may_evict(uids)
+        if is_allowed and fits(uids):
+            return uids
         # Each set is reached once, from one with less loss: a gang more, or another for its last.
-        after = chosen[-1] + 1 if chosen else 0
-        if after < len(ranked):
-            for chosen_next in [(*chosen, after)] * allowed + [(*chosen[:-1], after)] * bool(
-                chosen
-            ):
+        next_position = chosen_positions[-1] + 1 if chosen_positions else 0
+        if next_position < len(ranked_gangs):
+            for next_positions in [(*chosen_positions, next_position)] * is_allowed + [
+                (*chosen_positions[:-1], next_position)
+            ] * bool(chosen_positions):
                 heappush(
-                    heap,
-                    (_loss(_pods([ranked[at] for at in chosen_next]), priorities), chosen_next),
+                    losses_and_positions,
+                    (
+                        _loss(
+                            _pods([ranked_gangs[position] for position in next_positions]),
+                            priorities,
+                        ),
+                        next_positions,
+                    ),
                 )
-    return _spared(ranked, fits=fits, may_evict=may_evict)
+    return _spared(ranked_gangs, fits=fits, may_evict=may_evict)
 
 
 def _spared(
-    ranked: Sequence[Gang],
+    ranked_gangs: Sequence[Gang],
     *,
     fits: Callable[[Collection[str]], bool],
     may_evict: Callable[[Collection[str]], bool],
 ) -> tuple[str, ...] | None:
     """Return those that may go, without the largest loss that it can do without."""
-    going: list[Gang] = []
-    for gang in ranked:
-        if may_evict(_pods([*going, gang])):
-            going.append(gang)
-    if not fits(_pods(going)):
+    leaving_gangs: list[Gang] = []
+    for gang in ranked_gangs:
+        if may_evict(_pods([*leaving_gangs, gang])):
+            leaving_gangs.append(gang)
+    if not fits(_pods(leaving_gangs)):
         return None
-    for gang in reversed(ranked):
-        rest = [one for one in going if one != gang]
-        if fits(_pods(rest)):
-            going = rest
-    return _pods(going)
+    for gang in reversed(ranked_gangs):
+        remaining_gangs = [other_gang for other_gang in leaving_gangs if other_gang != gang]
+        if fits(_pods(remaining_gangs)):
+            leaving_gangs = remaining_gangs
+    return _pods(leaving_gangs)
 
 
 def _pods(gangs: Iterable[Gang]) -> tuple[str, ...]:
     return tuple(chain.from_iterable(map(sorted, gangs)))
 
 
-def _loss(pods: Collection[str], priorities: Mapping[str, int]) -> tuple[int, list[int]]:
-    return len(pods), sorted((priorities[uid] for uid in pods), reverse=True)
+def _loss(uids: Collection[str], priorities: Mapping[str, int]) -> tuple[int, list[int]]:
+    return len(uids), sorted((priorities[uid] for uid in uids), reverse=True)

@@ -40,21 +40,25 @@ class BaselinePod:
     models: tuple[str, ...]
 
 
-def demand(pod: PlacedPod, *, card: int) -> BaselinePod:
-    """Return the demand of a pod where a card has `card` bytes. Raises `BadInput`."""
-    requests = [c.request for c in (*pod.containers, *pod.sidecars, *pod.init) if c.request]
+def demand(pod: PlacedPod, *, card_bytes: int) -> BaselinePod:
+    """Return the demand of a pod where a card has `card_bytes` bytes. Raises `BadInput`."""
+    requests = [
+        container.request
+        for container in (*pod.containers, *pod.sidecars, *pod.init)
+        if container.request
+    ]
     if len(requests) > 1 or (requests and not _simple(requests[0])):
         raise BadInput(f"pod {pod.name!r}: the baselines know one container with equal shares only")
     host = pod.host()
-    count, share = 0, 0
+    card_count, share_milli = 0, 0
     models: tuple[str, ...] = ()
     if requests:
         ask = requests[0].asks[0]
-        count, models = len(requests[0].asks), requests[0].model.include
-        share = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card)
+        card_count, models = len(requests[0].asks), requests[0].model.include
+        share_milli = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card_bytes)
         if ask.memory_percent is not None:
-            share = ask.memory_percent * WHOLE // 100
-    return BaselinePod(host.get(CPU, 0), host.get(HOST_MEMORY, 0), count, share, models)
+            share_milli = ask.memory_percent * WHOLE // 100
+    return BaselinePod(host.get(CPU, 0), host.get(HOST_MEMORY, 0), card_count, share_milli, models)
 
 
 def _simple(request: Request) -> bool:
@@ -69,49 +73,51 @@ class Room:
     def __init__(self, cluster: Cluster) -> None:
         """Read all nodes. Raises `BadInput` unless all cards are equal in size."""
         self._cluster, nodes = cluster, cluster.nodes
-        sizes = {device.capacity[MEMORY] for node in nodes for device in node.devices}
-        if len(sizes) > 1:
+        card_sizes = {device.capacity[MEMORY] for node in nodes for device in node.devices}
+        if len(card_sizes) > 1:
             raise BadInput("the baselines know cards of one size only")
-        self.card = max(sizes, default=WHOLE)
-        most = max((len(node.devices) for node in nodes), default=0) or 1
+        self.card = max(card_sizes, default=WHOLE)
+        most_cards = max((len(node.devices) for node in nodes), default=0) or 1
         self.cpu: _Ints = np.zeros(len(nodes), dtype=np.int64)
         self.memory: _Ints = np.zeros(len(nodes), dtype=np.int64)
-        self.cards: _Ints = np.zeros((len(nodes), most), dtype=np.int64)
-        self.exists = np.zeros((len(nodes), most), dtype=bool)
-        models = sorted({d.model for node in nodes for d in node.devices})
-        self.models = {model: place for place, model in enumerate(models)}
+        self.cards: _Ints = np.zeros((len(nodes), most_cards), dtype=np.int64)
+        self.exists = np.zeros((len(nodes), most_cards), dtype=bool)
+        models = sorted({device.model for node in nodes for device in node.devices})
+        self.models = {model: position for position, model in enumerate(models)}
         self.model: _Ints = np.full(len(nodes), -1, dtype=np.int64)
-        for number, node in enumerate(nodes):
-            self.exists[number, : len(node.devices)] = True
+        for node_number, node in enumerate(nodes):
+            self.exists[node_number, : len(node.devices)] = True
             if node.devices:
-                self.model[number] = self.models[node.devices[0].model]
-            self.read(number)
+                self.model[node_number] = self.models[node.devices[0].model]
+            self.read(node_number)
         #: How many pods of each affinity (shared, 1, 2, 4, 8 cards …) a node holds: clustering.
         self.affinity: dict[int, _Ints] = {}
 
-    def read(self, number: int) -> None:
+    def read(self, node_number: int) -> None:
         """Read one node anew."""
         cluster = self._cluster
-        left = dict(zip(cluster.counters, cluster.host[number], strict=True))
-        self.cpu[number] = left.get(CPU, UNLIMITED)
-        self.memory[number] = left.get(HOST_MEMORY, UNLIMITED)
-        cards = cluster.cards[number]
-        self.cards[number, : len(cards)] = [
-            cluster.card_states.states[card].free_milli for card in cards
+        host_left = dict(zip(cluster.counters, cluster.host[node_number], strict=True))
+        self.cpu[node_number] = host_left.get(CPU, UNLIMITED)
+        self.memory[node_number] = host_left.get(HOST_MEMORY, UNLIMITED)
+        card_states = cluster.cards[node_number]
+        self.cards[node_number, : len(card_states)] = [
+            cluster.card_states.states[state_number].free_milli for state_number in card_states
         ]
 
-    def allowed(self, want: BaselinePod) -> NDArray[np.bool_]:
+    def allowed(self, pod: BaselinePod) -> NDArray[np.bool_]:
         """Return which models the pod may run on; the last entry is a node without cards."""
-        if not want.models:
+        if not pod.models:
             return np.ones(len(self.models) + 1, dtype=bool)
-        return np.array([*(model in want.models for model in self.models), False])
+        return np.array([*(model in pod.models for model in self.models), False])
 
-    def count(self, number: int, want: BaselinePod, *, times: int) -> None:
-        """Note that a pod came to a node (`times` 1) or left it (-1)."""
-        if want.count:
-            key = 0 if want.share < WHOLE else want.count
-            held = self.affinity.setdefault(key, np.zeros(len(self.cpu), dtype=np.int64))
-            held[number] += times
+    def count(self, node_number: int, pod: BaselinePod, *, direction: int) -> None:
+        """Note that a pod came to a node (`direction` 1) or left it (-1)."""
+        if pod.count:
+            affinity_key = 0 if pod.share < WHOLE else pod.count
+            pods_by_node = self.affinity.setdefault(
+                affinity_key, np.zeros(len(self.cpu), dtype=np.int64)
+            )
+            pods_by_node[node_number] += direction
 
 
 class Mix:
@@ -119,39 +125,53 @@ class Mix:
 
     def __init__(self, pods: list[BaselinePod], room: Room) -> None:
         """Take as typical the most frequent demands that make up 95 % of `pods`."""
-        seen: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
+        count_by_demand: dict[tuple[int, int, int, tuple[str, ...]], int] = {}
         for pod in pods:
-            key = (pod.cpu, pod.share, pod.count, pod.models)
-            seen[key] = seen.get(key, 0) + 1
-        ranked = sorted(seen.items(), key=lambda counted: (counted[1], counted[0]), reverse=True)
-        typical, so_far = [], 0
-        for key, times in ranked:
-            if so_far * 100 >= _TYPICAL * len(pods):
+            demand_key = (pod.cpu, pod.share, pod.count, pod.models)
+            count_by_demand[demand_key] = count_by_demand.get(demand_key, 0) + 1
+        ranked_demands = sorted(
+            count_by_demand.items(),
+            key=lambda demand_and_count: (demand_and_count[1], demand_and_count[0]),
+            reverse=True,
+        )
+        typical, counted_pods = [], 0
+        for demand_key, times in ranked_demands:
+            if counted_pods * 100 >= _TYPICAL * len(pods):
                 break
-            typical.append((key, times))
-            so_far += times
+            typical.append((demand_key, times))
+            counted_pods += times
         self._times = np.array([times for _, times in typical], dtype=np.int64)
-        self._total = so_far
-        self._cpu = np.array([key[0] for key, _ in typical], dtype=np.int64)
-        self._count = np.array([key[2] for key, _ in typical], dtype=np.int64)
-        shares = sorted({key[1] for key, _ in typical})
-        self._shares = np.array(shares, dtype=np.int64)
-        self._share = np.array([shares.index(key[1]) for key, _ in typical])
-        allowed = [room.allowed(BaselinePod(k[0], 0, k[2], k[1], k[3])) for k, _ in typical]
-        self._allowed = np.array(allowed).T  # by model
+        self._total = counted_pods
+        self._cpu = np.array([demand_key[0] for demand_key, _ in typical], dtype=np.int64)
+        self._count = np.array([demand_key[2] for demand_key, _ in typical], dtype=np.int64)
+        shares_milli = sorted({demand_key[1] for demand_key, _ in typical})
+        self._shares = np.array(shares_milli, dtype=np.int64)
+        self._share = np.array([shares_milli.index(demand_key[1]) for demand_key, _ in typical])
+        allowed_models = [
+            room.allowed(BaselinePod(demand_key[0], 0, demand_key[2], demand_key[1], demand_key[3]))
+            for demand_key, _ in typical
+        ]
+        self._allowed = np.array(allowed_models).T  # by model
 
-    def useless(self, cpu: _Ints, cards: _Ints, model: _Ints) -> NDArray[np.float64]:
+    def useless(
+        self, cpu_left: _Ints, cards_left: _Ints, model_numbers: _Ints
+    ) -> NDArray[np.float64]:
         """Return the thousandths of each node's cards that a typical pod cannot use, on average.
 
-        `cards` has a node's cards across; the three go together node by node.
+        `cards_left` has a node's cards across; the three go together node by node.
         """
-        fits = cards[:, :, None] >= self._shares
-        enough = fits.sum(axis=1)[:, self._share] >= self._count
-        usable = enough & (cpu[:, None] >= self._cpu) & self._allowed[model] & (self._count > 0)
-        small = np.where(fits, 0, cards[:, :, None]).sum(axis=1)[:, self._share]
-        lost = np.where(usable, small, cards.sum(axis=1)[:, None])
-        useless: NDArray[np.float64] = (lost * self._times).sum(axis=1) / self._total
-        return useless
+        fits_card = cards_left[:, :, None] >= self._shares
+        has_enough = fits_card.sum(axis=1)[:, self._share] >= self._count
+        is_usable = (
+            has_enough
+            & (cpu_left[:, None] >= self._cpu)
+            & self._allowed[model_numbers]
+            & (self._count > 0)
+        )
+        small_rest = np.where(fits_card, 0, cards_left[:, :, None]).sum(axis=1)[:, self._share]
+        lost_milli = np.where(is_usable, small_rest, cards_left.sum(axis=1)[:, None])
+        mean_lost_milli: NDArray[np.float64] = (lost_milli * self._times).sum(axis=1) / self._total
+        return mean_lost_milli
 
     def lost(self, room: Room) -> float:
         """Return the thousandths of all cards that a typical pod cannot use."""
@@ -162,69 +182,85 @@ class Mix:
 Score = Callable[[Room, Mix, BaselinePod, _Ints], _Ints]
 
 
-def best_fit(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def best_fit(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Prefer the node with the least left over, processors and cards weighing the same."""
-    cpu = (room.cpu[at] - want.cpu) / _MAX_CPU
-    cards = (room.cards[at].sum(axis=1) - want.share * want.count) / _MAX_CARDS
-    return _whole((1 - (cpu + cards) / 2) * 100)
+    cpu_rest = (room.cpu[node_numbers] - pod.cpu) / _MAX_CPU
+    cards_rest = (room.cards[node_numbers].sum(axis=1) - pod.share * pod.count) / _MAX_CARDS
+    return _whole((1 - (cpu_rest + cards_rest) / 2) * 100)
 
 
-def dot_product(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def dot_product(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Prefer the node whose free resources are least along the pod's (Tetris, upside down)."""
-    cpu = room.cpu[at] / _MAX_CPU * (want.cpu / _MAX_CPU)
-    cards = room.cards[at].sum(axis=1) / _MAX_CARDS * (want.share * want.count / _MAX_CARDS)
-    return _whole((1 - (cpu + cards) / 2) * 100)
+    cpu_weight = room.cpu[node_numbers] / _MAX_CPU * (pod.cpu / _MAX_CPU)
+    cards_weight = (
+        room.cards[node_numbers].sum(axis=1) / _MAX_CARDS * (pod.share * pod.count / _MAX_CARDS)
+    )
+    return _whole((1 - (cpu_weight + cards_weight) / 2) * 100)
 
 
-def packing(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def packing(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Prefer shared cards, then empty cards on used nodes, then empty nodes."""
-    if not want.count:
-        return np.zeros(len(at), dtype=np.int64)
-    cards, exists = room.cards[at], room.exists[at]
-    whole = (cards == WHOLE).sum(axis=1)
-    least = np.sort(np.where(exists & (cards >= want.share), cards, WHOLE + 1), axis=1)
-    used = least[:, : want.count]
-    opened = (used == WHOLE).sum(axis=1)
-    on_empty_node = np.maximum(100 // 3 - whole, whole)
-    on_empty_cards = np.maximum(50 - opened, 100 // 3)
-    on_shared = np.maximum(100 - (used * 100 // WHOLE).sum(axis=1) // 10, 50)
-    scores = np.where(opened > 0, on_empty_cards, on_shared)
-    return _whole(np.where(whole == exists.sum(axis=1), on_empty_node, scores))
+    if not pod.count:
+        return np.zeros(len(node_numbers), dtype=np.int64)
+    cards_left, is_card = room.cards[node_numbers], room.exists[node_numbers]
+    whole_cards = (cards_left == WHOLE).sum(axis=1)
+    tightest = np.sort(np.where(is_card & (cards_left >= pod.share), cards_left, WHOLE + 1), axis=1)
+    used_cards = tightest[:, : pod.count]
+    opened_cards = (used_cards == WHOLE).sum(axis=1)
+    empty_node_score = np.maximum(100 // 3 - whole_cards, whole_cards)
+    empty_cards_score = np.maximum(50 - opened_cards, 100 // 3)
+    shared_score = np.maximum(100 - (used_cards * 100 // WHOLE).sum(axis=1) // 10, 50)
+    scores = np.where(opened_cards > 0, empty_cards_score, shared_score)
+    return _whole(np.where(whole_cards == is_card.sum(axis=1), empty_node_score, scores))
 
 
-def clustering(room: Room, _: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def clustering(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Prefer nodes that hold pods of the same affinity (shared, one card, two …), and only such."""
-    if not want.count:
-        return np.zeros(len(at), dtype=np.int64)
-    kinds = sum((held[at] > 0).astype(np.int64) for held in room.affinity.values())
-    key = 0 if want.share < WHOLE else want.count
-    same = room.affinity[key][at] > 0 if key in room.affinity else np.zeros(len(at), dtype=bool)
-    rank = np.where(same, np.where(kinds == 1, 75, 50), np.where(kinds == 0, 25, 0))
-    return _whole(25 * (_MAX_CARDS - room.cards[at].sum(axis=1)) // _MAX_CARDS + rank)
+    if not pod.count:
+        return np.zeros(len(node_numbers), dtype=np.int64)
+    affinity_count = sum(
+        (pods_held[node_numbers] > 0).astype(np.int64) for pods_held in room.affinity.values()
+    )
+    affinity_key = 0 if pod.share < WHOLE else pod.count
+    has_same = (
+        room.affinity[affinity_key][node_numbers] > 0
+        if affinity_key in room.affinity
+        else np.zeros(len(node_numbers), dtype=bool)
+    )
+    rank = np.where(
+        has_same, np.where(affinity_count == 1, 75, 50), np.where(affinity_count == 0, 25, 0)
+    )
+    return _whole(25 * (_MAX_CARDS - room.cards[node_numbers].sum(axis=1)) // _MAX_CARDS + rank)
 
 
-def fgd(room: Room, mix: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def fgd(room: Room, mix: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Prefer the node whose useless part grows least (fragmentation gradient descent)."""
-    return _whole(_descents(room, mix, want, at).max(axis=1))
+    return _whole(_descents(room, mix, pod, node_numbers).max(axis=1))
 
 
-def _descents(room: Room, mix: Mix, want: BaselinePod, at: _Ints) -> _Ints:
+def _descents(room: Room, mix: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
     """Return FGD's score of each node (down) and card (across; one column for whole cards)."""
-    cpu, cards, model = room.cpu[at] - want.cpu, room.cards[at], room.model[at]
-    before = mix.useless(room.cpu[at], cards, model)
-    if want.count == 1 and want.share < WHOLE:
-        width = cards.shape[1]
-        after = np.repeat(cards[:, None, :], width, axis=1)
-        after[:, range(width), range(width)] -= want.share
-        flat = after.reshape(-1, width)
-        then = mix.useless(np.repeat(cpu, width), flat, np.repeat(model, width))
-        scores = _squash(before[:, None] - then.reshape(-1, width))
-        return _whole(np.where(cards >= want.share, scores, -1))
-    after = cards.copy()
-    if want.count:
-        whole = cards == WHOLE
-        after[whole & (np.cumsum(whole, axis=1) <= want.count)] = 0
-    return _squash(before - mix.useless(cpu, after, model))[:, None]
+    cpu_left, cards_left, model_numbers = (
+        room.cpu[node_numbers] - pod.cpu,
+        room.cards[node_numbers],
+        room.model[node_numbers],
+    )
+    lost_before = mix.useless(room.cpu[node_numbers], cards_left, model_numbers)
+    if pod.count == 1 and pod.share < WHOLE:
+        width = cards_left.shape[1]
+        cards_after = np.repeat(cards_left[:, None, :], width, axis=1)
+        cards_after[:, range(width), range(width)] -= pod.share
+        flat_cards = cards_after.reshape(-1, width)
+        lost_after = mix.useless(
+            np.repeat(cpu_left, width), flat_cards, np.repeat(model_numbers, width)
+        )
+        scores = _squash(lost_before[:, None] - lost_after.reshape(-1, width))
+        return _whole(np.where(cards_left >= pod.share, scores, -1))
+    cards_after = cards_left.copy()
+    if pod.count:
+        is_whole = cards_left == WHOLE
+        cards_after[is_whole & (np.cumsum(is_whole, axis=1) <= pod.count)] = 0
+    return _squash(lost_before - mix.useless(cpu_left, cards_after, model_numbers))[:, None]
 
 
 def _squash(descent: NDArray[np.float64]) -> _Ints:
@@ -253,7 +289,7 @@ class Baseline:
         """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
         self._cluster, self.room = cluster, Room(cluster)
         self._demands: dict[int, BaselinePod] = {}
-        self.mix = Mix([demand(pod, card=self.room.card) for pod in pods], self.room)
+        self.mix = Mix([demand(pod, card_bytes=self.room.card) for pod in pods], self.room)
         self._name, self._score = name, SCORES[name]
         self._random = random.Random(seed)
         self._rows: dict[BaselinePod, _Ints] = {}
@@ -262,67 +298,77 @@ class Baseline:
 
     def choose(self, pod: PlacedPod) -> tuple[str, PlacementPolicy] | None:
         """Return the node for a pod and what chooses its cards, None if it fits nowhere."""
-        want = self._demand(pod)
+        baseline_pod = self._demand(pod)
         if self._score is None:
-            every = np.arange(len(self.room.cpu))
-            able = np.flatnonzero(self._fits(want, every))
-            number = int(self._random.choice(able.tolist())) if len(able) else None
+            all_numbers = np.arange(len(self.room.cpu))
+            able_numbers = np.flatnonzero(self._fits(baseline_pod, all_numbers))
+            node_number = (
+                int(self._random.choice(able_numbers.tolist())) if len(able_numbers) else None
+            )
         else:
-            number = self._best(want, self._score)
-        if number is None:
+            node_number = self._best(baseline_pod, self._score)
+        if node_number is None:
             return None
-        card = self._card(number, want)
-        node = self._cluster.nodes[number]
+        card_position = self._card(node_number, baseline_pod)
+        node = self._cluster.nodes[node_number]
 
         def prefer(device: Device, _: Mapping[str, int], __: Portion) -> tuple[int, ...]:
-            return (device is not node.devices[card],)
+            return (device is not node.devices[card_position],)
 
         return node.name, prefer
 
-    def note(self, node: int, pod: PlacedPod, *, times: int) -> None:
-        """Note that a pod came to a node (`times` 1) or left it (-1)."""
-        self.room.read(node)
-        self.room.count(node, self._demand(pod), times=times)
-        self._changed.append(node)
+    def note(self, node_number: int, pod: PlacedPod, *, direction: int) -> None:
+        """Note that a pod came to a node (`direction` 1) or left it (-1)."""
+        self.room.read(node_number)
+        self.room.count(node_number, self._demand(pod), direction=direction)
+        self._changed.append(node_number)
 
     def _demand(self, pod: PlacedPod) -> BaselinePod:
-        want = self._demands.get(id(pod))
-        if want is None:
-            want = self._demands[id(pod)] = demand(pod, card=self.room.card)
-        return want
+        baseline_pod = self._demands.get(id(pod))
+        if baseline_pod is None:
+            baseline_pod = self._demands[id(pod)] = demand(pod, card_bytes=self.room.card)
+        return baseline_pod
 
-    def _best(self, want: BaselinePod, score: Score) -> int | None:
-        row = self._rows.get(want)
-        if row is None:
-            row = self._rows[want] = np.full(len(self.room.cpu), -1, dtype=np.int64)
-            stale: _Ints = np.arange(len(row))
+    def _best(self, baseline_pod: BaselinePod, score: Score) -> int | None:
+        score_row = self._rows.get(baseline_pod)
+        if score_row is None:
+            score_row = self._rows[baseline_pod] = np.full(len(self.room.cpu), -1, dtype=np.int64)
+            stale_numbers: _Ints = np.arange(len(score_row))
         else:
-            stale = np.array(sorted(set(self._changed[self._upto[want] :])), dtype=np.int64)
-        self._upto[want] = len(self._changed)
-        if len(stale):
-            row[stale] = -1
-            able = stale[self._fits(want, stale)]
-            if len(able):
-                row[able] = score(self.room, self.mix, want, able)
-        best = int(row.argmax())
-        return best if row[best] >= 0 else None
+            stale_numbers = np.array(
+                sorted(set(self._changed[self._upto[baseline_pod] :])), dtype=np.int64
+            )
+        self._upto[baseline_pod] = len(self._changed)
+        if len(stale_numbers):
+            score_row[stale_numbers] = -1
+            able_numbers = stale_numbers[self._fits(baseline_pod, stale_numbers)]
+            if len(able_numbers):
+                score_row[able_numbers] = score(self.room, self.mix, baseline_pod, able_numbers)
+        best_number = int(score_row.argmax())
+        return best_number if score_row[best_number] >= 0 else None
 
-    def _fits(self, want: BaselinePod, at: _Ints) -> Any:
+    def _fits(self, baseline_pod: BaselinePod, node_numbers: _Ints) -> Any:
         room = self.room
-        enough = (room.cpu[at] >= want.cpu) & (room.memory[at] >= want.memory)
-        if want.count:
-            enough &= (room.cards[at] >= want.share).sum(axis=1) >= want.count
-            enough &= room.allowed(want)[room.model[at]]
-        return enough
+        has_enough = (room.cpu[node_numbers] >= baseline_pod.cpu) & (
+            room.memory[node_numbers] >= baseline_pod.memory
+        )
+        if baseline_pod.count:
+            has_enough &= (room.cards[node_numbers] >= baseline_pod.share).sum(
+                axis=1
+            ) >= baseline_pod.count
+            has_enough &= room.allowed(baseline_pod)[room.model[node_numbers]]
+        return has_enough
 
-    def _card(self, node: int, want: BaselinePod) -> int:
+    def _card(self, node_number: int, baseline_pod: BaselinePod) -> int:
         """Return the card of a share: FGD's own choice, any for random, else the tightest."""
-        if want.count != 1 or want.share == WHOLE:
+        if baseline_pod.count != 1 or baseline_pod.share == WHOLE:
             return 0
-        cards = self.room.cards[node]
+        cards_left = self.room.cards[node_number]
         if self._name == "fgd":
-            return int(_descents(self.room, self.mix, want, np.array([node]))[0].argmax())
-        able = np.flatnonzero(cards >= want.share)
+            return int(
+                _descents(self.room, self.mix, baseline_pod, np.array([node_number]))[0].argmax()
+            )
+        able_cards = np.flatnonzero(cards_left >= baseline_pod.share)
         if self._name == "random":
-            return int(self._random.choice(able.tolist()))
-        return int(able[cards[able].argmin()])
+            return int(self._random.choice(able_cards.tolist()))
+        return int(able_cards[cards_left[able_cards].argmin()])

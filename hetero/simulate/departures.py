@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 
 from hetero.model.errors import BadInput
 from hetero.placement.cluster import PlacedPod
-from hetero.placement.demand import wanted
+from hetero.placement.demand import request_class_of
 from hetero.simulate.baselines import WHOLE
 from hetero.simulate.player import Player
 from hetero.simulate.replay import as_they_end, demands
@@ -81,7 +81,7 @@ class _Workload:
 
     @classmethod
     def of(cls, trace: Trace, lifetimes: str) -> _Workload:
-        classes = [(wanted(pod), tuple(pod.host().items())) for pod in trace.pods]
+        classes = [(request_class_of(pod), tuple(pod.host().items())) for pod in trace.pods]
         return cls(trace.name, trace.pods, demands(trace), classes, _lives(trace, lifetimes))
 
     def mean(self) -> float:
@@ -149,88 +149,94 @@ class _Replay:
 
     def run(self) -> None:
         protocol = self.protocol
-        for order in range(protocol.warm_up + protocol.measured):
+        for arrival_number in range(protocol.warm_up + protocol.measured):
             self._pass(self.now + self.rng.expovariate(1 / self.gap))
-            self.measures.running = order >= protocol.warm_up
-            self._arrive(order, self.rng.randrange(len(self.workload.pods)))
+            self.measures.running = arrival_number >= protocol.warm_up
+            self._arrive(arrival_number, self.rng.randrange(len(self.workload.pods)))
         self.measures.running = False
         self._finish()
-        for _, order, number, since in self.waiting:
-            if self._measured(order):
-                self.measures.left[self.workload.cards(number)].append(self.now - since)
+        for _, arrival_number, pod_number, arrived_at in self.waiting:
+            if self._measured(arrival_number):
+                self.measures.left[self.workload.cards(pod_number)].append(self.now - arrived_at)
 
     def _finish(self) -> None:
         """Let the measured pods that wait be placed while others go on arriving."""
-        order = self.protocol.warm_up + self.protocol.measured
-        for number in range(order, order + self.protocol.measured):
-            if not any(self._measured(one[1]) for one in self.waiting):
+        arrival_number = self.protocol.warm_up + self.protocol.measured
+        for later_number in range(arrival_number, arrival_number + self.protocol.measured):
+            if not any(self._measured(waiting[1]) for waiting in self.waiting):
                 return
             self._pass(self.now + self.rng.expovariate(1 / self.gap))
-            self._arrive(number, self.rng.randrange(len(self.workload.pods)))
+            self._arrive(later_number, self.rng.randrange(len(self.workload.pods)))
 
-    def _pass(self, until: float) -> None:
+    def _pass(self, until_s: float) -> None:
         """Let time go by; whatever ends makes those that wait be tried again."""
-        while self.ends and self.ends[0][0] <= until:
-            at, uid = heappop(self.ends)
-            self._measure(at)
+        while self.ends and self.ends[0][0] <= until_s:
+            ends_at_s, uid = heappop(self.ends)
+            self._measure(ends_at_s)
             self.player.end(uid)
             self._try_all()
-        self._measure(until)
+        self._measure(until_s)
 
-    def _measure(self, until: float) -> None:
+    def _measure(self, until_s: float) -> None:
         if self.measures.running:
-            self.measures.seconds += until - self.now
-            self.measures.used += (until - self.now) * (self.total - self.player.cluster.left())
-        self.now = until
+            self.measures.seconds += until_s - self.now
+            self.measures.used += (until_s - self.now) * (self.total - self.player.cluster.left())
+        self.now = until_s
 
-    def _arrive(self, order: int, number: int) -> None:
+    def _arrive(self, arrival_number: int, pod_number: int) -> None:
         if self.measures.running:
-            if order % _LOOK == 0:  # arrivals come at random: what they find is the mean over time
+            if (
+                arrival_number % _LOOK == 0
+            ):  # arrivals come at random: what they find is the mean over time
                 self.measures.whole.append(self.player.cluster.whole_nodes())
-            cards = self.workload.cards(number)
-            self.measures.arrived[cards] = self.measures.arrived.get(cards, 0) + 1
-        if self._try(order, number, self.now) or self.protocol.mode == "loss":
+            card_count = self.workload.cards(pod_number)
+            self.measures.arrived[card_count] = self.measures.arrived.get(card_count, 0) + 1
+        if self._try(arrival_number, pod_number, self.now) or self.protocol.mode == "loss":
             return
-        if self._runs_alone(number):
-            self.waiting.append((-self.workload.pods[number].priority, order, number, self.now))
+        if self._runs_alone(pod_number):
+            self.waiting.append(
+                (-self.workload.pods[pod_number].priority, arrival_number, pod_number, self.now)
+            )
             self.waiting.sort()
 
-    def _runs_alone(self, number: int) -> bool:
+    def _runs_alone(self, pod_number: int) -> bool:
         """Return whether an empty cluster serves a pod."""
-        placement = self.runs_alone.get(self.workload.classes[number])
+        placement = self.runs_alone.get(self.workload.classes[pod_number])
         if placement is None:
-            placement = self.empty.place("", self.workload.pods[number], 0.0)
+            placement = self.empty.place("", self.workload.pods[pod_number], 0.0)
             self.empty.end("")
-            self.runs_alone[self.workload.classes[number]] = placement
+            self.runs_alone[self.workload.classes[pod_number]] = placement
         return placement
 
     def _try_all(self) -> None:
         """Try those that wait as kube-scheduler does: by priority, then by age."""
-        refused: set[object] = set()
-        left = []
+        refused_classes: set[object] = set()
+        still_waiting = []
         for waiting in self.waiting:
-            _, order, number, since = waiting
-            if self.workload.classes[number] in refused or not self._try(order, number, since):
-                refused.add(self.workload.classes[number])
-                left.append(waiting)
-        self.waiting = left
+            _, arrival_number, pod_number, arrived_at = waiting
+            if self.workload.classes[pod_number] in refused_classes or not self._try(
+                arrival_number, pod_number, arrived_at
+            ):
+                refused_classes.add(self.workload.classes[pod_number])
+                still_waiting.append(waiting)
+        self.waiting = still_waiting
 
-    def _try(self, order: int, number: int, since: float) -> bool:
-        uid = str(order)
-        if not self.player.place(uid, self.workload.pods[number], self.now):
+    def _try(self, arrival_number: int, pod_number: int, arrived_at: float) -> bool:
+        uid = str(arrival_number)
+        if not self.player.place(uid, self.workload.pods[pod_number], self.now):
             if self.protocol.mode == "loss":
                 self.player.end(uid)
             return False
-        life = self.workload.lives[number]
+        life_s = self.workload.lives[pod_number]
         if self.protocol.lifetimes == "exponential":
-            life = random.Random(f"{self.player.seed}/{order}").expovariate(1 / life)
-        heappush(self.ends, (self.now + life, uid))
-        if self._measured(order):
-            self.measures.placed[self.workload.cards(number)].append(self.now - since)
+            life_s = random.Random(f"{self.player.seed}/{arrival_number}").expovariate(1 / life_s)
+        heappush(self.ends, (self.now + life_s, uid))
+        if self._measured(arrival_number):
+            self.measures.placed[self.workload.cards(pod_number)].append(self.now - arrived_at)
         return True
 
-    def _measured(self, order: int) -> bool:
-        return 0 <= order - self.protocol.warm_up < self.protocol.measured
+    def _measured(self, arrival_number: int) -> bool:
+        return 0 <= arrival_number - self.protocol.warm_up < self.protocol.measured
 
 
 def _lives(trace: Trace, lifetimes: str) -> list[float]:
@@ -239,7 +245,7 @@ def _lives(trace: Trace, lifetimes: str) -> list[float]:
         return [MEAN_LIFE] * len(trace.pods)
     if len(trace.lives) != len(trace.pods):
         raise BadInput(f"{trace.name}: its pods have no times: use --lifetimes exponential")
-    return [min(life, LONGEST_LIFE) for life in trace.lives]
+    return [min(life_s, LONGEST_LIFE) for life_s in trace.lives]
 
 
 def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
@@ -267,19 +273,19 @@ def live_all(
     processes: int,
 ) -> Iterator[Life]:
     """Yield a life for every placement, seed and protocol as they end, `processes` at a time."""
-    work = [(path, pods, *one) for one in product(placements, seeds, protocols)]
-    yield from as_they_end(_one, work, processes=processes)
+    tasks = [(path, pods, *task) for task in product(placements, seeds, protocols)]
+    yield from as_they_end(_one, tasks, processes=processes)
 
 
 def loads(text: str) -> list[int]:
     """Return the loads in a list as `90,100,115`, in percent. Raises `BadInput`."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    for part in parts:
+    load_texts = [load_text.strip() for load_text in text.split(",") if load_text.strip()]
+    for part in load_texts:
         if not part.isdecimal() or not 1 <= int(part) <= _MOST_LOAD:
             raise BadInput(f"--load {part}: a load is a whole number from 1 to {_MOST_LOAD}")
-    if not parts:
+    if not load_texts:
         raise BadInput("--load names no load: write --load 90,100,115")
-    return list(dict.fromkeys(map(int, parts)))
+    return list(dict.fromkeys(map(int, load_texts)))
 
 
 def _one(task: tuple[Path, str | None, str, int, Protocol]) -> Life:

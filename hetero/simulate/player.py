@@ -20,36 +20,39 @@ class Player:
         self, placement: str, nodes: Iterable[PlacedNode], pods: Iterable[PlacedPod], seed: int
     ) -> None:
         """Start with everything free; `pods` are the workload's, which some baselines are told."""
-        known = placement not in SCORES
+        is_ours = placement not in SCORES
         self.seed = seed
-        self.cache = SchedulerCache(weights=weights(placement) if known else WEIGHTS["first"])
+        self.cache = SchedulerCache(weights=weights(placement) if is_ours else WEIGHTS["first"])
         for node in nodes:
             self.cache.update_node(node)
         self._names = frozenset(self.cache.inventory.nodes)
         self.cluster = self.cache.rows().cluster
-        declared = list(pods)
-        self._baseline = None if known else Baseline(placement, self.cluster, declared, seed)
+        declared_pods = list(pods)
+        self._baseline = None if is_ours else Baseline(placement, self.cluster, declared_pods, seed)
         self._mix: tuple[Mix, Room] | None = None
         try:
             room = Room(self.cluster)
-            self._mix = Mix([demand(pod, card=room.card) for pod in declared], room), room
+            self._mix = (
+                Mix([demand(pod, card_bytes=room.card) for pod in declared_pods], room),
+                room,
+            )
         except BadInput:
             pass  # the measure is defined for equal cards and plain pods only
 
-    def place(self, uid: str, pod: PlacedPod, now: float) -> bool:
-        """Do as filter and bind do for a pod, at `now` in seconds; return whether it fits."""
+    def place(self, uid: str, pod: PlacedPod, now_s: float) -> bool:
+        """Do as filter and bind do for a pod, at `now_s` in seconds; return whether it fits."""
         policy = None
         if self._baseline is None:
-            self.cache.arrive(uid, pod, now)
+            self.cache.arrive(uid, pod, now_s)
             node = self.cache.best(pod, self._names, uid=uid)
             if node is None:
                 self.cache.reserve_nodes(uid, pod, self._names)
         else:
-            chosen = self._baseline.choose(pod)
-            node, policy = chosen or (None, None)
+            node_and_policy = self._baseline.choose(pod)
+            node, policy = node_and_policy or (None, None)
         if node is None or isinstance(self.cache.reserve(uid, pod, node, policy=policy), Refusal):
             return False
-        self._note(node, pod, times=1)
+        self._note(node, pod, direction=1)
         return True
 
     def end(self, uid: str) -> None:
@@ -57,23 +60,25 @@ class Player:
         placement = self.cache.standing.get(uid)
         self.cache.forget(uid)
         if placement is not None:
-            self._note(placement.node, placement.pod, times=-1)
+            self._note(placement.node, placement.pod, direction=-1)
 
-    def _note(self, node: str, pod: PlacedPod, *, times: int) -> None:
+    def _note(self, node: str, pod: PlacedPod, *, direction: int) -> None:
         if self._baseline is not None:
-            self._baseline.note(self.cluster.number[node], pod, times=times)
+            self._baseline.note(self.cluster.number[node], pod, direction=direction)
 
     def reason(self, pod: PlacedPod) -> str:
         """Return why most nodes refuse the pod."""
         _, verdicts = self.cache.serving(pod, self._names)
-        counts = Counter(verdicts.values())
-        return min(counts, key=lambda reason: (-counts[reason], reason), default="")
+        count_by_reason = Counter(verdicts.values())
+        return min(
+            count_by_reason, key=lambda reason: (-count_by_reason[reason], reason), default=""
+        )
 
     def useless(self) -> float | None:
         """Return how many of them a typical pod has no use for; None where cards differ."""
         if self._mix is None:
             return None
         mix, room = self._mix
-        for number in range(len(self.cluster.nodes)):
-            room.read(number)
+        for node_number in range(len(self.cluster.nodes)):
+            room.read(node_number)
         return mix.lost(room)

@@ -15,7 +15,7 @@ from attrs import frozen
 from hetero.model.errors import BadInput
 from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import WEIGHTS, weights
-from hetero.placement.price import Lessons, Prices
+from hetero.placement.price import DemandStats, Prices
 from hetero.placement.state import Cluster
 from hetero.simulate.baselines import SCORES, WHOLE
 from hetero.simulate.player import Player
@@ -70,22 +70,22 @@ def arrivals(
     rng = random.Random(seed)
     nodes = list(trace.nodes)
     rng.shuffle(nodes)
-    want = demands(trace)
-    if not any(want):
+    demand_milli = demands(trace)
+    if not any(demand_milli):
         raise BadInput(f"{trace.name}: no pod asks for a card that is there")
-    left = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
+    left_milli = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
     pods: list[PlacedPod] = []
     while True:
-        number = rng.randrange(len(trace.pods))
-        left -= want[number]
-        if left < 0:
+        pod_number = rng.randrange(len(trace.pods))
+        left_milli -= demand_milli[pod_number]
+        if left_milli < 0:
             return nodes, pods
-        pods.append(trace.pods[number])
+        pods.append(trace.pods[pod_number])
 
 
 def demands(trace: Trace) -> list[int]:
     """Return the thousandths of cards each pod asks for, averaged over those that may serve it."""
-    prices = Prices(Cluster(trace.nodes), WEIGHTS["first"], Lessons())
+    prices = Prices(Cluster(trace.nodes), WEIGHTS["first"], DemandStats())
     return [prices.demand(pod) for pod in trace.pods]
 
 
@@ -100,39 +100,39 @@ def replay(
     if arrival == "drawn":
         nodes, pods = arrivals(trace, seed, percent=percent)
     player = Player(placement, nodes, trace.pods, seed)
-    asked = dict(zip(map(id, trace.pods), demands(trace), strict=True))
-    total = player.cluster.left()
+    milli_by_pod = dict(zip(map(id, trace.pods), demands(trace), strict=True))
+    total_milli = player.cluster.left()
     refused: dict[str, int] = {}
     curve: list[Point] = []
-    arrived, seconds, step = 0, 0.0, 0
+    arrived_milli, decision_s, next_percent = 0, 0.0, 0
 
-    def stands(at: int) -> Point:
-        useless = player.useless()
+    def point(percent: int) -> Point:
+        useless_milli = player.useless()
         return Point(
-            arrived=at,
-            allocated=100 * (total - player.cluster.left()) / total,
-            fragmented=None if useless is None else 100 * useless / total,
+            arrived=percent,
+            allocated=100 * (total_milli - player.cluster.left()) / total_milli,
+            fragmented=None if useless_milli is None else 100 * useless_milli / total_milli,
         )
 
-    for number, pod in enumerate(pods):
-        start = time.perf_counter()
-        placed = player.place(str(number), pod, 0.0)
-        seconds += time.perf_counter() - start
-        if not placed:
+    for pod_number, pod in enumerate(pods):
+        start_s = time.perf_counter()
+        is_placed = player.place(str(pod_number), pod, 0.0)
+        decision_s += time.perf_counter() - start_s
+        if not is_placed:
             reason = player.reason(pod)
             refused[reason] = refused.get(reason, 0) + 1
-        arrived += asked[id(pod)]
-        if arrived * 100 >= step * total:
-            step = arrived * 100 // total + 1
-            curve.append(stands(step - 1))
-    curve.append(stands(percent if arrival == "drawn" else arrived * 100 // total))
+        arrived_milli += milli_by_pod[id(pod)]
+        if arrived_milli * 100 >= next_percent * total_milli:
+            next_percent = arrived_milli * 100 // total_milli + 1
+            curve.append(point(next_percent - 1))
+    curve.append(point(percent if arrival == "drawn" else arrived_milli * 100 // total_milli))
     return Run(
         placement=placement,
         seed=seed,
         arrived=len(pods),
         placed=len(pods) - sum(refused.values()),
         refused=refused,
-        seconds=seconds,
+        seconds=decision_s,
         curve=tuple(curve),
     )
 
@@ -147,32 +147,32 @@ def replay_all(
     arrival: str = "drawn",
 ) -> Iterator[Run]:
     """Yield a run for every placement and seed as they end, `processes` of them at a time."""
-    work = [(path, pods, placement, seed, arrival) for seed in seeds for placement in placements]
-    yield from as_they_end(_one, work, processes=processes)
+    tasks = [(path, pods, placement, seed, arrival) for seed in seeds for placement in placements]
+    yield from as_they_end(_one, tasks, processes=processes)
 
 
-def as_they_end(act: Callable[[T], R], work: Iterable[T], *, processes: int) -> Iterator[R]:
+def as_they_end(function: Callable[[T], R], tasks: Iterable[T], *, processes: int) -> Iterator[R]:
     """Yield what a module's function returns for each task, `processes` of them at a time."""
     if processes == 1:
-        yield from map(act, work)
+        yield from map(function, tasks)
         return
     with ProcessPoolExecutor(max_workers=processes) as pool:
-        for done in as_completed([pool.submit(act, task) for task in work]):
-            yield done.result()
+        for future in as_completed([pool.submit(function, task) for task in tasks]):
+            yield future.result()
 
 
-def placements(names: str) -> list[str]:
+def placements(list_text: str) -> list[str]:
     """Return the placement policies in a list, ours or published.
 
     The list is as `fragmentation,fgd` or `fragmentation=2,host=1`: a part with a weight continues
     the weights before it. Raises `BadInput`.
     """
     faults: list[str] = []
-    for part in filter(None, (part.strip() for part in names.split(","))):
-        if "=" in part and faults and "=" in faults[-1]:
-            faults[-1] += f",{part}"
+    for name in filter(None, (name.strip() for name in list_text.split(","))):
+        if "=" in name and faults and "=" in faults[-1]:
+            faults[-1] += f",{name}"
         else:
-            faults.append(part)
+            faults.append(name)
     for placement in faults:
         if placement not in SCORES:
             _known(placement)

@@ -37,10 +37,13 @@ class Summary:
 
 def summarise(runs: Iterable[Run], placements: Sequence[str]) -> tuple[Summary, ...]:
     """Return one summary per placement, in the order given."""
-    by_placement: dict[str, list[Run]] = {placement: [] for placement in placements}
+    runs_by_placement: dict[str, list[Run]] = {placement: [] for placement in placements}
     for run in sorted(runs, key=lambda run: run.seed):
-        by_placement[run.placement].append(run)
-    return tuple(_summary(placement, some) for placement, some in by_placement.items())
+        runs_by_placement[run.placement].append(run)
+    return tuple(
+        _summary(placement, placement_runs)
+        for placement, placement_runs in runs_by_placement.items()
+    )
 
 
 def _summary(placement: str, runs: list[Run]) -> Summary:
@@ -54,30 +57,32 @@ def _summary(placement: str, runs: list[Run]) -> Summary:
         fragmented=_mean(run.fragmented for run in runs),
         arrived=fmean(run.arrived for run in runs),
         placed=fmean(run.placed for run in runs),
-        refused={r: fmean(run.refused.get(r, 0) for run in runs) for r in sorted(reasons)},
-        decisions_per_second=sum(r.arrived for r in runs) / sum(r.seconds for r in runs),
+        refused={
+            reason: fmean(run.refused.get(reason, 0) for run in runs) for reason in sorted(reasons)
+        },
+        decisions_per_second=sum(run.arrived for run in runs) / sum(run.seconds for run in runs),
         curve=_mean_curve(runs),
     )
 
 
 def _mean_curve(runs: list[Run]) -> tuple[Point, ...]:
-    at: dict[int, list[Point]] = {}
+    points_by_arrived: dict[int, list[Point]] = {}
     for run in runs:
         for point in run.curve:
-            at.setdefault(point.arrived, []).append(point)
+            points_by_arrived.setdefault(point.arrived, []).append(point)
     return tuple(
         Point(
             arrived=arrived,
             allocated=fmean(point.allocated for point in points),
             fragmented=_mean(point.fragmented for point in points),
         )
-        for arrived, points in sorted(at.items())
+        for arrived, points in sorted(points_by_arrived.items())
     )
 
 
-def _mean(some: Iterable[float | None]) -> float | None:
-    known = [one for one in some if one is not None]
-    return fmean(known) if known else None
+def _mean(figures: Iterable[float | None]) -> float | None:
+    known_figures = [figure for figure in figures if figure is not None]
+    return fmean(known_figures) if known_figures else None
 
 
 @frozen(kw_only=True)
@@ -94,57 +99,57 @@ class LifeSummary:
 
 def summarise_lives(lives: Iterable[Life], placements: Sequence[str]) -> tuple[LifeSummary, ...]:
     """Return one summary per load and placement, in the order given."""
-    lives_of: dict[tuple[int, str], list[Life]] = {}
+    lives_by_load: dict[tuple[int, str], list[Life]] = {}
     for life in sorted(lives, key=lambda life: (life.load, placements.index(life.placement))):
-        lives_of.setdefault((life.load, life.placement), []).append(life)
+        lives_by_load.setdefault((life.load, life.placement), []).append(life)
     return tuple(
         LifeSummary(
             placement=placement,
             load=load,
-            seeds=len(some),
-            allocated=fmean(life.allocated for life in some),
-            whole_nodes=fmean(life.whole_nodes for life in some),
-            sizes=_sizes(size for life in some for size in life.sizes),
+            seeds=len(group),
+            allocated=fmean(life.allocated for life in group),
+            whole_nodes=fmean(life.whole_nodes for life in group),
+            sizes=_sizes(size for life in group for size in life.sizes),
         )
-        for (load, placement), some in lives_of.items()
+        for (load, placement), group in lives_by_load.items()
     )
 
 
-def _sizes(all_of_them: Iterable[Size]) -> tuple[Size, ...]:
-    by_cards: dict[int, list[Size]] = {}
-    for size in all_of_them:
-        by_cards.setdefault(size.cards, []).append(size)
+def _sizes(sizes: Iterable[Size]) -> tuple[Size, ...]:
+    sizes_by_cards: dict[int, list[Size]] = {}
+    for size in sizes:
+        sizes_by_cards.setdefault(size.cards, []).append(size)
     return tuple(
         Size(
             cards=cards,
-            arrived=sum(one.arrived for one in some),
-            refused=sum(one.refused for one in some),
-            waited=fmean(one.waited for one in some),
-            waited_p99=fmean(one.waited_p99 for one in some),
+            arrived=sum(size.arrived for size in sizes),
+            refused=sum(size.refused for size in sizes),
+            waited=fmean(size.waited for size in sizes),
+            waited_p99=fmean(size.waited_p99 for size in sizes),
         )
-        for cards, some in sorted(by_cards.items())
+        for cards, sizes in sorted(sizes_by_cards.items())
     )
 
 
 def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     """Draw what was allocated against what had arrived. Raises `BadInput` without matplotlib."""
     figure = _figure(9, 4)
-    whole, end = figure.subplots(1, 2)
+    whole_axes, end_axes = figure.subplots(1, 2)
     for summary in summaries:
         arrived = [point.arrived for point in summary.curve]
         allocated = [point.allocated for point in summary.curve]
-        for axes in (whole, end):
+        for axes in (whole_axes, end_axes):
             axes.plot(arrived, allocated, label=summary.placement, linewidth=1.2)
-    last = [summary.curve[-1] for summary in summaries]
-    end.set_xlim(85, max(point.arrived for point in last))
-    end.set_ylim(min(point.allocated for point in last) - 5, 100)
-    whole.set_ylabel("cards allocated, %")
-    whole.set_title(title)
-    end.set_title("the end of it")
-    for axes in (whole, end):
+    last_points = [summary.curve[-1] for summary in summaries]
+    end_axes.set_xlim(85, max(point.arrived for point in last_points))
+    end_axes.set_ylim(min(point.allocated for point in last_points) - 5, 100)
+    whole_axes.set_ylabel("cards allocated, %")
+    whole_axes.set_title(title)
+    end_axes.set_title("the end of it")
+    for axes in (whole_axes, end_axes):
         axes.set_xlabel("cards asked for so far, % of all")
         axes.grid(visible=True, linewidth=0.3)
-    whole.legend(loc="lower right", fontsize="small")
+    whole_axes.legend(loc="lower right", fontsize="small")
     _save(figure, file)
 
 
@@ -154,32 +159,44 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
     Raises `BadInput` without matplotlib.
     """
     figure = _figure(10, 7)
-    (allocated, whole), (refused, waited) = figure.subplots(2, 2)
-    by_placement: dict[str, list[LifeSummary]] = {}
+    (allocated_axes, whole_axes), (refused_axes, waited_axes) = figure.subplots(2, 2)
+    summaries_by_placement: dict[str, list[LifeSummary]] = {}
     for summary in summaries:
-        by_placement.setdefault(summary.placement, []).append(summary)
-    for number, (placement, some) in enumerate(by_placement.items()):
-        style = {"color": f"C{number}", "linewidth": 1.2, "marker": "o", "markersize": 3}
-        load = [str(summary.load) for summary in some]
-        allocated.plot(load, [summary.allocated for summary in some], label=placement, **style)
-        whole.plot(load, [summary.whole_nodes for summary in some], **style)
-        for summary, line in zip(some, cycle(("-", "--", ":"))):
-            cards = [str(size.cards or "share") for size in summary.sizes]
-            lost = [100 * size.refused / max(size.arrived, 1) for size in summary.sizes]
+        summaries_by_placement.setdefault(summary.placement, []).append(summary)
+    for position, (placement, placement_summaries) in enumerate(summaries_by_placement.items()):
+        style = {"color": f"C{position}", "linewidth": 1.2, "marker": "o", "markersize": 3}
+        load_labels = [str(summary.load) for summary in placement_summaries]
+        allocated_axes.plot(
+            load_labels,
+            [summary.allocated for summary in placement_summaries],
+            label=placement,
+            **style,
+        )
+        whole_axes.plot(
+            load_labels, [summary.whole_nodes for summary in placement_summaries], **style
+        )
+        for summary, line_style in zip(placement_summaries, cycle(("-", "--", ":"))):
+            card_labels = [str(size.cards or "share") for size in summary.sizes]
+            lost_percent = [100 * size.refused / max(size.arrived, 1) for size in summary.sizes]
             label = f"{placement}, {summary.load} %"
-            refused.plot(cards, lost, linestyle=line, label=label, **style)
-            waited.plot(cards, [size.waited_p99 for size in summary.sizes], linestyle=line, **style)
-    allocated.set_title(title)
+            refused_axes.plot(card_labels, lost_percent, linestyle=line_style, label=label, **style)
+            waited_axes.plot(
+                card_labels,
+                [size.waited_p99 for size in summary.sizes],
+                linestyle=line_style,
+                **style,
+            )
+    allocated_axes.set_title(title)
     for axes, what in (
-        (allocated, "cards allocated, %"),
-        (whole, "whole nodes free"),
-        (refused, "pods refused, %"),
-        (waited, "waited, 99th percentile, s"),
+        (allocated_axes, "cards allocated, %"),
+        (whole_axes, "whole nodes free"),
+        (refused_axes, "pods refused, %"),
+        (waited_axes, "waited, 99th percentile, s"),
     ):
         axes.set_ylabel(what)
-        axes.set_xlabel("load, %" if axes in (allocated, whole) else "cards of a pod")
+        axes.set_xlabel("load, %" if axes in (allocated_axes, whole_axes) else "cards of a pod")
         axes.grid(visible=True, linewidth=0.3)
-    for axes in (allocated, refused):
+    for axes in (allocated_axes, refused_axes):
         axes.legend(fontsize="small")
     _save(figure, file)
 

@@ -64,13 +64,13 @@ def read(path: Path, *, pods: str | None = None) -> Trace:
     if not path.is_dir():
         raise BadInput(f"{path}: no such trace (a folder of openb CSV files or a JSON file)")
     name = pods or "default"
-    text = files("hetero.simulate").joinpath("openb.json").read_text()
-    form = codec.loads(text, _Format, source="openb.json")
-    rows = list(_pods(path / form.pods.format(name=name), form))
+    columns_json = files("hetero.simulate").joinpath("openb.json").read_text()
+    format_ = codec.loads(columns_json, _Format, source="openb.json")
+    rows = list(_pods(path / format_.pods.format(name=name), format_))
     lives = [life for _, life in rows if life is not None]
     return Trace(
         name=name,
-        nodes=tuple(_nodes(path / form.nodes, form)),
+        nodes=tuple(_nodes(path / format_.nodes, format_)),
         pods=tuple(pod for pod, _ in rows),
         lives=tuple(lives) if len(lives) == len(rows) else (),
     )
@@ -85,13 +85,13 @@ def _json(path: Path) -> Trace:
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")
     records: dict[str, list[object]] = {"nodes": [], "pods": []}
-    for key, cls in (("nodes", PlacedNode), ("pods", PlacedPod)):
+    for key, record_type in (("nodes", PlacedNode), ("pods", PlacedPod)):
         rows = document.get(key)
         if not isinstance(rows, list) or not rows:
             raise BadInput(f"{path}: {key} is not a list of at least one")
-        for row, value in enumerate(rows, start=1):
-            source = f"{path}: {key} {row}"
-            records[key].append(codec.loads(json.dumps(value), cls, source=source))
+        for row_number, value in enumerate(rows, start=1):
+            source = f"{path}: {key} {row_number}"
+            records[key].append(codec.loads(json.dumps(value), record_type, source=source))
     nodes = tuple(node for node in records["nodes"] if isinstance(node, PlacedNode))
     for node in nodes:
         for device in node.devices:
@@ -105,12 +105,12 @@ def _json(path: Path) -> Trace:
 
 def _sound(source: str, device: Device) -> None:
     """Refuse a device whose capacity makes no sense."""
-    for name in (CORE, MEMORY, SLOTS):
-        if name not in device.capacity:
-            raise BadInput(f"{source}: device {device.uuid!r} does not count {name}")
-    for name, amount in device.capacity.items():
+    for counter in (CORE, MEMORY, SLOTS):
+        if counter not in device.capacity:
+            raise BadInput(f"{source}: device {device.uuid!r} does not count {counter}")
+    for counter, amount in device.capacity.items():
         if not 0 <= amount <= _LARGEST:
-            raise BadInput(f"{source}: device {device.uuid!r} has {amount} {name}")
+            raise BadInput(f"{source}: device {device.uuid!r} has {amount} {counter}")
 
 
 def _nodes(path: Path, form: _Format) -> Iterator[PlacedNode]:
@@ -138,19 +138,19 @@ def _nodes(path: Path, form: _Format) -> Iterator[PlacedNode]:
 def _pods(path: Path, form: _Format) -> Iterator[tuple[PlacedPod, float | None]]:
     """Yield the pods, each with its life in seconds, None where the file has no times."""
     for row in _rows(path, form.pod, optional=("models", "created", "began", "ended")):
-        count, share = row.number("cards", most=1024), row.number("share")
-        if share > _THOUSANDTHS:
+        card_count, share_milli = row.number("cards", most=1024), row.number("share")
+        if share_milli > _THOUSANDTHS:
             row.wrong("share", "is more than a whole card (1000)")
-        if count and not share:
+        if card_count and not share_milli:
             row.wrong("share", "is 0 for a pod that wants cards")
         request = None
-        if count:
-            ask = Ask() if share == _THOUSANDTHS else Ask(memory=share * MiB)
+        if card_count:
+            ask = Ask() if share_milli == _THOUSANDTHS else Ask(memory=share_milli * MiB)
             models = tuple(part for part in row.text("models").split("|") if part)
-            request = Request(asks=(ask,) * count, model=Selector(include=models))
-        host = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
+            request = Request(asks=(ask,) * card_count, model=Selector(include=models))
+        host_amounts = {"cpu": row.number("cpu"), "memory": row.number("memory") * MiB}
         pod = PlacedPod(
-            name=row.text("name"), containers=(PlacedContainer(request=request, host=host),)
+            name=row.text("name"), containers=(PlacedContainer(request=request, host=host_amounts),)
         )
         yield pod, _life(row)
 
@@ -158,8 +158,8 @@ def _pods(path: Path, form: _Format) -> Iterator[tuple[PlacedPod, float | None]]
 def _life(row: _Row) -> float | None:
     if not row.text("ended"):
         return None
-    began = row.number("began" if row.text("began") else "created")
-    return float(max(row.number("ended") - began, 0))
+    began_s = row.number("began" if row.text("began") else "created")
+    return float(max(row.number("ended") - began_s, 0))
 
 
 @frozen
@@ -175,16 +175,16 @@ class _Row:
         return self.values.get(self.columns[meaning]) or ""
 
     def number(self, meaning: str, *, most: int = _LARGEST) -> int:
-        text = self.text(meaning)
-        if not (text.isascii() and text.isdecimal()):
+        cell = self.text(meaning)
+        if not (cell.isascii() and cell.isdecimal()):
             self.wrong(meaning, "is not a whole number of at least 0")
-        if int(text) > most:
+        if int(cell) > most:
             self.wrong(meaning, f"is more than {most}")
-        return int(text)
+        return int(cell)
 
-    def wrong(self, meaning: str, why: str) -> NoReturn:
-        where = f"{self.path}, line {self.line}"
-        raise BadInput(f"{where}: {self.columns[meaning]} {self.text(meaning)!r} {why}")
+    def wrong(self, meaning: str, reason: str) -> NoReturn:
+        location = f"{self.path}, line {self.line}"
+        raise BadInput(f"{location}: {self.columns[meaning]} {self.text(meaning)!r} {reason}")
 
 
 def _rows(
@@ -193,18 +193,20 @@ def _rows(
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file, strict=True)
-            given = reader.fieldnames or ()
-            needed = [column for meaning, column in columns.items() if meaning not in optional]
-            absent = [column for column in needed if column not in given]
-            if absent:
-                raise BadInput(f"{path}, line 1: no column {', '.join(absent)}")
-            empty = True
+            header = reader.fieldnames or ()
+            needed_columns = [
+                column for meaning, column in columns.items() if meaning not in optional
+            ]
+            missing_columns = [column for column in needed_columns if column not in header]
+            if missing_columns:
+                raise BadInput(f"{path}, line 1: no column {', '.join(missing_columns)}")
+            is_empty = True
             for values in reader:
-                empty = False
+                is_empty = False
                 if None in values or None in values.values():
-                    raise BadInput(f"{path}, line {reader.line_num}: not {len(given)} columns")
+                    raise BadInput(f"{path}, line {reader.line_num}: not {len(header)} columns")
                 yield _Row(path, reader.line_num, columns, values)
-            if empty:
+            if is_empty:
                 raise BadInput(f"{path}: no row below the heading")
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None

@@ -14,7 +14,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedNode
-from hetero.placement.demand import MOST_CLASSES, Demand, wanted
+from hetero.placement.demand import MOST_CLASSES, Demand, request_class_of
 from hetero.placement.mix import GRAIN
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -173,7 +173,7 @@ def test_it_is_written_after_ten_minutes_and_only_when_a_weight_moved_by_a_tenth
         async with running(api, "one", "hetero/mix", n1=CARDS) as it:
             mix = it.scheduler.mix
             assert mix is not None
-            share = wanted(asked(SHARE))
+            share = request_class_of(asked(SHARE))
             with monkeypatch.context() as patch:
                 patch.setattr(asyncio, "sleep", sleep)
                 following = asyncio.ensure_future(mix.follow())

@@ -6,17 +6,17 @@ import pytest
 
 from hetero.model.units import GiB, MiB
 from hetero.placement import cache
-from hetero.placement.demand import FIRST_LESSON, Demand, wanted
+from hetero.placement.demand import FIRST_LESSON, Demand, request_class_of
 from tests.placement.conftest import Asked, cards, node, pod
 
-SMALL, LARGE = wanted(pod(memory=GiB)), wanted(pod(8))
+SMALL, LARGE = request_class_of(pod(memory=GiB)), request_class_of(pod(8))
 
 
 def test_pods_that_ask_the_same_of_devices_are_one_class_whatever_their_host() -> None:
     demand = Demand()
     for cpu in (1000, 2000, 3000):
-        demand.arrive(wanted(pod(memory=GiB, cpu=cpu)), {"cpu": cpu}, 0.0)
-    demand.arrive(wanted(pod(0, cpu=4000)), {"cpu": 4000}, 0.0)
+        demand.arrive(request_class_of(pod(memory=GiB, cpu=cpu)), {"cpu": cpu}, 0.0)
+    demand.arrive(request_class_of(pod(0, cpu=4000)), {"cpu": 4000}, 0.0)
 
     assert [(SMALL, 3 * 16)] == demand.times()
     assert 16 * 10_000 == demand.asked("cpu")
@@ -90,11 +90,11 @@ def test_classes_that_differ_in_size_alone_are_joined_where_that_wastes_least() 
     demand = Demand()
     for memory, times in ((1, 5), (2, 1), (6, 9), (8, 2)):
         for _ in range(times):
-            demand.arrive(wanted(pod(memory=memory * GiB)), {}, 0.0)
+            demand.arrive(request_class_of(pod(memory=memory * GiB)), {}, 0.0)
     demand.arrive(LARGE, {}, 0.0)
-    sizes = {wanted(pod(memory=gib * GiB)): gib * 100 for gib in (1, 2, 6, 8)}
+    sizes = {request_class_of(pod(memory=gib * GiB)): gib * 100 for gib in (1, 2, 6, 8)}
     demand.join(lambda want: sizes.get(want, 8000), most=4)
-    one_gib, six, eight = (wanted(pod(memory=gib * GiB)) for gib in (1, 6, 8))
+    one_gib, six, eight = (request_class_of(pod(memory=gib * GiB)) for gib in (1, 6, 8))
 
     assert {(one_gib, ()): 5, (six, ()): 10, (eight, ()): 2, (LARGE, ()): 1} == demand.weights
     demand.join(lambda want: sizes.get(want, 8000), most=2)

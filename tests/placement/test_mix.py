@@ -37,7 +37,7 @@ def test_a_rest_that_seldom_finds_a_taker_is_mostly_wasted() -> None:
 
 
 def test_empty_cards_are_worth_most_in_the_numbers_they_are_asked_for() -> None:
-    table = whole_cards([demand(1000, times=10, cards=8)], most=8)
+    table = whole_cards([demand(1000, times=10, cards=8)], most_cards=8)
 
     assert [k * CARD_MILLI * POINTS for k in range(8)] == list(table[:8])
     assert 0 == table[8]

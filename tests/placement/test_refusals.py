@@ -21,16 +21,16 @@ def test_a_node_that_lacks_memory_says_so_although_most_of_its_counters_lack() -
     slots = lack(SLOTS, 1, 0, 10)
 
     assert ("lack memory on one device", MEMORY_6[1]) == node_reason(
-        [MEMORY_2, slots, MEMORY_6], wanted=1
+        [MEMORY_2, slots, MEMORY_6], wanted_devices=1
     )
 
 
 def test_numbers_are_those_of_the_last_device_that_is_needed() -> None:
     verdicts = [("fits", None), MEMORY_2, MEMORY_6]
 
-    assert ("lack memory on 2 devices", MEMORY_6[1]) == node_reason(verdicts, wanted=2)
-    assert ("lack memory on 3 devices", MEMORY_2[1]) == node_reason(verdicts, wanted=3)
-    assert ("fits", None) == node_reason(verdicts, wanted=1)
+    assert ("lack memory on 2 devices", MEMORY_6[1]) == node_reason(verdicts, wanted_devices=2)
+    assert ("lack memory on 3 devices", MEMORY_2[1]) == node_reason(verdicts, wanted_devices=3)
+    assert ("fits", None) == node_reason(verdicts, wanted_devices=1)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_what_is_short_comes_before_what_will_never_be_there(
 ) -> None:
     wanted = 2 if verdicts == ["fits"] else 1
 
-    assert reason == node_reason([(one, None) for one in verdicts], wanted=wanted)[0]
+    assert reason == node_reason([(one, None) for one in verdicts], wanted_devices=wanted)[0]
 
 
 def test_the_sentence_over_nodes_has_the_most_common_reason_first() -> None:

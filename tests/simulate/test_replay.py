@@ -154,7 +154,7 @@ def test_nonsense_in_json_is_named_by_its_place(tmp_path: Path, change, says: st
 def test_arrivals_ask_for_130_percent_and_depend_on_the_seed_alone(trace: Trace) -> None:
     nodes, pods = arrivals(trace, 42)
     card = Room(Cluster(trace.nodes)).card
-    asked = sum(one.count * one.share for one in (demand(pod, card=card) for pod in pods))
+    asked = sum(one.count * one.share for one in (demand(pod, card_bytes=card) for pod in pods))
     cards = sum(len(node.devices) for node in trace.nodes)
 
     assert 1.3 * cards * 1000 - 4000 < asked <= 1.3 * cards * 1000

@@ -207,7 +207,7 @@ def restore(demand: Demand, text: str, *, source: str) -> float:
         for row in group.classes:
             pod = _class_of(group, row, source=source)
             weights[pod] = weights.get(pod, 0.0) + row[3]
-    demand.restore(weights, document.host, document.arrived, document.ended, now=document.at)
+    demand.restore(weights, document.host, document.arrived, document.ended, now_s=document.at)
     return document.at
 
 

@@ -95,7 +95,7 @@ class Preemption:
         return self.pods.cache.victims(
             wanted,
             node,
-            given=given,
+            certain=given,
             ending=ending,
             spared=unbound.union(spared),
             gangs=gangs,
@@ -165,7 +165,7 @@ class Preemption:
                 choices.append(now)  # the node has others, or changed while we asked
             elif now is not None:
                 going = (*now.uids, *now.ending)
-                held = self.pods.cache.hold(uid, wanted, choice.node, without=going)
+                held = self.pods.cache.hold(uid, wanted, choice.node, without_uids=going)
                 if isinstance(held, Placement):
                     return _Room(now, held)
         protected |= spared

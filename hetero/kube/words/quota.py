@@ -27,18 +27,18 @@ PREFIX = "limits."
 _MOST_CHARGES = 4096
 
 
-def limits(hard: Mapping[str, object], known: Iterable[str]) -> dict[str, int]:
+def limits(hard: Mapping[str, object], resources: Iterable[str]) -> dict[str, int]:
     """Return what a quota's `spec.hard` allows of each resource that we know and it limits."""
-    most = {}
-    for name in known:
+    allowed_amounts = {}
+    for resource in resources:
         try:
-            allowed = quantity(hard, f"{PREFIX}{name}")
+            allowed = quantity(hard, f"{PREFIX}{resource}")
         except BadInput as error:
             log.warning("quota: %s: it limits nothing", error)
             continue
         if allowed is not None:
-            most[name] = allowed
-    return most
+            allowed_amounts[resource] = allowed
+    return allowed_amounts
 
 
 @define(eq=False)
@@ -51,84 +51,91 @@ class Quotas:
     used: dict[str, Counter[str]] = field(factory=dict)  # by namespace
     _charges: dict[object, Counter[str]] = field(factory=dict)  # of alike pieces of alike devices
 
-    def allow(self, namespace: str, name: str, most: dict[str, int]) -> bool:
+    def allow(self, namespace: str, quota_name: str, allowed_amounts: dict[str, int]) -> bool:
         """Note what a quota allows, nothing if it is gone; return whether that is news."""
-        by_quota = self.most.setdefault(namespace, {})
-        if by_quota.get(name, {}) == most:
+        limits_by_quota = self.most.setdefault(namespace, {})
+        if limits_by_quota.get(quota_name, {}) == allowed_amounts:
             return False
-        by_quota[name] = most
-        if not most:
-            del by_quota[name]
-        if not by_quota:
+        limits_by_quota[quota_name] = allowed_amounts
+        if not allowed_amounts:
+            del limits_by_quota[quota_name]
+        if not limits_by_quota:
             del self.most[namespace]
         return True
 
     def charge(self, device: Device, takes: Counters) -> Counter[str]:
         """Return what these counters of a device are in the units of every word that means it."""
-        alike = (
+        charge_key = (
             *(device.vendor, device.model, device.enforcement, device.shapes),
             *(device.of_card(CORE), takes.get(MEMORY), takes.get(CORE)),
         )
-        known = self._charges.get(alike)
-        if known is None:
+        charge = self._charges.get(charge_key)
+        if charge is None:
             if len(self._charges) >= _MOST_CHARGES:
                 self._charges.clear()
-            known = self._charges[alike] = self._charge(device, takes)
-        return known
+            charge = self._charges[charge_key] = self._charge(device, takes)
+        return charge
 
     def _charge(self, device: Device, takes: Counters) -> Counter[str]:
-        made: Counter[str] = Counter()
+        charge: Counter[str] = Counter()
         for vendor in self.vocabulary.vendors:
             for resource_names in vendor.resource_names if vendor.name == device.vendor else ():
-                counted = resource_names.memory or resource_names.core
-                if not counted or not resource_names.devices.mean(device):
+                counted_names = resource_names.memory or resource_names.core
+                if not counted_names or not resource_names.devices.mean(device):
                     continue
-                for name in resource_names.memory:
-                    made[name] = -(-takes.get(MEMORY, 0) // resource_names.memory_unit)
-                for name in resource_names.core:
+                for counter in resource_names.memory:
+                    charge[counter] = -(-takes.get(MEMORY, 0) // resource_names.memory_unit)
+                for counter in resource_names.core:
                     units = takes.get(CORE, 0) * resource_names.core_whole
-                    made[name] = -(-units // max(device.of_card(CORE), 1))
-        return made
+                    charge[counter] = -(-units // max(device.of_card(CORE), 1))
+        return charge
 
-    def move(self, namespace: str, charge: Counter[str], *, times: int) -> None:
-        """Count a charge (`times` 1) or give it back (-1)."""
-        used = self.used.setdefault(namespace, Counter())
-        for name, amount in charge.items():
-            used[name] += times * amount
+    def move(self, namespace: str, charge: Counter[str], *, direction: int) -> None:
+        """Count a charge (`direction` 1) or give it back (-1)."""
+        used_amounts = self.used.setdefault(namespace, Counter())
+        for counter, amount in charge.items():
+            used_amounts[counter] += direction * amount
 
     def over(self, namespace: str, charge: Mapping[str, int]) -> str | None:
         """Return which quota so much more would pass, None if none."""
-        used = self.used.get(namespace, Counter())
-        for quota, most in self.most.get(namespace, {}).items():
-            for name, allowed in most.items():
-                if used[name] + charge.get(name, 0) > allowed and charge.get(name):
-                    held = f"{used[name]} used, " if used[name] else ""
+        used_amounts = self.used.get(namespace, Counter())
+        for quota, allowed_amounts in self.most.get(namespace, {}).items():
+            for counter, allowed in allowed_amounts.items():
+                if used_amounts[counter] + charge.get(counter, 0) > allowed and charge.get(counter):
+                    largest = f"{used_amounts[counter]} used, " if used_amounts[counter] else ""
                     return (
-                        f"over quota {quota} of namespace {namespace} ({name}: {allowed} allowed, "
-                        f"{held}{charge[name]} asked)"
+                        f"over quota {quota} of namespace {namespace} "
+                        f"({counter}: {allowed} allowed, "
+                        f"{largest}{charge[counter]} asked)"
                     )
         return None
 
-    def least(self, pod: PlacedPod, kinds: Iterable[Device]) -> Counter[str]:
+    def least(self, pod: PlacedPod, example_cards: Iterable[Device]) -> Counter[str]:
         """Return the least a pod is charged on a node whose cards are of these kinds."""
-        devices = list(kinds)
+        devices = list(example_cards)
 
-        def of(containers: Iterable[PlacedContainer]) -> list[Counter[str]]:
+        def charges_of(containers: Iterable[PlacedContainer]) -> list[Counter[str]]:
             return [self._least(container, devices) for container in containers]
 
-        main, first, sidecars = of(pod.containers), of(pod.init), of(pod.sidecars)
-        held = sum(main, Counter())
-        for charge in first:
-            held |= charge  # name by name the larger
-        return sum(sidecars, held)
+        main, init, sidecars = (
+            charges_of(pod.containers),
+            charges_of(pod.init),
+            charges_of(pod.sidecars),
+        )
+        largest = sum(main, Counter())
+        for charge in init:
+            largest |= charge  # name by name the larger
+        return sum(sidecars, largest)
 
     def _least(self, container: PlacedContainer, devices: list[Device]) -> Counter[str]:
-        request, made = container.request, Counter[str]()
+        request, least_charge = container.request, Counter[str]()
         if request is None:
-            return made
+            return least_charge
         for ask in request.asks:
-            cuts = ((d, cut_of(d, ask, request, d.capacity)) for d in devices)
-            charges = [self.charge(d, cut.takes) for d, cut in cuts if not isinstance(cut, str)]
-            for name in set().union(*charges):
-                made[name] += min(charge[name] for charge in charges)
-        return made
+            cuts = ((device, cut_of(device, ask, request, device.capacity)) for device in devices)
+            charges = [
+                self.charge(device, cut.takes) for device, cut in cuts if not isinstance(cut, str)
+            ]
+            for counter in set().union(*charges):
+                least_charge[counter] += min(charge[counter] for charge in charges)
+        return least_charge

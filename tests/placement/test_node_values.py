@@ -9,8 +9,8 @@ from hetero.model.units import GiB
 from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.demand import FIRST_LESSON
 from hetero.placement.mix import POINTS, PRIOR
+from hetero.placement.node_values import NodeValues, PodClass, coarse
 from hetero.placement.state import Cluster
-from hetero.placement.usable import PodClass, Usable, coarse
 from hetero.simulate.departures import Protocol, live
 from hetero.simulate.trace import Trace
 from tests.placement.conftest import Asked, cards, node, placed, pod
@@ -81,8 +81,8 @@ def test_a_node_is_worth_the_cards_that_each_class_could_use_by_its_weight(
         PodClass(times, many, {0: 1000 if many > 1 else size}, (need, 0))
         for times, many, size, need in drawn
     ]
-    usable = Usable(classes, cluster)
-    worth = usable.worth(0, [cpu, 256 * GiB])
+    node_values = NodeValues(classes, cluster)
+    node_value = node_values.value(0, [cpu, 256 * GiB])
 
     total = served = 0
     for pod_class in (*(PodClass(p.times, 1, {0: p.size}, (0, 0)) for p in PRIOR), *classes):
@@ -92,7 +92,7 @@ def test_a_node_is_worth_the_cards_that_each_class_could_use_by_its_weight(
         fitting = [left for left in milli if left >= size]
         if cpu >= pod_class.needs[0] and len(fitting) >= pod_class.cards:
             served += weight * sum(fitting)
-    points = sum(worth.card(left) for left in milli) + worth.empty[milli.count(1000)]
+    points = sum(node_value.card(left) for left in milli) + node_value.empty[milli.count(1000)]
     assert abs(served * POINTS // total - points) <= len(milli) + 1
 
 
