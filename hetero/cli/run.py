@@ -45,4 +45,4 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
         for line in () if quiet else (*limits(grant), *gang(grant, row)):
             note(f"hetero: {line}")
 
-    run(request_from(**flags), command=command, label=label, tell=tell, warn=warn)
+    run(request_from(**flags), command=command, label=label, report_grant=tell, warn=warn)

@@ -41,7 +41,7 @@ def command() -> None:
 @_yes
 def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
     """Register the runtime, after showing what that changes."""
-    changes = installation(prefix=prefix, real=runtime, environ=os.environ)
+    changes = installation(prefix=prefix, real_runtime=runtime, environ=os.environ)
     change(changes, yes=yes)
     if any(each.path.name == "daemon.json" for each in changes):
         click.echo("docker reads its settings anew: systemctl reload docker")

@@ -56,66 +56,70 @@ def admit(creation: Creation, *, note: str) -> None:
     refused is said to be, and the process ends.
     """
     config = read_json(creation.bundle / "config.json")
-    asked = _asked(config) if isinstance(config, dict) else {}
-    if not asked:
+    share_variables = _asked(config) if isinstance(config, dict) else {}
+    if not share_variables:
         return
     try:
-        _confine(creation, config, asked, note=note)
+        _confine(creation, config, share_variables, note=note)
     except HeteroError as error:
         _complain(creation.options, f"hetero: container {creation.container[:12]}: {error}")
         sys.exit(1)
 
 
-def carry_over(process: str, state: str, *, note: str) -> None:
+def carry_over(process_file: str, state_directory: str, *, note: str) -> None:
     """Give a process that is started later the environment we gave the first one."""
-    bundle = runtime_state(Path(state)).bundle
+    bundle = runtime_state(Path(state_directory)).bundle
     annotations = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
-    if given := annotations.get(note):
-        described = read_json(Path(process))
-        env = described.get("env") or []
-        names = {variable.partition("=")[0] for variable in env}
-        more = [f"{name}={value}" for name, value in json.loads(given).items() if name not in names]
-        described["env"] = [*env, *more]
-        Path(process).write_text(json.dumps(described))
+    if environment_text := annotations.get(note):
+        process = read_json(Path(process_file))
+        environment = process.get("env") or []
+        variable_names = {variable.partition("=")[0] for variable in environment}
+        added_variables = [
+            f"{name}={value}"
+            for name, value in json.loads(environment_text).items()
+            if name not in variable_names
+        ]
+        process["env"] = [*environment, *added_variables]
+        Path(process_file).write_text(json.dumps(process))
 
 
 def _asked(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of the container's environment that ask for a share."""
     variables = (config.get("process") or {}).get("env") or ()
-    pairs = (variable.partition("=") for variable in variables)
-    return {name: value for name, _, value in pairs if name in (HETERO, EGPU) and value}
+    variable_parts = (variable.partition("=") for variable in variables)
+    return {name: value for name, _, value in variable_parts if name in (HETERO, EGPU) and value}
 
 
 def _confine(
-    creation: Creation, config: dict[str, Any], asked: Mapping[str, str], *, note: str
+    creation: Creation, config: dict[str, Any], share_variables: Mapping[str, str], *, note: str
 ) -> None:
     """Admit the container and become the runtime. Raises `HeteroError`; then nothing is held."""
     enter(os.environ)
     node = Node.here()
     container = describe(creation.container, creation.bundle, state=creation.state)
 
-    def story(says: str) -> None:
-        tell(node, container.name, says)
+    def log_event(message: str) -> None:
+        tell(node, container.name, message)
 
-    story("asked " + " ".join(f"{name}={value}" for name, value in asked.items()))
+    log_event("asked " + " ".join(f"{name}={value}" for name, value in share_variables.items()))
     try:
         if node.ledger.persistent is None:
             raise Refused("containers are root's to confine: run this as root")
-        request = request_in(asked)
+        request = request_in(share_variables)
         if os.path.exists(creation.state):
             raise Refused(f"{creation.state} is there already: a container of this name exists")
-        preload = _preload_of(creation.bundle, config)
+        image_preload = _preload_of(creation.bundle, config)
         assert request is not None  # noqa: S101 - something was asked
-        words = tuple((config.get("process") or {}).get("args") or ())
-        taken = LocalGrants(node).take(request, command=words, container=container)
+        command = tuple((config.get("process") or {}).get("args") or ())
+        admission = LocalGrants(node).take(request, command=command, container=container)
     except HeteroError as error:
-        story(f"refused, nothing was taken: {error}")
+        log_event(f"refused, nothing was taken: {error}")
         raise
-    handle: GrantHandle = taken.handle
+    handle: GrantHandle = admission.handle
     try:
-        limiters = in_place(handle.path, taken.limiters, preload)
-        edits = confine(node, handle.grant, taken.edits, limiters=limiters)
-        story(f"admitted: grant {handle.grant.id}")
+        limiters = in_place(handle.path, admission.limiters, image_preload)
+        edits = confine(node, handle.grant, admission.edits, limiters=limiters)
+        log_event(f"admitted: grant {handle.grant.id}")
         _apply(config, edits, note=note)
         _write(config, creation.bundle / "config.json")
         handle.hand_over()
@@ -123,10 +127,10 @@ def _confine(
         os.execve(creation.command[0], list(creation.command), creation.environ)  # noqa: S606
     except BaseException as error:
         node.ledger.abort(handle)
-        story(f"given back: {error}")
+        log_event(f"given back: {error}")
         if isinstance(error, OSError):
-            where = error.filename or creation.bundle
-            raise HeteroError(f"{where}: {error.strerror}") from None
+            location = error.filename or creation.bundle
+            raise HeteroError(f"{location}: {error.strerror}") from None
         raise
 
 
@@ -137,27 +141,27 @@ def _apply(config: dict[str, Any], edits: Edits, *, note: str) -> None:
     is written from inside, takes the place of what was there.
     """
     process = config.setdefault("process", {})
-    others = [
+    other_env = [
         variable
         for variable in process.get("env") or ()
         if variable.partition("=")[0] not in edits.env
     ]
-    process["env"] = [*others, *(f"{name}={value}" for name, value in edits.env.items())]
+    process["env"] = [*other_env, *(f"{name}={value}" for name, value in edits.env.items())]
     config.setdefault("annotations", {})[note] = json.dumps(dict(edits.env))
     config["mounts"] = _mounts(config.get("mounts") or (), edits)
     _add_device_nodes(config.setdefault("linux", {}), edits.device_nodes)
 
 
-def _mounts(present: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, Any]]:
-    taken = {mount.target for mount in edits.mounts if mount.writable} | {TARGET}
-    mounts = [
+def _mounts(present_mounts: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, Any]]:
+    taken_targets = {mount.target for mount in edits.mounts if mount.writable} | {TARGET}
+    kept_mounts = [
         mount
-        for mount in present
-        if mount.get("destination") not in taken
+        for mount in present_mounts
+        if mount.get("destination") not in taken_targets
         and not str(mount.get("destination")).startswith(f"{PLACE}/")
     ]
-    targets = {mount.get("destination") for mount in mounts}
-    return mounts + [
+    targets = {mount.get("destination") for mount in kept_mounts}
+    return kept_mounts + [
         {
             "destination": mount.target,
             "type": "bind",
@@ -172,20 +176,27 @@ def _mounts(present: Sequence[dict[str, Any]], edits: Edits) -> list[dict[str, A
 def _add_device_nodes(linux: dict[str, Any], paths: Sequence[str]) -> None:
     devices = linux.setdefault("devices", [])
     rules = linux.setdefault("resources", {}).setdefault("devices", [])
-    present = {device.get("path") for device in devices}
+    present_paths = {device.get("path") for device in devices}
     for path in paths:
         status = os.stat(path)
-        kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
-        number = {"major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
-        if path not in present:
+        device_type = "b" if stat.S_ISBLK(status.st_mode) else "c"
+        device_number = {"major": os.major(status.st_rdev), "minor": os.minor(status.st_rdev)}
+        if path not in present_paths:
             devices.append(
-                {"path": path, "type": kind, **number, "fileMode": 0o666, "uid": 0, "gid": 0}
+                {
+                    "path": path,
+                    "type": device_type,
+                    **device_number,
+                    "fileMode": 0o666,
+                    "uid": 0,
+                    "gid": 0,
+                }
             )
-        rules.append({"allow": True, "type": kind, **number, "access": "rwm"})
+        rules.append({"allow": True, "type": device_type, **device_number, "access": "rwm"})
 
 
-def _write(config: Mapping[str, Any], file: Path) -> None:
-    replace(file, json.dumps(config).encode(), mode=stat.S_IMODE(file.stat().st_mode))
+def _write(config: Mapping[str, Any], config_path: Path) -> None:
+    replace(config_path, json.dumps(config).encode(), mode=stat.S_IMODE(config_path.stat().st_mode))
 
 
 def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
@@ -196,8 +207,8 @@ def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
             # One of ours is what an earlier start of the same bundle left.
             if mount.get("destination") == TARGET and not source.endswith(PRELOAD):
                 return libraries(Path(source).read_text(errors="replace"))
-        root = (config.get("root") or {}).get("path") or "rootfs"
-        return preload_of(str(bundle / root))
+        root_path = (config.get("root") or {}).get("path") or "rootfs"
+        return preload_of(str(bundle / root_path))
     except OSError as error:
         raise Refused(str(error.strerror)) from None
 
@@ -206,11 +217,11 @@ def _complain(options: Mapping[str, str], sentence: str) -> None:
     """Say it where the engine looks: its log, in its format, and the standard error."""
     sentence = " ".join(sentence.split())
     print(sentence, file=sys.stderr)
-    log = options.get("--log")
-    if log:
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        line = f'time="{now}" level=error msg={json.dumps(sentence)}'
+    log_path = options.get("--log")
+    if log_path:
+        now_text = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        line = f'time="{now_text}" level=error msg={json.dumps(sentence)}'
         if options.get("--log-format") == "json":
-            line = json.dumps({"level": "error", "msg": sentence, "time": now})
-        with suppress(OSError), open(log, "a", encoding="utf-8") as file:
+            line = json.dumps({"level": "error", "msg": sentence, "time": now_text})
+        with suppress(OSError), open(log_path, "a", encoding="utf-8") as file:
             file.write(line + "\n")

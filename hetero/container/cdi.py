@@ -49,14 +49,14 @@ class Specs:
 
     def replace(self, share: str, edits: Edits) -> None:
         """Write the spec of what has no ledger, or whose name is known to be free."""
-        text, path = self._text(share, edits), self.path(share)
+        spec_text, spec_path = self._text(share, edits), self.path(share)
         try:
-            if path.exists() and path.read_text() == text:
+            if spec_path.exists() and spec_path.read_text() == spec_text:
                 return
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-            replace(path, text.encode(), mode=0o644)
+            spec_path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+            replace(spec_path, spec_text.encode(), mode=0o644)
         except OSError as error:
-            raise HeteroError(f"{path}: {error.strerror}") from None
+            raise HeteroError(f"{spec_path}: {error.strerror}") from None
 
     def expect_free(self, share: str, *, owner: Path) -> None:
         """Raise `Refused` when the spec of that name is not of the ledger `owner`."""
@@ -78,12 +78,15 @@ class Specs:
 
     def present(self, name: str) -> bool:
         """Return whether a device such as `vendor.com/class=name` is in some spec, JSON or YAML."""
-        kind, _, device = name.partition("=")
-        words = [re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])") for word in (kind, device)]
-        return any(all(word.search(text) for word in words) for text in self._texts())
+        device_kind, _, device_name = name.partition("=")
+        word_patterns = [
+            re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
+            for word in (device_kind, device_name)
+        ]
+        return any(all(word.search(text) for word in word_patterns) for text in self._texts())
 
     def _text(self, share: str, edits: Edits) -> str:
-        container: dict[str, object] = {
+        container_edits: dict[str, object] = {
             "mounts": [
                 {
                     "hostPath": mount.source,
@@ -95,15 +98,15 @@ class Specs:
         }
         # The specification has no empty lists.
         if edits.env:
-            container["env"] = [f"{name}={value}" for name, value in edits.env.items()]
+            container_edits["env"] = [f"{name}={value}" for name, value in edits.env.items()]
         if edits.device_nodes:
-            container["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
+            container_edits["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
         if self.hooked and any(mount.target == TARGET for mount in edits.mounts):
-            container["hooks"] = [hook()]
+            container_edits["hooks"] = [hook()]
         document = {
             "cdiVersion": _VERSION,
             "kind": self.kind,
-            "devices": [{"name": share, "containerEdits": container}],
+            "devices": [{"name": share, "containerEdits": container_edits}],
         }
         return json.dumps(document, indent=2) + "\n"
 

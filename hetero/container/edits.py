@@ -40,12 +40,12 @@ def confine(
     directory = node.ledger.directory(grant.id)
     env = dict(edits.env)
     mounts = list(edits.mounts)
-    nodes: tuple[str, ...] = ()
+    device_nodes: tuple[str, ...] = ()
     if not edits.cdi or not all(map(specs.present, edits.cdi)):
         mounts += driver_files(
             edits.files, libraries=node.simulation.drivers if node.simulation else None
         )
-        nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
+        device_nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
     if node.simulation:
         env["HETERO_RACK"] = str(node.simulation.rack)
         mounts += node.simulation.cards()
@@ -54,51 +54,55 @@ def confine(
     if limiters:
         mounts.append(Mount(str(directory / USAGE), f"{PLACE}/usage", writable=True))
         for position, limit in enumerate(grant.limits):
-            page = directory / page_name(position)
-            board = board_of(node.ledger.boards, limit.name)
-            mounts.append(Mount(str(page), f"{PLACE}/page.{position}", writable=True))
-            mounts.append(Mount(str(board), f"{PLACE}/board.{position}"))
-    return Edits(env=env, mounts=tuple(dict.fromkeys([*mounts, *limiters])), device_nodes=nodes)
+            page_path = directory / page_name(position)
+            board_dir = board_of(node.ledger.boards, limit.name)
+            mounts.append(Mount(str(page_path), f"{PLACE}/page.{position}", writable=True))
+            mounts.append(Mount(str(board_dir), f"{PLACE}/board.{position}"))
+    return Edits(
+        env=env, mounts=tuple(dict.fromkeys([*mounts, *limiters])), device_nodes=device_nodes
+    )
 
 
-def in_place(directory: Path, limiters: Sequence[Path], own: Iterable[str] = ()) -> list[Mount]:
+def in_place(
+    directory: Path, limiters: Sequence[Path], preloads: Iterable[str] = ()
+) -> list[Mount]:
     """Return the mounts of limiters as they are installed here, for the grant in `directory`.
 
-    What loads them names what the image preloads by itself, `own`, after them.
+    What loads them names what the image preloads by itself, `preloads`, after them.
     """
     if not limiters:
         return []
     mounts = [Mount(str(path), f"{PLACE}/{path.name}") for path in limiters]
-    text = preloading((mount.target for mount in mounts), own)
-    path = directory / PRELOAD
+    preload_text = preloading((mount.target for mount in mounts), preloads)
+    preload_path = directory / PRELOAD
     # A container that has the file mounted must never see it empty.
-    if not path.exists() or path.read_text() != text:
-        replace(path, text.encode(), mode=0o644)
-    return [*mounts, Mount(str(path), TARGET)]
+    if not preload_path.exists() or preload_path.read_text() != preload_text:
+        replace(preload_path, preload_text.encode(), mode=0o644)
+    return [*mounts, Mount(str(preload_path), TARGET)]
 
 
 def driver_files(
-    names: Iterable[str], *, root: Path = Path("/"), libraries: Path | None = None
+    file_names: Iterable[str], *, root: Path = Path("/"), libraries: Path | None = None
 ) -> Iterator[Mount]:
     """Yield the mounts of a driver's files, as far as the machine that is seen at `root` has them.
 
     A library is the one in `libraries`, or else the one the machine's dynamic linker finds.
     """
-    known: dict[str, str] | None = None
-    for name in names:
-        path, _, place = name.partition(":")
+    path_by_name: dict[str, str] | None = None
+    for file_name in file_names:
+        path, _, target = file_name.partition(":")
         if path.startswith("/"):
             if _is_there(root, path):
-                yield Mount(path, place or path)
+                yield Mount(path, target or path)
             continue
         if libraries:
-            file = str(libraries / name)
+            source = str(libraries / file_name)
         else:
-            known = _linked(root) if known is None else known
-            file = known.get(name, "")
-        if _is_there(root, file):
-            for searched in _SEARCHED:
-                yield Mount(file, f"{searched}/{name}")
+            path_by_name = _linked(root) if path_by_name is None else path_by_name
+            source = path_by_name.get(file_name, "")
+        if _is_there(root, source):
+            for search_directory in _SEARCHED:
+                yield Mount(source, f"{search_directory}/{file_name}")
 
 
 def _is_there(root: Path, path: str) -> bool:
@@ -110,17 +114,19 @@ def _linked(root: Path) -> dict[str, str]:
     import subprocess  # a container's start waits for every import; most need no library of ours
 
     is_host_root = root == Path("/")
-    cache = subprocess.run(
+    linker_cache = subprocess.run(
         ["ldconfig", "-p", *(() if is_host_root else ("-C", str(root / "etc/ld.so.cache")))],
         env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},
         capture_output=True,
         text=True,
         check=False,
     ).stdout
-    lines = re.findall(r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", cache, re.M)
+    names_and_paths = re.findall(
+        r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", linker_cache, re.M
+    )
     # Another root's links are for the machine itself to follow.
-    seen: Callable[[str], str] = os.path.realpath if is_host_root else partial(_in_usr, root)
-    return {name: seen(path) for name, path in reversed(lines)}
+    resolve: Callable[[str], str] = os.path.realpath if is_host_root else partial(_in_usr, root)
+    return {name: resolve(path) for name, path in reversed(names_and_paths)}
 
 
 def _in_usr(root: Path, path: str) -> str:

@@ -110,57 +110,67 @@ class Change:
     def diff(self) -> str:
         """Return what changes, as `diff -u` does."""
         lines = [(text or "").splitlines(keepends=True) for text in (self.before, self.after)]
-        names = [
+        file_names = [
             "/dev/null" if text is None else str(self.path) for text in (self.before, self.after)
         ]
-        return "".join(difflib.unified_diff(lines[0], lines[1], names[0], names[1]))
+        return "".join(difflib.unified_diff(lines[0], lines[1], file_names[0], file_names[1]))
 
 
-def installation(*, prefix: Path, real: str | None, environ: Mapping[str, str]) -> list[Change]:
+def installation(
+    *, prefix: Path, real_runtime: str | None, environ: Mapping[str, str]
+) -> list[Change]:
     """Return the changes that register the runtime on the machine whose root is `prefix`.
 
-    `real` is the runtime behind it; runc or crun, whichever is there, when it is not given.
+    `real_runtime` is the runtime behind it; runc or crun, whichever is there, when it is not given.
     """
-    runtime = next(filter(None, map(shutil.which, [real] if real else ["runc", "crun"])), None)
-    if runtime is None:
-        raise NotFound(f"no OCI runtime {real or 'runc or crun'} is on the PATH: install one")
-    wrapper = f"/{_WRAPPER}"
-    entry = json.dumps(wrapper)
+    runtime_path = next(
+        filter(None, map(shutil.which, [real_runtime] if real_runtime else ["runc", "crun"])), None
+    )
+    if runtime_path is None:
+        raise NotFound(
+            f"no OCI runtime {real_runtime or 'runc or crun'} is on the PATH: install one"
+        )
+    wrapper_path = f"/{_WRAPPER}"
+    wrapper_json = json.dumps(wrapper_path)
     changes = [
-        _change(prefix / _WRAPPER, _script(runtime, environ), executable=True),
-        _change(prefix / _PODMAN, f"[engine.runtimes]\n{NAME} = [{entry}]\n"),
+        _change(prefix / _WRAPPER, _script(runtime_path, environ), executable=True),
+        _change(prefix / _PODMAN, f"[engine.runtimes]\n{NAME} = [{wrapper_json}]\n"),
     ]
-    docker = prefix / _DOCKER
-    if docker.parent.is_dir():
-        settings = _settings(docker)
-        runtimes = {**settings.get("runtimes", {}), NAME: {"path": wrapper}}
-        changes.append(_change(docker, _document({**settings, "runtimes": runtimes})))
+    docker_config = prefix / _DOCKER
+    if docker_config.parent.is_dir():
+        settings = _settings(docker_config)
+        runtimes = {**settings.get("runtimes", {}), NAME: {"path": wrapper_path}}
+        changes.append(_change(docker_config, _document({**settings, "runtimes": runtimes})))
     return [change for change in changes if change.before != change.after]
 
 
 def removal(*, prefix: Path) -> list[Change]:
     """Return the changes that put back what `installation` changed."""
     changes = [_change(prefix / name, None) for name in (_WRAPPER, _PODMAN)]
-    docker = prefix / _DOCKER
-    if docker.exists():
-        settings = _settings(docker)
-        runtimes = {k: v for k, v in settings.get("runtimes", {}).items() if k != NAME}
-        rest = {k: v for k, v in settings.items() if k != "runtimes"}
-        remaining = {**rest, "runtimes": runtimes} if runtimes else rest
-        if remaining != settings:
-            before = docker.read_text()
-            original = _original(docker)
-            if original.exists() and json.loads(original.read_text() or "{}") == remaining:
-                after: str | None = original.read_text() or None  # as it was, to the byte
+    docker_config = prefix / _DOCKER
+    if docker_config.exists():
+        settings = _settings(docker_config)
+        runtimes = {
+            name: runtime for name, runtime in settings.get("runtimes", {}).items() if name != NAME
+        }
+        other_settings = {key: value for key, value in settings.items() if key != "runtimes"}
+        remaining_settings = (
+            {**other_settings, "runtimes": runtimes} if runtimes else other_settings
+        )
+        if remaining_settings != settings:
+            text_before = docker_config.read_text()
+            original = _original(docker_config)
+            if original.exists() and json.loads(original.read_text() or "{}") == remaining_settings:
+                text_after: str | None = original.read_text() or None  # as it was, to the byte
             else:
-                after = _document(remaining)
-            changes.append(Change(docker, before, after))
+                text_after = _document(remaining_settings)
+            changes.append(Change(docker_config, text_before, text_after))
     return [change for change in changes if change.before != change.after]
 
 
 def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Change]:
     """Return the changes that have systemd run heterod on the machine whose root is `prefix`."""
-    settings = "".join(
+    setting_lines = "".join(
         f"Environment={_quoted(f'{name}={_absolute(environ[name])}')}\n"
         for name in _PASSED
         if environ.get(name)
@@ -169,7 +179,7 @@ def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Ch
     if environ.get("HETERO_STATE"):
         raise BadInput("HETERO_STATE is set: heterod as a service keeps its ledger in /run/hetero")
     changes = [
-        _change(prefix / _UNITS / name, text.format(command=command, environment=settings))
+        _change(prefix / _UNITS / name, text.format(command=command, environment=setting_lines))
         for name, text in _HETEROD_UNITS.items()
     ]
     return [change for change in changes if change.before != change.after]
@@ -211,9 +221,9 @@ def apply(changes: list[Change]) -> None:
 
 def expect_unused(node: Node) -> None:
     """Raise `Refused` with the containers' names while any holds a grant of the runtime's."""
-    names = [entry.container.name for entry in node.snapshot().grants if entry.container]
-    if names:
-        raise Refused(f"in use by {', '.join(names)}: remove the containers first")
+    container_names = [grant.container.name for grant in node.snapshot().grants if grant.container]
+    if container_names:
+        raise Refused(f"in use by {', '.join(container_names)}: remove the containers first")
 
 
 def _remember(change: Change) -> None:
@@ -230,18 +240,18 @@ def _original(docker: Path) -> Path:
     return docker.with_name("daemon.json.before-hetero")
 
 
-def _change(path: Path, after: str | None, *, executable: bool = False) -> Change:
-    return Change(path, path.read_text() if path.exists() else None, after, executable)
+def _change(path: Path, text_after: str | None, *, executable: bool = False) -> Change:
+    return Change(path, path.read_text() if path.exists() else None, text_after, executable)
 
 
-def _script(real: str, environ: Mapping[str, str]) -> str:
-    settings = "".join(
+def _script(real_runtime: str, environ: Mapping[str, str]) -> str:
+    setting_lines = "".join(
         f"export {name}={shlex.quote(_absolute(environ[name]))}\n"
         for name in _PASSED
         if environ.get(name)
     )
-    command = shlex.join([sys.executable, "-IS", runtime.__file__, os.path.abspath(real)])
-    return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{settings}exec {command} "$@"\n'
+    command = shlex.join([sys.executable, "-IS", runtime.__file__, os.path.abspath(real_runtime)])
+    return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{setting_lines}exec {command} "$@"\n'
 
 
 def _absolute(value: str) -> str:

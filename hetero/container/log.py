@@ -29,14 +29,14 @@ class Event:
     says: str
 
 
-def tell(node: Node, subject: str, says: str) -> None:
+def tell(node: Node, subject: str, message: str) -> None:
     """Add an event; one that cannot be written stops nothing."""
     persistent = node.ledger.persistent
     if persistent is None:
         return
-    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    now_iso = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     # As the codec writes it, in a line; a container that starts waits for no codec here.
-    event = asdict(Event(at=now, subject=subject, says=says))
+    event = asdict(Event(at=now_iso, subject=subject, says=message))
     line = json.dumps({"version": codec.VERSION, **event}) + "\n"
     with suppress(OSError):
         persistent.parent.mkdir(parents=True, exist_ok=True)
@@ -61,8 +61,8 @@ def events(node: Node, *, subject: str | None = None) -> tuple[Event, ...]:
 
 
 def _events(node: Node) -> Iterator[Event]:
-    for name in ("log.1", "log"):
-        path = node.ledger.persistent / name if node.ledger.persistent else None
+    for file_name in ("log.1", "log"):
+        path = node.ledger.persistent / file_name if node.ledger.persistent else None
         if path is None or not path.exists():
             continue
         for line in path.read_text(errors="replace").splitlines():

@@ -46,10 +46,12 @@ class Libraries:
             self.path.mkdir(parents=True, exist_ok=True)
             mounts = []
             for source in sources:
-                at = source.stat()
-                digest = _digest(source, at.st_ino, at.st_size, at.st_mtime_ns)
-                copy = self._put(f"{digest}-{source.name}", source.read_bytes, mode=0o755)
-                mounts.append(Mount(str(copy), f"{PLACE}/{source.name}"))
+                source_status = source.stat()
+                digest = _digest(
+                    source, source_status.st_ino, source_status.st_size, source_status.st_mtime_ns
+                )
+                copy_path = self._put(f"{digest}-{source.name}", source.read_bytes, mode=0o755)
+                mounts.append(Mount(str(copy_path), f"{PLACE}/{source.name}"))
             preload = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
                 name = f"{_named(preload)}-preload"
@@ -61,10 +63,10 @@ class Libraries:
     def _put(self, name: str, contents: Callable[[], bytes], *, mode: int) -> Path:
         path = self.path / name
         if not path.exists():
-            draft = path.with_name(f".{path.name}.{os.getpid()}")
-            draft.write_bytes(contents())
-            draft.chmod(mode)
-            draft.replace(path)
+            draft_path = path.with_name(f".{path.name}.{os.getpid()}")
+            draft_path.write_bytes(contents())
+            draft_path.chmod(mode)
+            draft_path.replace(path)
         return path
 
 
@@ -80,8 +82,8 @@ def _named(contents: bytes) -> str:
 
 def each(grants: Iterable[Grant]) -> Iterator[tuple[str, Counters]]:
     """Yield what grants take of devices that are all used at the same time."""
-    for entry in grants:
-        for piece in entry.allocation.pieces:
+    for grant in grants:
+        for piece in grant.allocation.pieces:
             yield piece.device, piece.takes
 
 
@@ -90,55 +92,58 @@ def pin(
     allocation: Allocation,
     *,
     discovery: Discovery,
-    identity: str,
+    grant_id: str,
     label: str,
     owner: Mapping[str, str],
     libraries: Libraries,
-    taken: Totals = each,
+    totals_of: Totals = each,
     injection: Callable[[Edits], Edits] | None = None,
 ) -> Grant:
     """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
-    One that stands already is answered as it is. `taken` says what grants, with this one, take of
-    devices together, `injection` how the driver comes in (`without_driver` unless set).
+    One that stands already is answered as it is. `totals_of` says what grants, with this one, take
+    of devices together, `injection` how the driver comes in (`without_driver` unless set).
     Raises `Refused` when what is free does not cover it.
     """
-    with node.ledger.admission() as own:
-        snapshot = node.with_system(own)
-        for entry in snapshot.grants:
-            if entry.id == identity:
-                node.ledger.pin_again(identity)
-                return entry
+    with node.ledger.admission() as own_snapshot:
+        snapshot = node.with_system(own_snapshot)
+        for standing_grant in snapshot.grants:
+            if standing_grant.id == grant_id:
+                node.ledger.pin_again(grant_id)
+                return standing_grant
         node.expect_certain(snapshot)
         grant = new_grant(node, allocation, discovery, label=label)
         expect_mode(grant, devices_of(discovery), snapshot)
-        _expect_room(evolve(grant, owner=owner), discovery, snapshot.grants, taken)
+        _expect_room(evolve(grant, owner=owner), discovery, snapshot.grants, totals_of)
         # Pinned only when it is confined: until then it ends with this process.
         handle = node.ledger.add(grant)
     draft = GrantDraft(node, discovery, handle)
-    with draft.confined(container=True, sweep=False) as edits, node.ledger.admission() as own:
-        grant = draft.committed(edits.parts, id=identity, owner=owner)
+    with (
+        draft.confined(container=True, sweep=False) as edits,
+        node.ledger.admission() as own_snapshot,
+    ):
+        grant = draft.committed(edits.parts, id=grant_id, owner=owner)
         limiters = libraries.put(node.limiters(grant.allocation, discovery.vendors))
         edits = _real(node, edits, injection or without_driver)
-        confined = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
-        grant = evolve(grant, edits=evolve(confined, cdi=edits.cdi))
-        node.ledger.pin(grant, instead_of=handle, standing=own.grants)
+        confined_edits = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
+        grant = evolve(grant, edits=evolve(confined_edits, cdi=edits.cdi))
+        node.ledger.pin(grant, instead_of=handle, standing=own_snapshot.grants)
     node.ledger.abort(handle)  # it stands under its own id now
     return grant
 
 
 def _expect_room(
-    new: Grant, discovery: Discovery, standing: Iterable[Grant], taken: Totals
+    new_grant: Grant, discovery: Discovery, standing_grants: Iterable[Grant], totals_of: Totals
 ) -> None:
     """Raise `Refused` unless every grant fits with the new one into what its device has."""
-    left = {device.uuid: Counter(device.capacity) for device in discovery.devices}
-    for device, takes in taken((*standing, new)):
-        if device in left:  # else the card is gone
-            left[device].subtract(takes)
-    for piece in new.allocation.pieces:
-        if piece.device not in left:
+    left_by_device = {device.uuid: Counter(device.capacity) for device in discovery.devices}
+    for uuid, takes in totals_of((*standing_grants, new_grant)):
+        if uuid in left_by_device:  # else the card is gone
+            left_by_device[uuid].subtract(takes)
+    for piece in new_grant.allocation.pieces:
+        if piece.device not in left_by_device:
             raise NotFound(f"device {piece.device} is not on this node (any more)")
-        short = [name for name in piece.takes if left[piece.device][name] < 0]
+        short = [counter for counter in piece.takes if left_by_device[piece.device][counter] < 0]
         if short:
             raise Refused(
                 f"device {piece.device} has not enough {' and '.join(short)} left for this grant"
@@ -157,11 +162,13 @@ def shown(
     `injection` says how the driver comes in.
     """
     edits = enforce(node, allocation, devices_of(discovery), container=True)
-    made = _real(node, edits, injection)
+    shown_edits = _real(node, edits, injection)
     if node.simulation:
-        env = {**made.env, "HETERO_RACK": str(node.simulation.rack)}
-        made = evolve(made, env=env, mounts=(*made.mounts, *node.simulation.cards()))
-    return made
+        env = {**shown_edits.env, "HETERO_RACK": str(node.simulation.rack)}
+        shown_edits = evolve(
+            shown_edits, env=env, mounts=(*shown_edits.mounts, *node.simulation.cards())
+        )
+    return shown_edits
 
 
 def without_driver(edits: Edits) -> Edits:
@@ -174,10 +181,10 @@ def _real(node: Node, edits: Edits, injection: Callable[[Edits], Edits]) -> Edit
     if node.simulation is None:
         return injection(edits)
     mounts = tuple(mount for mount in edits.mounts if Path(mount.source).exists())
-    given = injection(evolve(edits, mounts=mounts, device_nodes=(), files=()))
+    injected_edits = injection(evolve(edits, mounts=mounts, device_nodes=(), files=()))
     drivers = str(node.simulation.drivers)
     return evolve(
-        given,
-        env={**given.env, **node.simulation.environment({})},
-        mounts=(*given.mounts, Mount(drivers, drivers)),
+        injected_edits,
+        env={**injected_edits.env, **node.simulation.environment({})},
+        mounts=(*injected_edits.mounts, Mount(drivers, drivers)),
     )

@@ -30,17 +30,17 @@ _READ_ONLY, _NO_SETUID, _NO_DEVICES, _REMOUNT, _BIND = 0x1, 0x2, 0x4, 0x20, 0x10
 _DETACH = 0x2
 
 
-def preload_of(root: str) -> list[str]:
-    """Return the libraries that the image whose files are at `root` preloads by itself.
+def preload_of(root_path: str) -> list[str]:
+    """Return the libraries that the image whose files are at `root_path` preloads by itself.
 
     Raises `OSError` where that cannot be told.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptors: list[int] = []
     try:
-        descriptors.append(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
-        for name, more in (("etc", os.O_DIRECTORY), ("ld.so.preload", 0)):
-            descriptors.append(os.open(name, flags | more, dir_fd=descriptors[-1]))
+        descriptors.append(os.open(root_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        for path_part, added_flags in (("etc", os.O_DIRECTORY), ("ld.so.preload", 0)):
+            descriptors.append(os.open(path_part, flags | added_flags, dir_fd=descriptors[-1]))
         if not stat.S_ISREG(os.fstat(descriptors[-1]).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
         return libraries(os.read(descriptors[-1], _LARGEST).decode(errors="replace"))
@@ -48,8 +48,8 @@ def preload_of(root: str) -> list[str]:
         return []
     except OSError as error:
         # A link cannot be followed safely, and to drop what the image preloads would change it.
-        why = _LINK if error.errno == errno.ELOOP else error.strerror
-        raise OSError(error.errno, f"the image's {TARGET}: {why}") from None
+        reason = _LINK if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, f"the image's {TARGET}: {reason}") from None
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -57,13 +57,13 @@ def preload_of(root: str) -> list[str]:
 
 def libraries(text: str) -> list[str]:
     """Return the libraries a preload file names, but for ours: spaces and colons part them."""
-    words = (line.partition("#")[0].replace(":", " ").split() for line in text.splitlines())
-    return [word for line in words for word in line if not word.startswith(f"{PLACE}/")]
+    lines = (line.partition("#")[0].replace(":", " ").split() for line in text.splitlines())
+    return [word for words in lines for word in words if not word.startswith(f"{PLACE}/")]
 
 
-def preloading(limiters: Iterable[str], own: Iterable[str]) -> str:
+def preloading(limiters: Iterable[str], preloads: Iterable[str]) -> str:
     """Return the text of a preload file that names our libraries, then the image's own."""
-    return "".join(f"{library}\n" for library in dict.fromkeys([*limiters, *own]))
+    return "".join(f"{library}\n" for library in dict.fromkeys([*limiters, *preloads]))
 
 
 def hook() -> dict[str, object]:
@@ -82,8 +82,8 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
 
     Raises `OSError`; the container must not be started then.
     """
-    root = os.path.join(bundle, (config.get("root") or {}).get("path") or "rootfs")
-    target = os.path.realpath(root) + TARGET
+    root_path = os.path.join(bundle, (config.get("root") or {}).get("path") or "rootfs")
+    target = os.path.realpath(root_path) + TARGET
     if os.path.realpath(target) != target:  # our file is mounted where the link leads
         raise OSError(errno.ELOOP, f"the image's {TARGET}: {_LINK}")
     with open(target, encoding="utf-8") as file:
@@ -94,28 +94,32 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
         if mount.get("destination") == TARGET
     )
     _libc("umount2", target, _DETACH)
-    own = preload_of(root)
-    if own:
+    preloads = preload_of(root_path)
+    if preloads:
         source = os.path.join(bundle, "hetero-ld.so.preload")
         with open(source, "w", encoding="utf-8") as file:
-            file.write(preloading(contents.split(), own))
+            file.write(preloading(contents.split(), preloads))
         os.chmod(source, 0o644)  # whatever the umask
     _libc("mount", source, target, None, _BIND, None)
-    sealed = _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES
-    _libc("mount", None, target, None, sealed, None)
+    mount_flags = _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES
+    _libc("mount", None, target, None, mount_flags, None)
 
 
 def _libc(name: str, *arguments: str | int | None) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    passed = [
-        os.fsencode(each) if isinstance(each, str) else ctypes.c_ulong(each) if each else None
-        for each in arguments
+    c_arguments = [
+        os.fsencode(argument)
+        if isinstance(argument, str)
+        else ctypes.c_ulong(argument)
+        if argument
+        else None
+        for argument in arguments
     ]
-    if getattr(libc, name)(*passed):
-        code = ctypes.get_errno()
-        raise OSError(code, f"{name} {arguments}: {os.strerror(code)}")
+    if getattr(libc, name)(*c_arguments):
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, f"{name} {arguments}: {os.strerror(error_number)}")
 
 
 def main() -> None:

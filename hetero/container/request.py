@@ -20,24 +20,26 @@ HETERO, EGPU = "HETERO", "EGPU"
 
 def request_in(environ: Mapping[str, str]) -> Request | None:
     """Return the request a container's environment makes, None when it makes none."""
-    if text := environ.get(HETERO, "").strip():
-        return _of_hetero(text)
-    if text := environ.get(EGPU, "").strip():
-        return _of_egpu(text)
+    if request_text := environ.get(HETERO, "").strip():
+        return _of_hetero(request_text)
+    if request_text := environ.get(EGPU, "").strip():
+        return _of_egpu(request_text)
     return None
 
 
 def _of_hetero(text: str) -> Request:
     if "=" in text.partition(":")[0]:
-        known = {**SHARES, "count": "count"}
-        texts = pairs(
-            text, source=f"{HETERO}={text!r}", names=known, example="write count=1,mem=3Gi"
+        names = {**SHARES, "count": "count"}
+        value_texts = pairs(
+            text, source=f"{HETERO}={text!r}", names=names, example="write count=1,mem=3Gi"
         )
-        count = parse_count(texts.get("count", "1"), of=f"{HETERO}={text!r}: count")
-        each = ask_from(memory=texts.get("memory"), core=texts.get("core"))
-        return Request(asks=(each,) * count)
-    parts = [part for part in text.split(";") if part.strip()]
-    return Request(asks=tuple(ask_of_device(part, Ask(), source=HETERO) for part in parts))
+        device_count = parse_count(value_texts.get("count", "1"), of=f"{HETERO}={text!r}: count")
+        device_ask = ask_from(memory=value_texts.get("memory"), core=value_texts.get("core"))
+        return Request(asks=(device_ask,) * device_count)
+    device_texts = [device_text for device_text in text.split(";") if device_text.strip()]
+    return Request(
+        asks=tuple(ask_of_device(device_text, Ask(), source=HETERO) for device_text in device_texts)
+    )
 
 
 def _of_egpu(text: str) -> Request:
@@ -47,25 +49,29 @@ def _of_egpu(text: str) -> Request:
     """
     source = f"{EGPU}={text!r}"
     example = "write POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
-    head, *parts = text.split(":")
-    words = {name: name for name in ("POLICY", "ONLINE", "TYPE")}
-    policy = pairs(head, source=source, names=words, example=example).get("POLICY", "0")
+    common, *device_texts = text.split(":")
+    names = {name: name for name in ("POLICY", "ONLINE", "TYPE")}
+    policy = pairs(common, source=source, names=names, example=example).get("POLICY", "0")
     policies = {"0": Policy.FIXED, "1": Policy.ELASTIC}
-    if policy not in policies or not parts:
+    if policy not in policies or not device_texts:
         raise BadInput(f"{source}: {example}")
     asks = []
-    for part in parts:
-        words = {name: name for name in ("PGPU", "MEM", "WEIGHT")}
-        texts = pairs(part, source=source, names=words, example=example)
-        memory = texts.get("MEM", "")
-        if not texts.get("PGPU", "").isdecimal() or not memory.isdecimal() or int(memory) < 1:
-            raise BadInput(f"{source}: {part!r} lacks PGPU or MEM (in MiB): {example}")
-        core = texts.get("WEIGHT")
+    for device_text in device_texts:
+        names = {name: name for name in ("PGPU", "MEM", "WEIGHT")}
+        value_texts = pairs(device_text, source=source, names=names, example=example)
+        memory_text = value_texts.get("MEM", "")
+        if (
+            not value_texts.get("PGPU", "").isdecimal()
+            or not memory_text.isdecimal()
+            or int(memory_text) < 1
+        ):
+            raise BadInput(f"{source}: {device_text!r} lacks PGPU or MEM (in MiB): {example}")
+        core_text = value_texts.get("WEIGHT")
         asks.append(
             Ask(
-                memory=int(memory) * MiB,
-                core=None if core is None else parse_percent(core, of="WEIGHT"),
-                device=texts["PGPU"],
+                memory=int(memory_text) * MiB,
+                core=None if core_text is None else parse_percent(core_text, of="WEIGHT"),
+                device=value_texts["PGPU"],
             )
         )
     return Request(asks=tuple(asks), policy=policies[policy])

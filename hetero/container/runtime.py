@@ -49,22 +49,22 @@ class Call:
 
     def word_after(self, names: Sequence[str]) -> str | None:
         """Return the value of an option of the subcommand."""
-        for word, following in zip(self.words, [*self.words[1:], ""]):  # noqa: B905 - as long
+        for word, next_word in zip(self.words, [*self.words[1:], ""]):  # noqa: B905 - as long
             name, equals, value = word.partition("=")
             if name in names:
-                return value if equals else following
+                return value if equals else next_word
         return None
 
-    def state(self, runtime: str) -> str:
+    def state(self, runtime_path: str) -> str:
         """Return where the runtime keeps the container's state."""
-        root = self.options.get("--root") or f"/run/{os.path.basename(runtime)}"
+        root = self.options.get("--root") or f"/run/{os.path.basename(runtime_path)}"
         return os.path.join(root, self.container)
 
 
-def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
-    """Do what the engine asks by way of `runtime`; a container that is refused is not created."""
+def main(runtime_path: str, arguments: Sequence[str]) -> NoReturn:
+    """Do what the engine asks with the runtime at `runtime_path`; a refused one is not created."""
     environ = dict(os.environ)
-    command = [runtime, *arguments]
+    command = [runtime_path, *arguments]
     call = _call(arguments)
     if call and call.command in _MAKING and _may_ask(f"{call.bundle}/config.json"):
         _import_site()
@@ -75,37 +75,39 @@ def main(runtime: str, arguments: Sequence[str]) -> NoReturn:
         creation = Creation(
             container=call.container,
             bundle=Path(call.bundle),
-            state=call.state(runtime),
+            state=call.state(runtime_path),
             options=call.options,
             command=command,
             environ=environ,
         )
         admit(creation, note=NOTE)
     elif call and call.command == "exec" and call.process:
-        state = call.state(runtime)
+        state_dir = call.state(runtime_path)
         # crun's state does not have the note; what does is in the bundle it names.
-        if NOTE in _text(f"{state}/state.json") or _text(f"{state}/status"):
+        if NOTE in _text(f"{state_dir}/state.json") or _text(f"{state_dir}/status"):
             _import_site()
             from hetero.container.admit import carry_over
 
-            carry_over(call.process, state, note=NOTE)
-    os.execve(runtime, command, environ)  # noqa: S606 - no shell is the point
+            carry_over(call.process, state_dir, note=NOTE)
+    os.execve(runtime_path, command, environ)  # noqa: S606 - no shell is the point
 
 
 def _call(arguments: Sequence[str]) -> Call | None:
     options: dict[str, str] = {}
-    rest = list(arguments)
-    while rest and rest[0].startswith("-"):
-        name, equals, value = rest.pop(0).partition("=")
-        options[name] = rest.pop(0) if not equals and name in _VALUED and rest else value
-    if not rest:
+    words_left = list(arguments)
+    while words_left and words_left[0].startswith("-"):
+        name, equals, value = words_left.pop(0).partition("=")
+        options[name] = (
+            words_left.pop(0) if not equals and name in _VALUED and words_left else value
+        )
+    if not words_left:
         return None
-    return Call(rest[0], options, rest[1:])
+    return Call(words_left[0], options, words_left[1:])
 
 
 def _may_ask(config: str) -> bool:
-    text = _text(config)
-    return any(sign in text for sign in _ASKING)
+    config_text = _text(config)
+    return any(marker in config_text for marker in _ASKING)
 
 
 def _text(path: str) -> str:

@@ -56,21 +56,21 @@ def create(node: Node, name: str, request: Request, *, specs: Specs | None = Non
     _expect_root(node)
     specs.expect_free(name, owner=node.ledger.path)
     try:
-        taken = LocalGrants(node).take(request, share=name)
+        admission = LocalGrants(node).take(request, share=name)
     except HeteroError as error:
         tell(node, name, f"share refused: {error}")
         raise
-    entry = taken.handle.grant
+    grant = admission.handle.grant
     try:
-        _note(node, entry, taken.edits)
-        _put(node, name, entry, taken.edits, specs=specs)
+        _note(node, grant, admission.edits)
+        _put(node, name, grant, admission.edits, specs=specs)
     except BaseException as error:
         with node.ledger.admission():
-            node.ledger.drop(entry.id)
+            node.ledger.drop(grant.id)
         tell(node, name, f"share given back: {error}")
         raise
-    tell(node, name, f"share created: grant {entry.id}")
-    return _view(node, entry, specs, gone=())
+    tell(node, name, f"share created: grant {grant.id}")
+    return _view(node, grant, specs, gone_devices=())
 
 
 def settle(node: Node, *, specs: Specs | None = None) -> Shares:
@@ -78,40 +78,44 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     specs = specs or Specs()
     _expect_root(node)
     discovery = node.discover()
-    devices = {device.uuid: device for device in discovery.devices}
-    views, words = [], []
+    device_by_uuid = {device.uuid: device for device in discovery.devices}
+    views, messages = [], []
     faults = _confine_all(node, discovery)
     with node.ledger.admission() as snapshot:
-        grant = {entry.share: entry for entry in snapshot.grants if entry.share}
+        grant_by_share = {grant.share: grant for grant in snapshot.grants if grant.share}
         for name in specs.owned(node.ledger.path):
-            if name not in grant:
+            if name not in grant_by_share:
                 specs.remove(name)
-                words.append(f"removed the spec of {name}: no such share stands")
-        for name, entry in sorted(grant.items()):
-            gone = tuple(
+                messages.append(f"removed the spec of {name}: no such share stands")
+        for name, grant in sorted(grant_by_share.items()):
+            gone_devices = tuple(
                 piece.part or piece.device
-                for piece in entry.allocation.pieces
-                if not _there(node, piece, devices.get(piece.device))
+                for piece in grant.allocation.pieces
+                if not _there(node, piece, device_by_uuid.get(piece.device))
             )
-            fault = f"{', '.join(gone)} is gone or not well" if gone else faults.get(entry.id)
-            edits = _noted(node, entry)
+            fault = (
+                f"{', '.join(gone_devices)} is gone or not well"
+                if gone_devices
+                else faults.get(grant.id)
+            )
+            edits = _noted(node, grant)
             if fault is None and edits is not None:
                 try:
-                    _put(node, name, entry, edits, specs=specs)
+                    _put(node, name, grant, edits, specs=specs)
                 except HeteroError as error:
                     fault = str(error)
             if fault is not None and name in specs.owned(node.ledger.path):
                 specs.remove(name)
-                words.append(
+                messages.append(
                     f"removed the spec of {name}: {fault}; "
                     f"`hetero share rm {name}` removes the share, too"
                 )
-            elif fault is not None and not gone:
-                words.append(f"share {name} cannot be used: {fault}")
-            views.append(_view(node, entry, specs, gone=gone))
-    for word in words:
-        tell(node, "shares", word)
-    return Shares(shares=tuple(views), words=tuple(words))
+            elif fault is not None and not gone_devices:
+                messages.append(f"share {name} cannot be used: {fault}")
+            views.append(_view(node, grant, specs, gone_devices=gone_devices))
+    for message in messages:
+        tell(node, "shares", message)
+    return Shares(shares=tuple(views), words=tuple(messages))
 
 
 def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
@@ -119,33 +123,38 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
     specs = specs or Specs()
     _expect_root(node)
     with node.ledger.admission() as snapshot:
-        broken = [entry for entry in snapshot.unreadable if entry.id == name]
-        identity = broken[0].id if broken else _named(snapshot.grants, name).id
-        used = containers({identity: node.ledger.directory(identity) / GRANT})[identity]
-        if used:
+        unreadable = [
+            unreadable_grant
+            for unreadable_grant in snapshot.unreadable
+            if unreadable_grant.id == name
+        ]
+        grant_id = unreadable[0].id if unreadable else _named(snapshot.grants, name).id
+        using_containers = containers({grant_id: node.ledger.directory(grant_id) / GRANT})[grant_id]
+        if using_containers:
             raise Refused(
-                f"share {name} is in use by {_names(used)}: it can be removed when they are gone"
+                f"share {name} is in use by {_names(using_containers)}: "
+                "it can be removed when they are gone"
             )
         specs.remove(name)
-        node.ledger.drop(identity)
+        node.ledger.drop(grant_id)
     tell(node, name, "share removed")
-    return identity
+    return grant_id
 
 
 def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
     """Give a share the memory and core `ask` names; containers that run meet it at once."""
     specs = specs or Specs()
-    identity = _named(node.ledger.snapshot().grants, name).id
-    entry = grants_of(node).resize(identity, ask)
-    devices = {device.uuid: device for device in node.discover().devices}
-    with slices_held(node, filter(node.registry.cuts, entry.allocation.vendors)):
+    grant_id = _named(node.ledger.snapshot().grants, name).id
+    grant = grants_of(node).resize(grant_id, ask)
+    device_by_uuid = {device.uuid: device for device in node.discover().devices}
+    with slices_held(node, filter(node.registry.cuts, grant.allocation.vendors)):
         # A vendor may tell its runtime a slice's size: the next container is to hear the new one.
-        edits = enforce(node, entry.allocation, devices, container=True)
+        edits = enforce(node, grant.allocation, device_by_uuid, container=True)
     with node.ledger.admission():
-        _note(node, entry, edits)
-        _put(node, name, entry, edits, specs=specs)
-    tell(node, name, f"share changed: {_limits(entry)}")
-    return entry
+        _note(node, grant, edits)
+        _put(node, name, grant, edits, specs=specs)
+    tell(node, name, f"share changed: {_limits(grant)}")
+    return grant
 
 
 def _there(node: Node, piece: DeviceAllocation, device: Device | None) -> bool:
@@ -167,74 +176,75 @@ def _confine_all(node: Node, discovery: Discovery) -> dict[str, str]:
     """
 
     def unnoted() -> list[Grant]:
-        shares = (entry for entry in node.ledger.snapshot().grants if entry.share)
-        return [entry for entry in shares if _noted(node, entry) is None]
+        share_grants = (grant for grant in node.ledger.snapshot().grants if grant.share)
+        return [grant for grant in share_grants if _noted(node, grant) is None]
 
-    faults: dict[str, str] = {}
+    fault_by_grant: dict[str, str] = {}
     if not unnoted():
-        return faults
-    devices = devices_of(discovery)
+        return fault_by_grant
+    device_by_uuid = devices_of(discovery)
     with slices_held(node, discovery.cutting):
         reconcile(node, discovery, discovery.cutting)  # what an interrupted one had cut
-        for entry in unnoted():
+        for grant in unnoted():
             if all(
-                _there(node, piece, devices.get(piece.device)) for piece in entry.allocation.pieces
+                _there(node, piece, device_by_uuid.get(piece.device))
+                for piece in grant.allocation.pieces
             ):
                 try:
-                    _confine(node, entry, devices)
+                    _confine(node, grant, device_by_uuid)
                 except HeteroError as error:
-                    faults[entry.id] = str(error)
-    return faults
+                    fault_by_grant[grant.id] = str(error)
+    return fault_by_grant
 
 
-def _confine(node: Node, entry: Grant, devices: Mapping[str, Device]) -> None:
+def _confine(node: Node, grant: Grant, devices: Mapping[str, Device]) -> None:
     """Have the vendors confine a share anew, and note what they say; with the slices held."""
     allocation = evolve(
-        entry.allocation,
+        grant.allocation,
         pieces=tuple(
             evolve(piece, part=None) if node.registry.cuts(piece.vendor) else piece
-            for piece in entry.allocation.pieces
+            for piece in grant.allocation.pieces
         ),
     )
     edits = enforce(node, allocation, devices, container=True)
-    entry = evolve(entry, allocation=with_parts(allocation, edits.parts))
+    grant = evolve(grant, allocation=with_parts(allocation, edits.parts))
     with node.ledger.admission():
-        node.ledger.change(entry)
-        _note(node, entry, edits)
+        node.ledger.change(grant)
+        _note(node, grant, edits)
 
 
-def _note(node: Node, entry: Grant, edits: Edits) -> None:
-    path = node.ledger.directory(entry.id) / EDITS
+def _note(node: Node, grant: Grant, edits: Edits) -> None:
+    path = node.ledger.directory(grant.id) / EDITS
     replace(path, codec.dumps(edits).encode(), mode=0o644)
 
 
-def _noted(node: Node, entry: Grant) -> Edits | None:
-    path = node.ledger.directory(entry.id) / EDITS
+def _noted(node: Node, grant: Grant) -> Edits | None:
+    path = node.ledger.directory(grant.id) / EDITS
     with suppress(FileNotFoundError, BadInput):  # one that says nothing is as good as none
         return codec.loads(path.read_text(), Edits, source=str(path))
     return None
 
 
-def _put(node: Node, name: str, entry: Grant, edits: Edits, *, specs: Specs) -> None:
+def _put(node: Node, name: str, grant: Grant, edits: Edits, *, specs: Specs) -> None:
     """Write the spec that gives a container the share."""
-    libraries = node.limiters(entry.allocation, node.registry.declarations())
-    limiters = in_place(node.ledger.directory(entry.id), libraries)
-    confined = confine(node, entry, edits, limiters=limiters, specs=specs)
-    specs.put(name, confined, owner=node.ledger.path)
+    libraries = node.limiters(grant.allocation, node.registry.declarations())
+    limiters = in_place(node.ledger.directory(grant.id), libraries)
+    confined_edits = confine(node, grant, edits, limiters=limiters, specs=specs)
+    specs.put(name, confined_edits, owner=node.ledger.path)
 
 
-def _view(node: Node, entry: Grant, specs: Specs, *, gone: tuple[str, ...]) -> ShareView:
-    kinds = (
-        f"{kind}={piece.part or piece.device}"
-        for piece in entry.allocation.pieces
-        if (kind := node.registry.vendor(piece.vendor).container.cdi)
+def _view(node: Node, grant: Grant, specs: Specs, *, gone_devices: tuple[str, ...]) -> ShareView:
+    cdi_kinds = (
+        f"{cdi_kind}={piece.part or piece.device}"
+        for piece in grant.allocation.pieces
+        if (cdi_kind := node.registry.vendor(piece.vendor).container.cdi)
     )
     return ShareView(
-        name=str(entry.share),
-        entry=entry,
-        devices=(*filter(specs.present, kinds), f"{KIND}={entry.share}"),
-        containers=containers({entry.id: node.ledger.directory(entry.id) / GRANT})[entry.id],
-        gone=gone,
+        name=str(grant.share),
+        entry=grant,
+        devices=(*filter(specs.present, cdi_kinds), f"{KIND}={grant.share}"),
+        containers=containers({grant.id: node.ledger.directory(grant.id) / GRANT})[grant.id],
+        gone=gone_devices,
     )
 
 
@@ -243,24 +253,25 @@ def _expect_root(node: Node) -> None:
         raise Refused("shares are root's: try again as root")
 
 
-def _named(grant: Sequence[Grant], name: str) -> Grant:
-    for entry in grant:
-        if entry.share == name:
-            return entry
-    every = [entry.share for entry in grant if entry.share]
+def _named(grants: Sequence[Grant], name: str) -> Grant:
+    for grant in grants:
+        if grant.share == name:
+            return grant
+    share_names = [grant.share for grant in grants if grant.share]
     raise NotFound(
-        f"no share {name!r}: `hetero share ls` lists those there are" + did_you_mean(name, every)
+        f"no share {name!r}: `hetero share ls` lists those there are"
+        + did_you_mean(name, share_names)
     )
 
 
-def _names(used: Sequence[ContainerInfo]) -> str:
-    return ("container " if len(used) == 1 else "containers ") + ", ".join(
-        container.name for container in used
+def _names(using_containers: Sequence[ContainerInfo]) -> str:
+    return ("container " if len(using_containers) == 1 else "containers ") + ", ".join(
+        container.name for container in using_containers
     )
 
 
-def _limits(entry: Grant) -> str:
+def _limits(grant: Grant) -> str:
     return ", ".join(
         f"{limit.name} memory {format_memory(limit.memory)} core {limit.core * 100 / CORE_FULL:g} %"
-        for limit in entry.limits
+        for limit in grant.limits
     )

@@ -31,36 +31,42 @@ Names = Iterator[tuple[str, str]]  # each with a few words about it
 def main() -> None:
     """Print the names of a kind (`sys.argv[1]`), each with a tab and a few words about it."""
     with suppress(AttributeError, ImportError, LookupError, OSError, TypeError, ValueError):
-        for name, about in dict(_names(sys.argv[1])).items():
+        for name, description in dict(_names(sys.argv[1])).items():
             if _NAME.fullmatch(name):
-                print(name, "".join(c if c.isprintable() else " " for c in about), sep="\t")
+                print(
+                    name,
+                    "".join(
+                        character if character.isprintable() else " " for character in description
+                    ),
+                    sep="\t",
+                )
 
 
 def _names(kind: str) -> Names:
-    places = ledgers(os.environ, uid=os.geteuid())
+    ledger_paths = ledgers(os.environ, uid=os.geteuid())
     if kind in ("grants", "shares"):
-        for place in places:
-            yield from _grants(place, shares=kind == "shares")
+        for ledger_path in ledger_paths:
+            yield from _grants(ledger_path, shares=kind == "shares")
     elif kind == "users":
-        for place in places:
-            yield from ((grant["user"], "") for grant in _entries(place) if grant["user"])
+        for ledger_path in ledger_paths:
+            yield from ((grant["user"], "") for grant in _entries(ledger_path) if grant["user"])
     elif kind == "benchmarks":
         from importlib.metadata import entry_points
 
         yield from ((entry.name, "") for entry in entry_points(group="hetero.bench"))
     else:
-        yield from _seen(places[0] / _SEEN)[kind]
+        yield from _seen(ledger_paths[0] / _SEEN)[kind]
 
 
 def _grants(ledger: Path, *, shares: bool) -> Names:
     """Yield labels and ids of the grants in a ledger, or the names of the shares."""
     for grant in _entries(ledger):
-        label, share = grant["label"], grant["share"]
+        label, share_name = grant["label"], grant["share"]
         if shares:
-            yield from [(share, grant["id"])] if share else []
+            yield from [(share_name, grant["id"])] if share_name else []
         else:
             yield from [(label, grant["id"])] if label else []
-            yield grant["id"], label or share or " ".join(grant["command"])
+            yield grant["id"], label or share_name or " ".join(grant["command"])
 
 
 def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
@@ -68,8 +74,8 @@ def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(ledger.glob("grants/[!.]*/allocation.json")):
         with suppress(LookupError, OSError, TypeError, ValueError):  # half written, or not ours
             grant = json.loads(path.read_text())
-            known = {name: grant.get(name) for name in ("label", "share", "user")}
-            yield {**known, "id": grant["id"], "command": [*map(str, grant["command"])]}
+            shown_fields = {name: grant.get(name) for name in ("label", "share", "user")}
+            yield {**shown_fields, "id": grant["id"], "command": [*map(str, grant["command"])]}
 
 
 def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
@@ -86,8 +92,8 @@ def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-    seen: dict[str, list[tuple[str, str]]] = json.loads(path.read_text())
-    return seen
+    names_by_kind: dict[str, list[tuple[str, str]]] = json.loads(path.read_text())
+    return names_by_kind
 
 
 def remember() -> None:
@@ -99,18 +105,19 @@ def remember() -> None:
 
     enter(os.environ)
     discovery = Node.here().discover()
-    place = ledgers(os.environ, uid=os.geteuid())[0]
-    prepare(place)
+    ledger_path = ledgers(os.environ, uid=os.geteuid())[0]
+    prepare(ledger_path)
     cards = [(device.uuid, device.model) for device in discovery.devices]
-    seen = {
+    names_by_kind = {
         "vendors": [(row.name, row.title or "") for row in discovery.rows],
         "models": [
             (name, model) for _, model in cards for name in dict.fromkeys((model, *model.split()))
         ],
         "uuids": cards,
-        "devices": [(str(n), f"{model} {uuid}") for n, (uuid, model) in enumerate(cards)] + cards,
+        "devices": [(str(index), f"{model} {uuid}") for index, (uuid, model) in enumerate(cards)]
+        + cards,
     }
-    replace(place / _SEEN, json.dumps(seen).encode(), mode=0o600)
+    replace(ledger_path / _SEEN, json.dumps(names_by_kind).encode(), mode=0o600)
 
 
 if __name__ == "__main__":

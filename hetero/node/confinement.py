@@ -17,22 +17,22 @@ from hetero.registry.registry import Discovery
 
 def persisting(node: Node, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:
     """Return the vendors with slices or services that outlive programs, a grant's included."""
-    of_grant = grant.allocation.vendors if grant and grant.served else frozenset[str]()
-    return discovery.cutting | services.running(node.ledger, discovery) | of_grant
+    grant_vendors = grant.allocation.vendors if grant and grant.served else frozenset[str]()
+    return discovery.cutting | services.running(node.ledger, discovery) | grant_vendors
 
 
 @contextmanager
 def slices_held(
-    node: Node, vendors: Iterable[str], *, within: float | None = None
+    node: Node, vendors: Iterable[str], *, within_s: float | None = None
 ) -> Iterator[None]:
     """Keep the slices of these vendors from all others; not within `admission`.
 
-    Raises `HeteroError` when somebody else holds them for longer than `within` seconds; None: as
+    Raises `HeteroError` when somebody else holds them for longer than `within_s` seconds; None: as
     long as the ledger is waited for.
     """
     node.aside()
-    patience = node.ledger.patience if within is None else within
-    with slices.held(node.ledger, vendors, within=patience):
+    patience_s = node.ledger.patience if within_s is None else within_s
+    with slices.held(node.ledger, vendors, within_s=patience_s):
         yield
 
 
@@ -51,8 +51,8 @@ def serve(node: Node, grant: Grant, devices: Mapping[str, Device], *, container:
     """Return what brings a grant's programs to the services of its devices, which run then."""
     edits = Edits()
     for uuid in grant.served:
-        standing = node.ledger.snapshot().grants
-        service = services.start(node.registry, node.ledger, devices[uuid], standing)
+        standing_grants = node.ledger.snapshot().grants
+        service = services.start(node.registry, node.ledger, devices[uuid], standing_grants)
         # On the machine itself its files are where they are.
         edits = edits.merged(service.edits if container else evolve(service.edits, mounts=()))
         for piece in grant.allocation.pieces:
@@ -70,8 +70,8 @@ def reconcile(node: Node, discovery: Discovery, vendors: Collection[str]) -> tup
     """
     if not vendors:
         return ()
-    with node.ledger.admission() as own:
-        snapshot = node.with_system(own)
+    with node.ledger.admission() as own_snapshot:
+        snapshot = node.with_system(own_snapshot)
     faults = slices.reconcile(node.registry, node.ledger, discovery, snapshot, vendors=vendors)
     if snapshot.unreadable:
         return faults

@@ -26,11 +26,11 @@ class CurrentPeriods:
 
     def __call__(self) -> Periods:
         """Return it."""
-        stamp = None
+        file_version = None
         with suppress(OSError, BadInput):
             status = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
-            stamp = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if stamp != self._stamp:
+            file_version = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if file_version != self._stamp:
                 self.last = load_settings(self.environ).periods
-        self._stamp = stamp
+        self._stamp = file_version
         return self.last

@@ -73,7 +73,7 @@ class DaemonRequest:
 class DaemonReply:
     """What heterod did: the grant as it is now, or `error` (a kind of `HeteroError`) and why.
 
-    With an admission come its edits and, beside the message, the descriptor that keeps it standing.
+    An admission also has its edits. The descriptor that keeps it standing comes with the message.
     """
 
     #: Its name in errors.
@@ -89,8 +89,8 @@ class DaemonReply:
 
 def framed(message: DaemonRequest | DaemonReply) -> bytes:
     """Return a message as it goes over the socket."""
-    text = codec.dumps(message).encode()
-    return LENGTH.pack(len(text)) + text
+    payload = codec.dumps(message).encode()
+    return LENGTH.pack(len(payload)) + payload
 
 
 @frozen
@@ -121,16 +121,16 @@ class DaemonClient:
         self, request: Request, *, command: Sequence[str], label: str | None
     ) -> tuple[DaemonReply, int]:
         """Have a request admitted: the answer, and the descriptor that keeps the grant standing."""
-        question = DaemonRequest(do="admit", request=request, command=_shown(command), label=label)
-        answer, descriptor = self._ask(question)
-        if descriptor is None or answer.grant is None:
+        message = DaemonRequest(do="admit", request=request, command=_shown(command), label=label)
+        reply, descriptor = self._ask(message)
+        if descriptor is None or reply.grant is None:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")
-        return answer, descriptor
+        return reply, descriptor
 
-    def resize(self, identity: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(self, grant_id: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Have a grant of this user changed; return it as it is then."""
-        question = DaemonRequest(do="resize", grant=identity, ask=ask, policy=policy)
-        grant = self._ask(question)[0].grant
+        message = DaemonRequest(do="resize", grant=grant_id, ask=ask, policy=policy)
+        grant = self._ask(message)[0].grant
         if grant is None:
             raise HeteroError(f"heterod at {self.path}: a change without a grant")
         return grant
@@ -139,17 +139,17 @@ class DaemonClient:
         """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
         return self._ask(DaemonRequest(do="sweep"))[0].faults
 
-    def detach(self, identity: str) -> None:
+    def detach(self, grant_id: str) -> None:
         """Have services end what a grant of this user has on its devices."""
-        self._ask(DaemonRequest(do="detach", grant=identity))
+        self._ask(DaemonRequest(do="detach", grant=grant_id))
 
     def quotas(self) -> tuple[Held, ...]:
         """Return what this user holds of what it may, by the settings that heterod has."""
         return self._ask(DaemonRequest(do="quota"))[0].quotas
 
-    def _ask(self, question: DaemonRequest) -> tuple[DaemonReply, int | None]:
+    def _ask(self, daemon_request: DaemonRequest) -> tuple[DaemonReply, int | None]:
         """Return the answer and its descriptor. Raises what heterod says went wrong."""
-        message = framed(question)
+        message = framed(daemon_request)
         if len(message) > MOST_ASKED:
             raise BadInput(f"the request has {len(message)} bytes; heterod reads {MOST_ASKED}")
         descriptors: list[int] = []
@@ -158,15 +158,15 @@ class DaemonClient:
                 with suppress(ConnectionError):  # it may have answered before it read all
                     connection.sendall(message)
                 self._wait(connection)
-                text = _received(connection, descriptors)
-            answer = codec.loads(text, DaemonReply, source=f"heterod at {self.path}")
-            if answer.error is not None:
-                raise _ERRORS.get(answer.error, HeteroError)(answer.says)
-            return answer, descriptors.pop() if descriptors else None
+                reply_text = _received(connection, descriptors)
+            reply = codec.loads(reply_text, DaemonReply, source=f"heterod at {self.path}")
+            if reply.error is not None:
+                raise _ERRORS.get(reply.error, HeteroError)(reply.says)
+            return reply, descriptors.pop() if descriptors else None
         except OSError as error:
-            why = error.strerror or f"not within {self.patience:g} s"
+            reason = error.strerror or f"not within {self.patience:g} s"
             raise NoAnswer(
-                f"heterod does not answer at {self.path} ({why}), and nothing was changed: "
+                f"heterod does not answer at {self.path} ({reason}), and nothing was changed: "
                 "restart it (systemctl restart heterod), or ask who runs this machine"
             ) from None
         finally:
@@ -181,18 +181,18 @@ class DaemonClient:
         poller.register(connection, select.POLLIN)
         if poller.poll(1000 * self.slow):
             return
-        left = self.patience - self.slow
-        if left > 0:
-            says = f"heterod at {self.path} takes long: {left:g} s more at most"
-            warnings.warn(says, stacklevel=2)
-        if left <= 0 or not poller.poll(1000 * left):
+        left_s = self.patience - self.slow
+        if left_s > 0:
+            warning = f"heterod at {self.path} takes long: {left_s:g} s more at most"
+            warnings.warn(warning, stacklevel=2)
+        if left_s <= 0 or not poller.poll(1000 * left_s):
             raise TimeoutError
 
     def _connected(self) -> socket.socket:
         """Return a connection; one that is being started again is waited for."""
         import socket
 
-        deadline = time.monotonic() + self.away
+        deadline_s = time.monotonic() + self.away
         timeval = struct.pack("@ll", int(self.patience), int(self.patience % 1 * 1e6))
         while True:
             connection = socket.socket(socket.AF_UNIX)
@@ -204,8 +204,8 @@ class DaemonClient:
                 return connection
             except OSError as error:
                 connection.close()
-                away = isinstance(error, ConnectionRefusedError | FileNotFoundError)
-                if not away or time.monotonic() > deadline:
+                is_starting = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+                if not is_starting or time.monotonic() > deadline_s:
                     raise NoAnswer(
                         f"heterod does not answer at {self.path} ({error.strerror}): "
                         "start it (systemctl start heterod), or ask who runs this machine"
@@ -217,34 +217,34 @@ def _received(connection: socket.socket, descriptors: list[int]) -> str:
     """Return the message that comes; what descriptors come with it are added to the list."""
     import socket
 
-    contents, wanted = b"", LENGTH.size
-    while len(contents) < wanted:
-        part, received, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
+    contents, wanted_bytes = b"", LENGTH.size
+    while len(contents) < wanted_bytes:
+        chunk, received, _, _ = socket.recv_fds(connection, 1 << 16, 1, socket.MSG_CMSG_CLOEXEC)
         descriptors += received
-        if not part:
+        if not chunk:
             raise HeteroError("heterod ended the connection without an answer: try again")
-        contents += part
-        if wanted == LENGTH.size and len(contents) >= wanted:
-            wanted += LENGTH.unpack_from(contents)[0]
-            if wanted > MOST_ANSWERED:
-                raise HeteroError(f"heterod answered with {wanted} bytes: is it heterod?")
-    return contents[LENGTH.size : wanted].decode(errors="replace")
+        contents += chunk
+        if wanted_bytes == LENGTH.size and len(contents) >= wanted_bytes:
+            wanted_bytes += LENGTH.unpack_from(contents)[0]
+            if wanted_bytes > MOST_ANSWERED:
+                raise HeteroError(f"heterod answered with {wanted_bytes} bytes: is it heterod?")
+    return contents[LENGTH.size : wanted_bytes].decode(errors="replace")
 
 
 def _shown(command: Sequence[str]) -> tuple[str, ...]:
     """Return as much of a command as is recorded."""
-    shown: list[str] = []
-    left = _COMMAND
+    shown_words: list[str] = []
+    left_characters = _COMMAND
     for word in command:
-        if left < len(word):
-            shown.append(f"{word[:left]}…")
+        if left_characters < len(word):
+            shown_words.append(f"{word[:left_characters]}…")
             break
-        shown.append(word)
-        left -= len(word) + 1
-    return tuple(shown)
+        shown_words.append(word)
+        left_characters -= len(word) + 1
+    return tuple(shown_words)
 
 
-def client_of(state: Path) -> DaemonClient | None:
+def client_of(ledger_dir: Path) -> DaemonClient | None:
     """Return the heterod of a ledger's directory, if it has one; it need not run just now."""
-    path = state / SOCKET
+    path = ledger_dir / SOCKET
     return DaemonClient(path) if path.is_socket() else None

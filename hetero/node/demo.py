@@ -70,75 +70,76 @@ class Demo:
 
     def shared(self, view: NodeView) -> bool:
         """Return whether every program of `together` is at work on the card."""
-        views = [
-            identity
+        grant_ids = [
+            grant_id
             for row in view.devices
             if row.device.uuid == self.device.uuid
-            for identity in row.grants
+            for grant_id in row.grants
         ]
-        at_work = [
+        working_grants = [
             row
             for row in view.grants
-            if row.id in views and all(each.memory_used and each.core_used for each in row.shares)
+            if row.id in grant_ids
+            and all(share.memory_used and share.core_used for share in row.shares)
         ]
-        return len(at_work) == len(SHARES)
+        return len(working_grants) == len(SHARES)
 
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
-        done = subprocess.run(
+        completed = subprocess.run(
             (sys.executable, "-c", "from hetero.node.demo import tell; tell()"),
             env={**self.environ, "HETERO_RACK": MANY},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        return codec.loads(done.stdout, NodeView, source="the view of another rack")
+        return codec.loads(completed.stdout, NodeView, source="the view of another rack")
 
     def expect_runtime(self) -> None:
         """Raise `BadInput` if a program on this card lacks what is not the simulator's."""
-        done = self._end(
+        ending = self._end(
             "run", "-q", "--device", self.device.uuid, "--", self.job, "--alloc", "1MiB"
         )
-        if done.code:
-            raise BadInput(done.output.splitlines()[-1])
+        if ending.code:
+            raise BadInput(ending.output.splitlines()[-1])
 
-    def alone(self, seconds: int) -> float:
+    def alone(self, duration_s: int) -> float:
         """Return the steps per second of the program that has the whole card."""
-        with self._run("--", *self._busy(seconds, self.memory, warmup=1)) as process:
+        with self._run("--", *self._busy(duration_s, self.memory, warm_up_s=1)) as process:
             lines = [json.loads(line) for line in process.stdout or ()]
         if process.returncode or not lines:
             raise NotFound(f"the program could not use the card (exit {process.returncode})")
         return float(lines[-1]["rate"])
 
-    def together(self, rate: float, seconds: int) -> Iterator[tuple[Got, ...]]:
+    def together(self, full_rate: float, duration_s: int) -> Iterator[tuple[Got, ...]]:
         """Run a program at each of SHARES at once; give what they got, again every half second.
 
-        `rate` is what one alone does; the last value covers the seconds they all ran.
+        `full_rate` is what one alone does; the last value covers the seconds they all ran.
         """
         with ExitStack() as stack:
-            counts = [
+            step_counts = [
                 _Count(
                     stack.enter_context(
                         self._run(
-                            *self._share(share),
-                            *self._busy(seconds, self.memory // 2),
+                            *self._share(share_percent),
+                            *self._busy(duration_s, self.memory // 2),
                         )
                     )
                 )
-                for share in SHARES
+                for share_percent in SHARES
             ]
-            running = True
-            while running:
+            any_running = True
+            while any_running:
                 time.sleep(0.5)
-                running = any(count.running for count in counts)
+                any_running = any(step_count.running for step_count in step_counts)
                 yield tuple(
-                    Got(asked=share, got=100 * count.rate / rate)
-                    for share, count in zip(SHARES, counts, strict=True)
+                    Got(asked=share_percent, got=100 * step_count.rate / full_rate)
+                    for share_percent, step_count in zip(SHARES, step_counts, strict=True)
                 )
 
-    def shown(self, share: int, seconds: int) -> str:
+    def shown(self, share_percent: int, duration_s: int) -> str:
         """Return the command that does again what one of the programs together does."""
-        words = (*self._share(share), self.job, "--seconds", str(seconds))
+        words = (*self._share(share_percent), self.job, "--seconds", str(duration_s))
         return " ".join(("hetero run", "--device", self.device.uuid[:12], *words))
 
     def over_memory(self) -> Ending:
@@ -150,21 +151,21 @@ class Demo:
 
     def over_core(self) -> Ending | None:
         """Ask for a share of the card that is no longer there; None: the programs had ended."""
-        left = 100 - sum(SHARES)
+        left_percent = 100 - sum(SHARES)
         ending = self._end(
             *("run", "--device", self.device.uuid[:12], "--memory", f"{self.memory}Mi"),
-            *("--core", str(left + 10), "--", "true"),
+            *("--core", str(left_percent + 10), "--", "true"),
         )
         return ending if ending.code or self.shared(self.view()) else None
 
-    def _share(self, share: int) -> Sequence[str]:
-        return ("--memory", f"{self.memory}Mi", "--core", str(share), "--")
+    def _share(self, share_percent: int) -> Sequence[str]:
+        return ("--memory", f"{self.memory}Mi", "--core", str(share_percent), "--")
 
-    def _busy(self, seconds: int, memory: int, *, warmup: int = 2) -> Sequence[str]:
+    def _busy(self, duration_s: int, memory_bytes: int, *, warm_up_s: int = 2) -> Sequence[str]:
         # A warm-up of its own, so that neither program is measured while the other starts, or
         # while a third one asks. One that is alone has nobody to wait for.
-        timing = ("--warmup", str(warmup), "--seconds", str(seconds))
-        return (self.job, *timing, "--memory", f"{memory}MiB")
+        timing_options = ("--warmup", str(warm_up_s), "--seconds", str(duration_s))
+        return (self.job, *timing_options, "--memory", f"{memory_bytes}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "hetero.cli", *arguments]
@@ -183,7 +184,7 @@ class Demo:
                 process.kill()
 
     def _end(self, *arguments: str) -> Ending:
-        done = subprocess.run(
+        completed = subprocess.run(
             self._hetero(*arguments),
             env=dict(self.environ),
             capture_output=True,
@@ -192,8 +193,8 @@ class Demo:
         )
         return Ending(
             command=" ".join(("hetero", *arguments)),
-            code=done.returncode,
-            output=(done.stderr + done.stdout).strip(),
+            code=completed.returncode,
+            output=(completed.stderr + completed.stdout).strip(),
         )
 
 
@@ -201,9 +202,13 @@ def of_each(view: NodeView) -> Allocation:
     """Return what a card of each vendor would give for ASKED."""
     devices = Inventory(tuple(row.device for row in view.devices))
     vendors = dict.fromkeys(device.vendor for device in devices.devices)
-    answers = (fit(devices, Request(asks=(ASKED,), vendor=Selector((name,)))) for name in vendors)
+    offers = (
+        fit(devices, Request(asks=(ASKED,), vendor=Selector((vendor,)))) for vendor in vendors
+    )
     return Allocation(
-        pieces=tuple(g for a in answers if isinstance(a, Allocation) for g in a.pieces)
+        pieces=tuple(
+            piece for offer in offers if isinstance(offer, Allocation) for piece in offer.pieces
+        )
     )
 
 
@@ -230,12 +235,12 @@ class _Count:
 
     def _read(self) -> None:
         for line in self._process.stdout or ():
-            usage = json.loads(line)
-            if "rate" in usage:
-                self._final = float(usage["rate"])
+            step_report = json.loads(line)
+            if "rate" in step_report:
+                self._final = float(step_report["rate"])
             else:
-                self._seconds = usage["second"]
-                self._steps += usage["steps"]
+                self._seconds = step_report["second"]
+                self._steps += step_report["steps"]
 
 
 def tell() -> None:
@@ -250,10 +255,11 @@ def why_shares_say_little() -> str | None:
     The programs, the limiter and a simulated card then wait for a processor as well: what a program
     gets alone is too little, and what it gets beside another too much of that.
     """
-    load, processors = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if load <= processors:
+    load_1_min, processor_count = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load_1_min <= processor_count:
         return None
-    return f"This machine is busy (load {load:.1f} on {processors} processors): shares say little."
+    load = f"load {load_1_min:.1f} on {processor_count} processors"
+    return f"This machine is busy ({load}): shares say little."
 
 
 def vendors() -> tuple[str, ...]:
@@ -263,8 +269,8 @@ def vendors() -> tuple[str, ...]:
 
 def settings_for(vendor: str) -> str | None:
     """Return what a node's settings say where a limiter is to share cards that are cut else."""
-    declared = Registry().vendor(vendor)
-    return f'[cards]\nsoft = ["{vendor}"]\n' if declared.soft_limiter else None
+    declaration = Registry().vendor(vendor)
+    return f'[cards]\nsoft = ["{vendor}"]\n' if declaration.soft_limiter else None
 
 
 @contextmanager
@@ -277,22 +283,22 @@ def stage(*, real: bool, vendor: str | None = None) -> Iterator[Demo]:
     with ExitStack() as stack:
         environ = dict(os.environ)
         if not real:
-            private = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
-            environ["HETERO_STATE"] = private
+            private_directory = stack.enter_context(TemporaryDirectory(prefix="hetero-"))
+            environ["HETERO_STATE"] = private_directory
             settings = settings_for(vendor) if vendor else None
             if settings:
-                environ["HETERO_CONFIG"] = f"{private}/node.toml"
+                environ["HETERO_CONFIG"] = f"{private_directory}/node.toml"
                 Path(environ["HETERO_CONFIG"]).write_text(settings)
             enter({"HETERO_RACK": vendor or RACK})
             environ["HETERO_RACK"] = os.environ["HETERO_RACK"]
         node = Node.here(environ)
         view = observe_node(node)
         for row in view.devices:
-            api = node.registry.vendor(row.device.vendor).limiter
-            if api is not None and row.device.usable and not any(row.held.values()):
-                job = Path(simulator().job(api))
+            driver_api = node.registry.vendor(row.device.vendor).limiter
+            if driver_api is not None and row.device.usable and not any(row.held.values()):
+                job_path = Path(simulator().job(driver_api))
                 # A program of a simulation finds the simulator's own on its search path.
-                demo = Demo(row.device, str(job) if real else job.name, environ)
+                demo = Demo(row.device, str(job_path) if real else job_path.name, environ)
                 demo.expect_runtime()
                 yield demo
                 return

@@ -28,7 +28,11 @@ def note_elsewhere(node: Node, devices: Mapping[str, str]) -> None:
 def elsewhere(node: Node) -> dict[str, str]:
     """Return who gives out devices of this node in our place, by UUID."""
     try:
-        givers = json.loads((node.ledger.path / _FILE).read_text())
+        giver_by_uuid = json.loads((node.ledger.path / _FILE).read_text())
     except (OSError, ValueError):
         return {}
-    return {str(uuid): str(by) for uuid, by in givers.items()} if isinstance(givers, dict) else {}
+    return (
+        {str(uuid): str(giver) for uuid, giver in giver_by_uuid.items()}
+        if isinstance(giver_by_uuid, dict)
+        else {}
+    )

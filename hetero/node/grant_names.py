@@ -15,43 +15,46 @@ def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | N
     Where several users have one of that name, the one of user `uid` is meant; None is who keeps
     the ledger. Raises `NotFound`, or `BadInput` with the ids where several have the name.
     """
-    meant = _meant(snapshot, name)
-    if len(meant) > 1:
-        own = [entry.id for entry in snapshot.grants if entry.id in meant and entry.uid == uid]
-        meant = own or meant
-    if len(meant) > 1:
-        raise BadInput(f"grant {name!r} could be {_told(snapshot, meant)}: give more of its id")
-    if not meant:
+    ids = _meant(snapshot, name)
+    if len(ids) > 1:
+        own_ids = [grant.id for grant in snapshot.grants if grant.id in ids and grant.uid == uid]
+        ids = own_ids or ids
+    if len(ids) > 1:
+        raise BadInput(f"grant {name!r} could be {_told(snapshot, ids)}: give more of its id")
+    if not ids:
         if system and _meant(system.snapshot(), name):
             raise Refused(f"grant {name} is root's: only root can change or release it")
-        every = [one for names in _names(snapshot).values() for one in names]
+        all_names = [name for names in _names(snapshot).values() for name in names]
         raise NotFound(
-            f"no grant {name!r} stands: `hetero ps` lists those that do" + did_you_mean(name, every)
+            f"no grant {name!r} stands: `hetero ps` lists those that do"
+            + did_you_mean(name, all_names)
         )
-    return meant[0]
+    return ids[0]
 
 
-def _told(snapshot: Snapshot, identities: list[str]) -> str:
+def _told(snapshot: Snapshot, grant_ids: list[str]) -> str:
     """Return grants by their ids, each with its user and what it runs, where that is known."""
-    about = {
-        entry.id: f" ({entry.user}: {shlex.join(entry.command) or entry.share})"
-        for entry in snapshot.grants
+    description_by_id = {
+        grant.id: f" ({grant.user}: {shlex.join(grant.command) or grant.share})"
+        for grant in snapshot.grants
     }
-    return ", ".join(f"{identity}{about.get(identity, '')}" for identity in identities)
+    return ", ".join(f"{grant_id}{description_by_id.get(grant_id, '')}" for grant_id in grant_ids)
 
 
 def _meant(snapshot: Snapshot, name: str) -> list[str]:
-    names = _names(snapshot)
-    if name in names:
+    names_by_id = _names(snapshot)
+    if name in names_by_id:
         return [name]
     return [
-        one for one, others in names.items() if name and (one.startswith(name) or name in others)
+        grant_id
+        for grant_id, grant_names in names_by_id.items()
+        if name and (grant_id.startswith(name) or name in grant_names)
     ]
 
 
 def _names(snapshot: Snapshot) -> dict[str, list[str]]:
     """Return what each grant is called, by its id; first by that."""
-    names = {
-        entry.id: [entry.id, *filter(None, (entry.label, entry.share))] for entry in snapshot.grants
+    names_by_id = {
+        grant.id: [grant.id, *filter(None, (grant.label, grant.share))] for grant in snapshot.grants
     }
-    return {**names, **{entry.id: [entry.id] for entry in snapshot.unreadable}}
+    return {**names_by_id, **{unreadable.id: [unreadable.id] for unreadable in snapshot.unreadable}}

@@ -72,9 +72,9 @@ class LocalGrants:
         node = self.node
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = node.discover_for(request)
-        with node.ledger.admission() as own:
-            _expect_new(own, container=container, share=share)
-            allocation = self._chosen(request, discovery, own)
+        with node.ledger.admission() as own_snapshot:
+            _expect_new(own_snapshot, container=container, share=share)
+            allocation = self._chosen(request, discovery, own_snapshot)
             limiters = node.limiters(allocation, discovery.vendors)
             grant = new_grant(
                 node,
@@ -84,33 +84,33 @@ class LocalGrants:
                 label=label,
                 asker=self.asker,
             )
-            added = node.ledger.add(grant)
-        draft = GrantDraft(node, discovery, added)
-        sliced = bool(draft.persisting)
-        handle = evolve(added, sliced=sliced)
+            added_handle = node.ledger.add(grant)
+        draft = GrantDraft(node, discovery, added_handle)
+        is_sliced = bool(draft.persisting)
+        handle = evolve(added_handle, sliced=is_sliced)
         _watched(self, handle, watch)
-        inside = container is not None or share is not None
-        with draft.confined(container=inside) as edits:
-            if inside or edits.parts:
-                final = draft.committed(edits.parts, container=container, share=share)
-                with node.ledger.admission() as own:
-                    _expect_new(own, container=container, share=share)
-                    handle = evolve(node.ledger.replace(handle, final), sliced=sliced)
+        is_contained = container is not None or share is not None
+        with draft.confined(container=is_contained) as edits:
+            if is_contained or edits.parts:
+                final_grant = draft.committed(edits.parts, container=container, share=share)
+                with node.ledger.admission() as own_snapshot:
+                    _expect_new(own_snapshot, container=container, share=share)
+                    handle = evolve(node.ledger.replace(handle, final_grant), sliced=is_sliced)
                 _watched(self, handle, watch)  # it has another name now
-        if not inside:  # a process sees all of the machine's cards
+        if not is_contained:  # a process sees all of the machine's cards
             edits = hidden(allocation, discovery).merged(edits)
         handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
-    def _chosen(self, request: Request, discovery: Discovery, own: Snapshot) -> Allocation:
+    def _chosen(self, request: Request, discovery: Discovery, own_snapshot: Snapshot) -> Allocation:
         """Return what the request gets of what is free; within `admission`."""
-        snapshot = self.node.with_system(own)
+        snapshot = self.node.with_system(own_snapshot)
         self.node.expect_certain(snapshot)
-        answer = fit(inventory_of(discovery, snapshot), request)
-        if isinstance(answer, Refusal):
-            raise refused(answer, request)
-        self.node.expect_within_quota(answer, snapshot, devices_of(discovery), self.asker)
-        return answer
+        outcome = fit(inventory_of(discovery, snapshot), request)
+        if isinstance(outcome, Refusal):
+            raise refused(outcome, request)
+        self.node.expect_within_quota(outcome, snapshot, devices_of(discovery), self.asker)
+        return outcome
 
     def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Change a grant, as `resize.resize` does."""
@@ -132,15 +132,15 @@ class LocalGrants:
         with node.ledger.admission():
             pass  # what ended goes, whatever becomes of its slices
         faults: list[str] = []
-        for name in sorted(persisting(node, discovery)):
+        for vendor in sorted(persisting(node, discovery)):
             try:
-                with slices_held(node, {name}, within=_BRIEFLY):
-                    faults += reconcile(node, discovery, {name})
+                with slices_held(node, {vendor}, within_s=_BRIEFLY):
+                    faults += reconcile(node, discovery, {vendor})
             except HeteroError as error:
                 faults.append(str(error))
         return tuple(dict.fromkeys(faults))
 
-    def detach(self, identity: str, pid: int | None = None) -> None:
+    def detach(self, grant_id: str, pid: int | None = None) -> None:
         """Have services end what a grant's processes have on its devices, or what one has.
 
         A process that is killed within a kernel can take those along that share its card. What
@@ -149,22 +149,22 @@ class LocalGrants:
         node = self.node
         with suppress(HeteroError):
             for grant in node.ledger.snapshot().grants:
-                if grant.id != identity or not grant.served:
+                if grant.id != grant_id or not grant.served:
                     continue
                 devices = devices_of(node.discover(names=grant.allocation.vendors))
-                pids = node.processes([identity])[identity] if pid is None else (pid,)
+                pids = node.processes([grant_id])[grant_id] if pid is None else (pid,)
                 for uuid in grant.served:
                     services.end(node.registry, node.ledger, devices[uuid], pids)
 
-    def unpin(self, identity: str) -> None:
+    def unpin(self, grant_id: str) -> None:
         """Stop keeping a grant that no process holds."""
-        self.node.ledger.unpin(identity)
+        self.node.ledger.unpin(grant_id)
 
-    def drop(self, identity: str) -> str:
+    def drop(self, grant_id: str) -> str:
         """Remove a grant that nothing holds any more; return what was done."""
         with self.node.ledger.admission():  # sweeps it
-            self.node.ledger.drop(identity)
-        return f"released grant {identity}"
+            self.node.ledger.drop(grant_id)
+        return f"released grant {grant_id}"
 
 
 class RemoteGrants:
@@ -187,19 +187,19 @@ class RemoteGrants:
         if label is not None:
             check_label(label)
         node = self.node
-        answer, descriptor = self.daemon.admit(request, command=command, label=label)
+        reply, descriptor = self.daemon.admit(request, command=command, label=label)
         try:
-            assert answer.grant is not None  # noqa: S101 - `admit` saw to it
-            limiters = node.limiters(answer.grant.allocation, node.registry.declarations())
-            path = node.ledger.directory(answer.grant.id)
+            assert reply.grant is not None  # noqa: S101 - `admit` saw to it
+            limiters = node.limiters(reply.grant.allocation, node.registry.declarations())
+            path = node.ledger.directory(reply.grant.id)
         except BaseException:
             os.close(descriptor)
             raise
         handle = GrantHandle(
-            answer.grant, path, descriptor, mounts=answer.edits.mounts, sliced=answer.sliced
+            reply.grant, path, descriptor, mounts=reply.edits.mounts, sliced=reply.sliced
         )
         _watched(self, handle, watch)
-        return Admission(handle=handle, edits=answer.edits, limiters=limiters)
+        return Admission(handle=handle, edits=reply.edits, limiters=limiters)
 
     def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Have a grant of this user changed."""
@@ -214,21 +214,21 @@ class RemoteGrants:
         """Have the slices that no standing grant holds destroyed."""
         return self.daemon.sweep()
 
-    def detach(self, identity: str) -> None:
+    def detach(self, grant_id: str) -> None:
         """Have services end what a grant of this user has on its devices."""
         with suppress(HeteroError):
-            self.daemon.detach(identity)
+            self.daemon.detach(grant_id)
 
-    def unpin(self, identity: str) -> None:
+    def unpin(self, grant_id: str) -> None:
         """Nothing: what is pinned is root's."""
 
-    def drop(self, identity: str) -> str:
+    def drop(self, grant_id: str) -> str:
         """Have a grant removed that nothing holds any more; return what was done."""
         try:
             self.daemon.hurried.sweep()
         except NoAnswer:
-            return f"ended what held grant {identity}: its entry goes when heterod is back"
-        return f"released grant {identity}"
+            return f"ended what held grant {grant_id}: its entry goes when heterod is back"
+        return f"released grant {grant_id}"
 
 
 #: What changes the grants of a node: this process, or heterod for it.
@@ -255,18 +255,18 @@ def admit_program(
     taken.
     """
     node = grants.node
-    taken = grants.take(request, command=command, label=label, watch=watch)
+    admission = grants.take(request, command=command, label=label, watch=watch)
     environment = dict(node.environ)
     if node.simulation:
-        vendors = taken.handle.grant.allocation.vendors
+        vendors = admission.handle.grant.allocation.vendors
         environment.update(node.simulation.on_this_machine(node.environ, vendors))
-    environment.update(taken.edits.env)
-    if taken.limiters:
-        before = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
-        preload = dict.fromkeys([*map(str, taken.limiters), *filter(None, before)])
-        environment["LD_PRELOAD"] = ":".join(preload)
-        environment["HETERO_GRANT"] = str(taken.handle.path / GRANT)
-    return taken.handle, environment
+    environment.update(admission.edits.env)
+    if admission.limiters:
+        preloaded = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
+        preload_paths = dict.fromkeys([*map(str, admission.limiters), *filter(None, preloaded)])
+        environment["LD_PRELOAD"] = ":".join(preload_paths)
+        environment["HETERO_GRANT"] = str(admission.handle.path / GRANT)
+    return admission.handle, environment
 
 
 def release(grants: Grants, name: str, *, force: bool = False, grace: float = 5.0) -> str:
@@ -278,39 +278,39 @@ def release(grants: Grants, name: str, *, force: bool = False, grace: float = 5.
     node = grants.node
     snapshot = node.ledger.snapshot()
     uid = grants.asker.uid or None if grants.asker else None
-    identity = one_of(snapshot, name, uid=uid, system=node.system)
-    owner = None
-    for entry in snapshot.grants:
-        if entry.id == identity:
-            owner = entry.uid
-            expect_own(entry, grants.asker)
-            _expect_releasable(entry, force=force)
+    grant_id = one_of(snapshot, name, uid=uid, system=node.system)
+    owner_uid = None
+    for grant in snapshot.grants:
+        if grant.id == grant_id:
+            owner_uid = grant.uid
+            expect_own(grant, grants.asker)
+            _expect_releasable(grant, force=force)
     if not force:
         raise Refused(
-            f"grant {identity} is in use by {_users(node, identity)}: it is free when they end; "
-            f"`hetero release --force {identity}` ends them"
+            f"grant {grant_id} is in use by {_users(node, grant_id)}: it is free when they end; "
+            f"`hetero release --force {grant_id}` ends them"
         )
-    grants.unpin(identity)
-    grants.detach(identity)
+    grants.unpin(grant_id)
+    grants.detach(grant_id)
     for _ in range(3):  # a process may start another while we end it
-        end(node.files(identity), grace=grace, owner=owner)
-        holding = node.processes([identity])[identity]
-        if holding == (os.getpid(),):
-            return f"grant {identity} is free when the program that asked ends"
-        broken_share = node.ledger.is_share(identity) and not holding
-        if broken_share or not node.ledger.stands(identity):
-            return grants.drop(identity)
-    raise Refused(f"grant {identity} is still in use by {_users(node, identity)}")
+        end(node.files(grant_id), grace_s=grace, owner_uid=owner_uid)
+        holding_pids = node.processes([grant_id])[grant_id]
+        if holding_pids == (os.getpid(),):
+            return f"grant {grant_id} is free when the program that asked ends"
+        broken_share = node.ledger.is_share(grant_id) and not holding_pids
+        if broken_share or not node.ledger.stands(grant_id):
+            return grants.drop(grant_id)
+    raise Refused(f"grant {grant_id} is still in use by {_users(node, grant_id)}")
 
 
-def _users(node: Node, identity: str) -> str:
+def _users(node: Node, grant_id: str) -> str:
     """Return who holds a grant, for people to read."""
-    for entry in node.ledger.snapshot().grants:
-        if entry.id == identity and entry.container:
-            return f"container {entry.container.name}"
-    pids = node.processes([identity])[identity]
-    named = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
-    return f"process {named}" if pids else "processes this user cannot see"
+    for grant in node.ledger.snapshot().grants:
+        if grant.id == grant_id and grant.container:
+            return f"container {grant.container.name}"
+    pids = node.processes([grant_id])[grant_id]
+    named_processes = ", ".join(f"{pid} ({program(pid)})" for pid in pids)
+    return f"process {named_processes}" if pids else "processes this user cannot see"
 
 
 def _watched(grants: Grants, handle: GrantHandle, watch: Watch | None) -> None:
@@ -324,25 +324,25 @@ def _watched(grants: Grants, handle: GrantHandle, watch: Watch | None) -> None:
         raise
 
 
-def _expect_releasable(entry: Grant, *, force: bool) -> None:
+def _expect_releasable(grant: Grant, *, force: bool) -> None:
     """Raise `Refused` for a grant that something else ends, or that is not whole yet."""
-    if entry.share:
+    if grant.share:
         raise Refused(
-            f"grant {entry.id} is the share {entry.share}: `hetero share rm {entry.share}` ends it"
+            f"grant {grant.id} is the share {grant.share}: `hetero share rm {grant.share}` ends it"
         )
-    if entry.owner and not force:
-        raise Refused(f"grant {entry.id} is pinned for {entry.label}: it ends with that")
-    if not (entry.command or entry.owner or entry.container):
+    if grant.owner and not force:
+        raise Refused(f"grant {grant.id} is pinned for {grant.label}: it ends with that")
+    if not (grant.command or grant.owner or grant.container):
         # Who makes it, the node's agent or `share`, holds it meanwhile and is not to end.
-        raise Refused(f"grant {entry.id} is still being made: try again")
+        raise Refused(f"grant {grant.id} is still being made: try again")
 
 
 def _expect_new(snapshot: Snapshot, *, container: ContainerInfo | None, share: str | None) -> None:
     """Raise `Refused` when the container or the share has a grant already."""
-    for entry in snapshot.grants:
-        if share and entry.share == share:
+    for grant in snapshot.grants:
+        if share and grant.share == share:
             raise Refused(
                 f"share {share} is there already: `hetero share resize {share}` changes it"
             )
-        if container and entry.container and entry.container.state == container.state:
-            raise Refused(f"container {container.name} holds grant {entry.id} already")
+        if container and grant.container and grant.container.state == container.state:
+            raise Refused(f"container {container.name} holds grant {grant.id} already")

@@ -15,10 +15,10 @@ from hetero.registry.registry import Discovery
 
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     """Return what keeps a process away from devices of the vendors it was granted none of."""
-    present = {device.vendor for device in discovery.devices}
-    others = present - allocation.vendors
-    hidings = (vendor.hiding for vendor in discovery.vendors if vendor.name in others)
-    return Edits(env={name: text for hiding in hidings for name, text in hiding.items()})
+    present_vendors = {device.vendor for device in discovery.devices}
+    ungranted_vendors = present_vendors - allocation.vendors
+    hidings = (vendor.hiding for vendor in discovery.vendors if vendor.name in ungranted_vendors)
+    return Edits(env={variable: value for hiding in hidings for variable, value in hiding.items()})
 
 
 def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
@@ -44,22 +44,24 @@ def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
     One whose grants share it otherwise than the settings say now takes no more until they end.
     """
     devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
-    return Inventory(devices, tuple(entry.allocation for entry in snapshot.grants))
+    return Inventory(devices, tuple(grant.allocation for grant in snapshot.grants))
 
 
-def expect_mode(new: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
+def expect_mode(new_grant: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
     """Raise `Refused` where a device of a new grant is shared otherwise by those that stand."""
-    for piece in new.allocation.pieces:
-        now = _in_mode(devices[piece.device], snapshot.grants)
-        if now.health != devices[piece.device].health:
-            raise Refused(f"device {piece.device}: {now.health}")
+    for piece in new_grant.allocation.pieces:
+        device_now = _in_mode(devices[piece.device], snapshot.grants)
+        if device_now.health != devices[piece.device].health:
+            raise Refused(f"device {piece.device}: {device_now.health}")
 
 
 def _in_mode(device: Device, grants: Iterable[Grant]) -> Device:
-    by_service = services.by_service(device)
-    for entry in grants if device.enforcement.by_limiter and device.usable else ():
-        holds_device = any(piece.device == device.uuid for piece in entry.allocation.pieces)
-        if holds_device and (device.uuid in entry.served) != by_service:
-            why = f"cards.sharing was changed for it, which counts when grant {entry.id} has ended"
-            return evolve(device, health=why)
+    is_by_service = services.by_service(device)
+    for grant in grants if device.enforcement.by_limiter and device.usable else ():
+        holds_device = any(piece.device == device.uuid for piece in grant.allocation.pieces)
+        if holds_device and (device.uuid in grant.served) != is_by_service:
+            reason = (
+                f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
+            )
+            return evolve(device, health=reason)
     return device

@@ -27,37 +27,37 @@ def enter(mounts: Sequence[Mount]) -> None:
     try:
         _expect(_LIBC.unshare(_NEW_NAMESPACE), "a mount namespace of its own")
         _mount(Path("none"), Path("/"), _RECURSIVE | _PRIVATE)
-        for each in mounts:
-            source, target = Path(each.source), Path(each.target)
-            _make(target, like=source)
+        for mount in mounts:
+            source, target = Path(mount.source), Path(mount.target)
+            _make(target, model=source)
             _mount(source, target, _BIND)
-            if not each.writable:
+            if not mount.writable:
                 _mount(Path("none"), target, _BIND | _REMOUNT | _READ_ONLY)
     except HeteroError as error:
         raise HeteroError(f"{error} (this device needs `hetero run` to be root)") from None
 
 
-def show_read_only(source: Path, target: Path, *, by: Path) -> None:
+def show_read_only(source: Path, target: Path, *, anchor: Path) -> None:
     """Have a directory appear once more, where nobody changes anything; again changes nothing.
 
-    `by` is a path that nobody else reaches: there the mount is while it can still be written.
+    `anchor` is a path that nobody else reaches: there the mount is while it can still be written.
     Raises `HeteroError`: it takes root with CAP_SYS_ADMIN.
     """
-    _make(target, like=source)
+    _make(target, model=source)
     if target.samefile(source):
         return
-    _make(by, like=source)
+    _make(anchor, model=source)
     try:
-        _mount(source, by, _BIND)
-        _mount(Path("none"), by, _BIND | _REMOUNT | _READ_ONLY)
-        _mount(by, target, _BIND)  # read-only as what it is made of
+        _mount(source, anchor, _BIND)
+        _mount(Path("none"), anchor, _BIND | _REMOUNT | _READ_ONLY)
+        _mount(anchor, target, _BIND)  # read-only as what it is made of
     finally:
-        _LIBC.umount2(bytes(by), _DETACH)
+        _LIBC.umount2(bytes(anchor), _DETACH)
 
 
-def _make(target: Path, *, like: Path) -> None:
+def _make(target: Path, *, model: Path) -> None:
     try:
-        if like.is_dir():
+        if model.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -70,6 +70,6 @@ def _mount(source: Path, target: Path, flags: int) -> None:
     _expect(_LIBC.mount(bytes(source), bytes(target), None, flags, None), f"mount {target}")
 
 
-def _expect(result: int, doing: str) -> None:
+def _expect(result: int, action: str) -> None:
     if result:
-        raise HeteroError(f"{doing}: {os.strerror(ctypes.get_errno())}")
+        raise HeteroError(f"{action}: {os.strerror(ctypes.get_errno())}")

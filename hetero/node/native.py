@@ -32,25 +32,25 @@ def limiter(api: str) -> Path:
         _expect_layouts(limiters.layouts())
     except (FileNotFoundError, LookupError, ValueError) as error:
         raise NotFound(f"the limiter for {api}: {error}") from None
-    if any(sign in str(path) for sign in " :\t\n"):
+    if any(character in str(path) for character in " :\t\n"):
         # The dynamic linker splits LD_PRELOAD at these and knows no quoting.
         raise NotFound(f"the limiter {path}: LD_PRELOAD cannot name a path with spaces or colons")
     return path
 
 
-def _expect_layouts(built: Mapping[str, int]) -> None:
+def _expect_layouts(built_versions: Mapping[str, int]) -> None:
     """Raise `HeteroError` unless limiters and node agree on the files that they share."""
-    expected = {
+    expected_versions = {
         "grant": grant_file.VERSION,
         "region": usage_region.VERSION,
         "board": board.VERSION,
     }
-    for name, version in expected.items():
-        if built.get(name) != version:
+    for layout, version in expected_versions.items():
+        if built_versions.get(layout) != version:
             from importlib.metadata import version as installed  # takes long to import
 
             raise HeteroError(
-                f"hetero-limiters {installed('hetero-limiters')} reads {name} layout "
-                f"{built.get(name)}, hetero {installed('hetero')} writes {version}: "
+                f"hetero-limiters {installed('hetero-limiters')} reads {layout} layout "
+                f"{built_versions.get(layout)}, hetero {installed('hetero')} writes {version}: "
                 "install both from the same sources (pip install --upgrade . ./limiters)"
             )

@@ -67,25 +67,30 @@ class Node:
             return directory / simulated.name if simulated else directory
 
         uid = os.geteuid()
-        own = state_directory(environ, uid=uid)
-        machine = own if environ.get("HETERO_STATE") else SYSTEM
-        daemon = _daemon_of(machine, within(machine))
-        state, shared = within(machine if daemon else own), within(SYSTEM)
-        persistent = None if daemon else persistent_directory(environ, uid=uid)
-        if daemon is None:
-            check(own)
-            check(state)
+        user_dir = state_directory(environ, uid=uid)
+        machine_dir = user_dir if environ.get("HETERO_STATE") else SYSTEM
+        daemon_client = _daemon_of(machine_dir, within(machine_dir))
+        ledger_path, system_path = (
+            within(machine_dir if daemon_client else user_dir),
+            within(SYSTEM),
+        )
+        persistent_path = None if daemon_client else persistent_directory(environ, uid=uid)
+        if daemon_client is None:
+            check(user_dir)
+            check(ledger_path)
         settings = load_settings(environ)
         return cls(
-            registry=Registry(allowed=settings.vendors, soft=settings.soft, pauses=_pauses(state)),
+            registry=Registry(
+                allowed=settings.vendors, soft=settings.soft, pauses=_pauses(ledger_path)
+            ),
             ledger=Ledger(
-                state,
-                persistent=within(persistent) if persistent else None,
+                ledger_path,
+                persistent=within(persistent_path) if persistent_path else None,
                 periods=CurrentPeriods(environ, settings.periods),
             ),
             settings=settings,
-            system=Ledger(shared) if shared != state and uid != 0 else None,
-            daemon=daemon,
+            system=Ledger(system_path) if system_path != ledger_path and uid != 0 else None,
+            daemon=daemon_client,
             simulation=simulated,
             environ=dict(environ),
         )
@@ -95,8 +100,8 @@ class Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
         from hetero.registry.fork_server import ForkServer  # here: no command needs sockets for it
 
-        more = self.simulation.environment(self.environ) if self.simulation else {}
-        starter = ForkServer({**self.environ, **more})
+        simulator_variables = self.simulation.environment(self.environ) if self.simulation else {}
+        starter = ForkServer({**self.environ, **simulator_variables})
         registry = Registry(
             starter=starter,
             allowed=self.settings.vendors,
@@ -131,11 +136,13 @@ class Node:
         for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
-        limited = {vendor.name for vendor in discovery.vendors if vendor.limiter}
+        limiter_vendors = {vendor.name for vendor in discovery.vendors if vendor.limiter}
         return evolve(
             discovery,
             devices=self.settings.offered(
-                discovery.devices, limited=limited, serving=discovery.serving
+                discovery.devices,
+                limiter_vendors=limiter_vendors,
+                serving_vendors=discovery.serving,
             ),
         )
 
@@ -151,28 +158,28 @@ class Node:
         discovery = self.discover_for(request)
         snapshot = self.snapshot()
         self.expect_certain(snapshot)
-        answer = fit(inventory_of(discovery, snapshot), request)
-        if isinstance(answer, Allocation):
-            self.expect_within_quota(answer, snapshot, devices_of(discovery))
-        return answer
+        outcome = fit(inventory_of(discovery, snapshot), request)
+        if isinstance(outcome, Allocation):
+            self.expect_within_quota(outcome, snapshot, devices_of(discovery))
+        return outcome
 
     def explain(self, request: Request) -> Explanation:
         """Return what `fit` would, with what every device says to it; raise what it raises."""
         discovery = self.discover_for(request)
         snapshot = self.snapshot()
         self.expect_certain(snapshot)
-        explained = explain(inventory_of(discovery, snapshot), request)
-        if isinstance(explained.answer, Allocation):
-            self.expect_within_quota(explained.answer, snapshot, devices_of(discovery))
-        return explained
+        explanation = explain(inventory_of(discovery, snapshot), request)
+        if isinstance(explanation.answer, Allocation):
+            self.expect_within_quota(explanation.answer, snapshot, devices_of(discovery))
+        return explanation
 
     def limits_of(
         self, allocation: Allocation, devices: Mapping[str, Device]
     ) -> tuple[DeviceLimit, ...]:
         """Return what the grant file is to say, one limit for each grant."""
-        counts = self.settings.context if allocation.context is None else allocation.context
+        counts_context = self.settings.context if allocation.context is None else allocation.context
         return tuple(
-            limit_of(piece, devices[piece.device], context=counts, strict=allocation.strict)
+            limit_of(piece, devices[piece.device], context=counts_context, strict=allocation.strict)
             for piece in allocation.pieces
         )
 
@@ -183,47 +190,51 @@ class Node:
         devices: Mapping[str, Device],
         asker: User | None = None,
     ) -> None:
-        """Raise `Refused` if `allocation`, beside `snapshot`, is more than the asker may hold.
+        """Raise `Refused` if `allocation`, on top of `snapshot`, is more than the asker may hold.
 
         heterod's settings say that; while it is away those that this user reads do.
         """
         if asker:
-            held = held_of_quotas(self.settings, asker, snapshot.grants, devices)
-            expect_within(held, allocation, devices)
+            held_quotas = held_of_quotas(self.settings, asker, snapshot.grants, devices)
+            expect_within(held_quotas, allocation, devices)
         elif self.daemon:
             try:
-                held = self.daemon.hurried.quotas()
+                held_quotas = self.daemon.hurried.quotas()
             except NoAnswer:
                 user = User.of(os.geteuid())
-                held = held_of_quotas(self.settings, user, snapshot.grants, devices)
-            expect_within(held, allocation, devices)
+                held_quotas = held_of_quotas(self.settings, user, snapshot.grants, devices)
+            expect_within(held_quotas, allocation, devices)
 
     def held_of_quotas(self, asker: User) -> tuple[Held, ...]:
         """Return what a user holds of what it may."""
         devices = devices_of(self.discover())
         return held_of_quotas(self.settings, asker, self.snapshot().grants, devices)
 
-    def processes(self, identities: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    def processes(self, grant_ids: Iterable[str]) -> dict[str, tuple[int, ...]]:
         """Return the processes that hold each grant, as far as this user can see."""
-        return holders({identity: self.files(identity) for identity in identities})
+        return holders({grant_id: self.files(grant_id) for grant_id in grant_ids})
 
-    def directory(self, identity: str) -> Path:
+    def directory(self, grant_id: str) -> Path:
         """Return the directory of a grant that this user sees."""
-        own = self.ledger.directory(identity)
-        return own if self.system is None or own.exists() else self.system.directory(identity)
+        own_directory = self.ledger.directory(grant_id)
+        return (
+            own_directory
+            if self.system is None or own_directory.exists()
+            else self.system.directory(grant_id)
+        )
 
-    def files(self, identity: str) -> list[Path]:
+    def files(self, grant_id: str) -> list[Path]:
         """Return the files of a grant that those who use it hold open."""
-        return [self.directory(identity) / name for name in (ALIVE, USAGE)]
+        return [self.directory(grant_id) / name for name in (ALIVE, USAGE)]
 
     def with_system(self, snapshot: Snapshot) -> Snapshot:
         """Return `snapshot` and what root gave out."""
         if self.system is None:
             return snapshot
-        shared = self.system.snapshot()
+        system_snapshot = self.system.snapshot()
         return Snapshot(
-            grants=snapshot.grants + shared.grants,
-            unreadable=snapshot.unreadable + shared.unreadable,
+            grants=snapshot.grants + system_snapshot.grants,
+            unreadable=snapshot.unreadable + system_snapshot.unreadable,
             stale=snapshot.stale,
         )
 
@@ -236,18 +247,18 @@ class Node:
 
         What a grant took of a card that was cut says nothing of a share of it, and the reverse.
         """
-        for entry in snapshot.unreadable:
+        for unreadable in snapshot.unreadable:
             raise Refused(
-                f"grant {entry.id} stands but cannot be read, so what is free is not known "
-                f"({entry.reason}): `hetero release --force {entry.id}` ends it"
+                f"grant {unreadable.id} stands but cannot be read, so what is free is not known "
+                f"({unreadable.reason}): `hetero release --force {unreadable.id}` ends it"
             )
         for grant in snapshot.grants:
-            now = self.softly(grant.allocation)
-            for vendor in sorted(set(grant.soft).symmetric_difference(now)):
-                before = "a limiter shared" if vendor in grant.soft else "slices were cut from"
+            soft_now = self.softly(grant.allocation)
+            for vendor in sorted(set(grant.soft).symmetric_difference(soft_now)):
+                sharing = "a limiter shared" if vendor in grant.soft else "slices were cut from"
                 raise Refused(
                     f"cards.soft was changed for {vendor} while grant {grant.id} stands, for which "
-                    f"{before} its cards: end that grant, or change the setting back"
+                    f"{sharing} its cards: end that grant, or change the setting back"
                 )
 
     def discover_for(self, request: Request) -> Discovery:
@@ -260,13 +271,13 @@ class Node:
         """Return the libraries that hold a program to its grants, of what `vendors` declare."""
         if allocation.policy is Policy.OFF:
             return ()
-        apis = {vendor.limiter for vendor in vendors if vendor.name in allocation.vendors}
-        return tuple(limiter(api) for api in sorted(filter(None, apis)))
+        driver_apis = {vendor.limiter for vendor in vendors if vendor.name in allocation.vendors}
+        return tuple(limiter(driver_api) for driver_api in sorted(filter(None, driver_apis)))
 
 
-def _pauses(state: Path) -> Pauses:
+def _pauses(state_dir: Path) -> Pauses:
     """Return what a state directory has noted of vendors."""
-    return Pauses(state / "vendors.json", partial(prepare, state))
+    return Pauses(state_dir / "vendors.json", partial(prepare, state_dir))
 
 
 def _daemon_of(machine: Path, ledger: Path) -> DaemonClient | None:

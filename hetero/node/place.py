@@ -36,12 +36,12 @@ def persistent_directory(environ: Mapping[str, str], *, uid: int) -> Path | None
     return KEPT if uid == 0 else None
 
 
-def _absolute(named: str) -> Path:
-    if not Path(named).is_absolute():
+def _absolute(path_text: str) -> Path:
+    if not Path(path_text).is_absolute():
         from hetero.model.errors import BadInput  # as below
 
-        raise BadInput(f"HETERO_STATE {named!r} is not an absolute path: write it from / on")
-    return Path(named)
+        raise BadInput(f"HETERO_STATE {path_text!r} is not an absolute path: write it from / on")
+    return Path(path_text)
 
 
 def simulator() -> ModuleType:
@@ -57,10 +57,10 @@ def simulator() -> ModuleType:
         ) from None
 
 
-def rack_file(named: str) -> Path:
+def rack_file(rack_name: str) -> Path:
     """Return the rack that $HETERO_RACK names: a file, or a shipped one, or `FileNotFoundError`."""
-    path = Path(named)
-    return (path if path.is_file() else Path(simulator().rack(named))).resolve()
+    path = Path(rack_name)
+    return (path if path.is_file() else Path(simulator().rack(rack_name))).resolve()
 
 
 def of_rack(rack: Path) -> str:
@@ -71,5 +71,5 @@ def of_rack(rack: Path) -> str:
 def ledgers(environ: Mapping[str, str], *, uid: int) -> tuple[Path, ...]:
     """Return the ledgers that a user sees: the own one, and root's."""
     rack = environ.get("HETERO_RACK")
-    part = of_rack(rack_file(rack)) if rack else ""
-    return tuple(dict.fromkeys((state_directory(environ, uid=uid) / part, SYSTEM / part)))
+    subdir = of_rack(rack_file(rack)) if rack else ""
+    return tuple(dict.fromkeys((state_directory(environ, uid=uid) / subdir, SYSTEM / subdir)))

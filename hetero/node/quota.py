@@ -32,16 +32,16 @@ class User:
         except KeyError:
             return cls(uid, str(uid))
 
-    def owns(self, entry: Grant) -> bool:
+    def owns(self, grant: Grant) -> bool:
         """Whether a grant of the machine's ledger is this user's: root's are those of nobody."""
-        return self.uid == (entry.uid or 0)
+        return self.uid == (grant.uid or 0)
 
 
-def expect_own(entry: Grant, asker: User | None) -> None:
+def expect_own(grant: Grant, asker: User | None) -> None:
     """Raise `Refused` unless the asker may change a grant; None may change all."""
-    if asker and asker.uid != 0 and not asker.owns(entry):
-        whose = entry.user if entry.uid else "root"
-        raise Refused(f"grant {entry.id} is {whose}'s: {whose} or root can change or release it")
+    if asker and asker.uid != 0 and not asker.owns(grant):
+        owner = grant.user if grant.uid else "root"
+        raise Refused(f"grant {grant.id} is {owner}'s: {owner} or root can change or release it")
 
 
 @frozen(kw_only=True)
@@ -60,14 +60,14 @@ class Held:
             return str(self.used), str(self.most)
         if self.used > self.most:
             return format_both(self.used, self.most)
-        most, used = format_both(self.most, self.used)
-        return used, most
+        most_text, used_text = format_both(self.most, self.used)
+        return used_text, most_text
 
     @property
     def sentence(self) -> str:
         """What is held of what may be, in a few words: `memory 4 GiB of 6 GiB`."""
-        used, most = self.shown
-        return f"{self.what} {used} of {most}{self.unit}"
+        used_text, most_text = self.shown
+        return f"{self.what} {used_text} of {most_text}{self.unit}"
 
     @property
     def unit(self) -> str:
@@ -85,64 +85,71 @@ def held_of_quotas(
     """
     if asker.uid == 0:
         return ()
-    entries = tuple(grants)
-    users = {entry.uid: User(entry.uid, entry.user) for entry in entries if entry.uid}
-    made = []
-    for owner, quota, members in _quotas(settings, asker, users):
-        used = _counted([entry.allocation for entry in entries if entry.uid in members], devices)
+    grant_list = tuple(grants)
+    user_by_uid = {grant.uid: User(grant.uid, grant.user) for grant in grant_list if grant.uid}
+    held_quotas = []
+    for owner, quota, member_uids in _quotas(settings, asker, user_by_uid):
+        used_amounts = _counted(
+            [grant.allocation for grant in grant_list if grant.uid in member_uids], devices
+        )
         limits = {"grants": quota.grants, "memory": quota.memory, "core": quota.core}
-        made += [
-            Held(of=owner, what=what, used=used[what], most=most)
-            for what, most in limits.items()
-            if most is not None
+        held_quotas += [
+            Held(of=owner, what=quantity, used=used_amounts[quantity], most=most_amount)
+            for quantity, most_amount in limits.items()
+            if most_amount is not None
         ]
-    return tuple(made)
+    return tuple(held_quotas)
 
 
 def expect_within(
-    held: Iterable[Held], allocation: Allocation, devices: Mapping[str, Device]
+    held_quotas: Iterable[Held], allocation: Allocation, devices: Mapping[str, Device]
 ) -> None:
-    """Raise `Refused` if `allocation`, beside what is held, is more than a quota allows."""
-    more = _counted([allocation], devices)
-    for quota in held:
-        would = evolve(quota, used=quota.used + more[quota.what])
-        if would.used > would.most:
-            used, most = would.shown
+    """Raise `Refused` if `allocation` and what is held are together more than a quota allows."""
+    added_amounts = _counted([allocation], devices)
+    for held_quota in held_quotas:
+        held_after = evolve(held_quota, used=held_quota.used + added_amounts[held_quota.what])
+        if held_after.used > held_after.most:
+            used_text, most_text = held_after.shown
             raise Refused(
-                f"quota {quota.of}: {quota.what} would be {used} and may be {most}{quota.unit}"
+                f"quota {held_quota.of}: {held_quota.what} would be {used_text} "
+                f"and may be {most_text}{held_quota.unit}"
             )
 
 
 def _quotas(
-    settings: NodeSettings, asker: User, users: Mapping[int, User]
+    settings: NodeSettings, asker: User, user_by_uid: Mapping[int, User]
 ) -> Iterator[tuple[str, Quota, set[int]]]:
     """Yield what the asker is held to: its name, the quota, and the uids that share it."""
-    own = settings.user_quotas.get(asker.name, settings.quota)
-    yield f"of {asker.name}", own, {asker.uid}
-    for name, quota in settings.group_quotas.items():
-        if name in _groups(asker):
-            members = {uid for uid, user in users.items() if name in _groups(user)}
-            yield f"of group {name}", quota, members
+    own_quota = settings.user_quotas.get(asker.name, settings.quota)
+    yield f"of {asker.name}", own_quota, {asker.uid}
+    for group, quota in settings.group_quotas.items():
+        if group in _groups(asker):
+            member_uids = {uid for uid, user in user_by_uid.items() if group in _groups(user)}
+            yield f"of group {group}", quota, member_uids
 
 
 def _groups(user: User) -> set[str]:
     """Return the names of the user's groups; none for a user without a name."""
     try:
-        first = pwd.getpwuid(user.uid).pw_gid
+        main_gid = pwd.getpwuid(user.uid).pw_gid
     except KeyError:
         return set()
-    known = {each.gr_gid: each.gr_name for each in grp.getgrall()}
-    return {known[gid] for gid in os.getgrouplist(user.name, first) if gid in known}
+    name_by_gid = {group.gr_gid: group.gr_name for group in grp.getgrall()}
+    return {name_by_gid[gid] for gid in os.getgrouplist(user.name, main_gid) if gid in name_by_gid}
 
 
-def _counted(held: list[Allocation], devices: Mapping[str, Device]) -> dict[str, int]:
+def _counted(allocations: list[Allocation], devices: Mapping[str, Device]) -> dict[str, int]:
     """Return how much there is of what quotas count."""
-    pieces = [piece for allocation in held for piece in allocation.pieces]
-    core = 0
+    pieces = [piece for allocation in allocations for piece in allocation.pieces]
+    core_percent = 0
     for piece in pieces:
         device = devices.get(piece.device)
-        whole = device.of_card(CORE) if device else 0
-        limited = piece.core is not None or piece.sm is not None
-        core += -(-100 * piece.takes[CORE] // whole) if limited and whole else 100
-    memory = sum(piece.takes[MEMORY] for piece in pieces)
-    return {"grants": len(held), "memory": memory, "core": core}
+        card_core_units = device.of_card(CORE) if device else 0
+        is_limited = piece.core is not None or piece.sm is not None
+        core_percent += (
+            -(-100 * piece.takes[CORE] // card_core_units)
+            if is_limited and card_core_units
+            else 100
+        )
+    memory_bytes = sum(piece.takes[MEMORY] for piece in pieces)
+    return {"grants": len(allocations), "memory": memory_bytes, "core": core_percent}

@@ -61,11 +61,11 @@ def resize(
     and when the grant is another user's.
     """
     discovery = node.discover()
-    standing = _entry(node, node.ledger.snapshot(), name, asker)
-    chosen = _chosen(standing, ask.device, discovery.devices)
-    recut = partial(_recut, node, ask, {piece.device for piece in chosen})
-    plan = partial(_plan, node, discovery, standing.id, recut, policy, asker)
-    return _resized(node, discovery, standing, plan)
+    grant = _entry(node, node.ledger.snapshot(), name, asker)
+    chosen_pieces = _chosen(grant, ask.device, discovery.devices)
+    recut_piece = partial(_recut, node, ask, {piece.device for piece in chosen_pieces})
+    plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
+    return _resized(node, discovery, grant, plan_change)
 
 
 def resize_to(node: Node, name: str, goal: DeviceAllocation) -> Grant:
@@ -74,234 +74,263 @@ def resize_to(node: Node, name: str, goal: DeviceAllocation) -> Grant:
     Raises `Refused` as `resize` does.
     """
     discovery = node.discover()
-    standing = _entry(node, node.ledger.snapshot(), name, None)
-    recut = partial(_recut_to, node, goal)
+    grant = _entry(node, node.ledger.snapshot(), name, None)
+    recut_piece = partial(_recut_to, node, goal)
     return _resized(
-        node, discovery, standing, partial(_plan, node, discovery, standing.id, recut, None, None)
+        node, discovery, grant, partial(_plan, node, discovery, grant.id, recut_piece, None, None)
     )
 
 
 def _resized(
     node: Node,
     discovery: Discovery,
-    standing: Grant,
-    plan: Callable[[Snapshot], tuple[Grant, Grant]],
+    grant: Grant,
+    plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
 ) -> Grant:
     """Change a grant as is planned once the ledger is held, and return it."""
-    with slices_held(node, standing.allocation.vendors & discovery.cutting):
-        with node.ledger.admission() as own:
-            entry, changed = plan(own)
-            if not any(_is_slice(node, piece) for piece in entry.allocation.pieces):
-                _put(node, entry, changed)
-                return changed
-        _resize_slices(node, discovery, entry, changed, plan)
-    return changed
+    with slices_held(node, grant.allocation.vendors & discovery.cutting):
+        with node.ledger.admission() as own_snapshot:
+            grant_before, grant_after = plan_change(own_snapshot)
+            if not any(_is_slice(node, piece) for piece in grant_before.allocation.pieces):
+                _put(node, grant_before, grant_after)
+                return grant_after
+        _resize_slices(node, discovery, grant_before, grant_after, plan_change)
+    return grant_after
 
 
-def _entry(node: Node, own: Snapshot, name: str, asker: User | None) -> Grant:
+def _entry(node: Node, own_snapshot: Snapshot, grant_name: str, asker: User | None) -> Grant:
     """Return the grant of this name, which the asker may change."""
     uid = asker.uid or None if asker else None
-    identity = one_of(own, name, uid=uid, system=node.system)
-    entry = next(entry for entry in own.grants if entry.id == identity)
-    expect_own(entry, asker)
-    return entry
+    grant_id = one_of(own_snapshot, grant_name, uid=uid, system=node.system)
+    grant = next(grant for grant in own_snapshot.grants if grant.id == grant_id)
+    expect_own(grant, asker)
+    return grant
 
 
 def _plan(
     node: Node,
     discovery: Discovery,
-    name: str,
-    recut: Recut,
+    grant_name: str,
+    recut_piece: Recut,
     policy: Policy | None,
     asker: User | None,
-    own: Snapshot,
+    own_snapshot: Snapshot,
 ) -> tuple[Grant, Grant]:
     """Return the grant as it is and as it would be; within `admission`."""
-    entry, devices = _entry(node, own, name, asker), devices_of(discovery)
-    snapshot = node.with_system(own)
+    grant, devices = _entry(node, own_snapshot, grant_name, asker), devices_of(discovery)
+    snapshot = node.with_system(own_snapshot)
     node.expect_certain(snapshot)
-    others = Snapshot(grants=tuple(other for other in snapshot.grants if other is not entry))
-    free = inventory_of(discovery, others).free()
-    pieces = tuple(recut(entry, piece, devices, free) for piece in entry.allocation.pieces)
-    _expect_policy(entry, policy)
-    allocation = evolve(entry.allocation, pieces=pieces, policy=policy or entry.allocation.policy)
-    node.expect_within_quota(allocation, others, devices, asker)
-    return entry, evolve(entry, allocation=allocation, limits=node.limits_of(allocation, devices))
+    other_grants = Snapshot(
+        grants=tuple(other_grant for other_grant in snapshot.grants if other_grant is not grant)
+    )
+    free = inventory_of(discovery, other_grants).free()
+    pieces = tuple(recut_piece(grant, piece, devices, free) for piece in grant.allocation.pieces)
+    _expect_policy(grant, policy)
+    allocation = evolve(grant.allocation, pieces=pieces, policy=policy or grant.allocation.policy)
+    node.expect_within_quota(allocation, other_grants, devices, asker)
+    return grant, evolve(grant, allocation=allocation, limits=node.limits_of(allocation, devices))
 
 
-def _put(node: Node, entry: Grant, changed: Grant) -> None:
+def _put(node: Node, grant_before: Grant, grant_after: Grant) -> None:
     """Put the change in force and write it down, or neither; within `admission`."""
     try:
-        _lower(node.ledger, entry, changed)
-        node.ledger.change(changed)
+        _lower(node.ledger, grant_before, grant_after)
+        node.ledger.change(grant_after)
     except BaseException:
-        node.ledger.change(entry)
+        node.ledger.change(grant_before)
         raise
 
 
 def _resize_slices(
     node: Node,
     discovery: Discovery,
-    entry: Grant,
-    changed: Grant,
-    plan: Callable[[Snapshot], tuple[Grant, Grant]],
+    grant_before: Grant,
+    grant_after: Grant,
+    plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
 ) -> None:
     """Lower slices, which are held, before the change is written down, and raise them after it.
 
-    So a slice is never more than the ledger says, which others have while a vendor works. The note
-    has whoever looks next finish or undo what is killed half-way.
+    So a slice is never more than the ledger says, and other admissions go on while a vendor works.
+    If this process is killed half-way, the next look at the ledger finishes or undoes the change by
+    the note.
     """
-    devices, allocation = devices_of(discovery), changed.allocation
-    inside = bool(entry.container or entry.share or entry.owner)
-    pairs = zip(entry.allocation.pieces, allocation.pieces, strict=True)
-    least = evolve(allocation, pieces=tuple(_least(old, new) for old, new in pairs))
-    note = resizing(node.ledger, entry.id)
-    note.touch()
+    devices, allocation = devices_of(discovery), grant_after.allocation
+    is_contained = bool(grant_before.container or grant_before.share or grant_before.owner)
+    pairs = zip(grant_before.allocation.pieces, allocation.pieces, strict=True)
+    least_allocation = evolve(allocation, pieces=tuple(_least(old, new) for old, new in pairs))
+    resize_note = resizing(node.ledger, grant_before.id)
+    resize_note.touch()
     try:
-        if least != entry.allocation:
-            enforce(node, least, devices, container=inside)
-        with node.ledger.admission() as own:
-            if plan(own) != (entry, changed):
-                raise Refused(f"grant {entry.id} stays as it is: others changed meanwhile")
-            _put(node, entry, changed)
-        if least != allocation:
-            enforce(node, allocation, devices, container=inside)
+        if least_allocation != grant_before.allocation:
+            enforce(node, least_allocation, devices, container=is_contained)
+        with node.ledger.admission() as own_snapshot:
+            if plan_change(own_snapshot) != (grant_before, grant_after):
+                raise Refused(f"grant {grant_before.id} stays as it is: others changed meanwhile")
+            _put(node, grant_before, grant_after)
+        if least_allocation != allocation:
+            enforce(node, allocation, devices, container=is_contained)
     except BaseException:
-        with node.ledger.admission() as own:
-            _undo(node, discovery, own, entry, least)
-        reconcile(node, discovery, entry.allocation.vendors & discovery.cutting)
+        with node.ledger.admission() as own_snapshot:
+            _undo(node, discovery, own_snapshot, grant_before, least_allocation)
+        reconcile(node, discovery, grant_before.allocation.vendors & discovery.cutting)
         raise
-    note.unlink()
+    resize_note.unlink()
 
 
-def _undo(node: Node, discovery: Discovery, own: Snapshot, entry: Grant, least: Allocation) -> None:
+def _undo(
+    node: Node,
+    discovery: Discovery,
+    own_snapshot: Snapshot,
+    grant: Grant,
+    least: Allocation,
+) -> None:
     """Have a grant be as it was, or, where others have taken of that, as the least it was."""
-    snapshot = node.with_system(own)
-    others = Snapshot(grants=tuple(one for one in snapshot.grants if one.id != entry.id))
-    if len(others.grants) == len(snapshot.grants):
+    snapshot = node.with_system(own_snapshot)
+    other_grants = Snapshot(
+        grants=tuple(other_grant for other_grant in snapshot.grants if other_grant.id != grant.id)
+    )
+    if len(other_grants.grants) == len(snapshot.grants):
         return  # it ended meanwhile
-    free = inventory_of(discovery, others).free()
-    pieces = entry.allocation.pieces
-    if any(n > free[piece.device][name] for piece in pieces for name, n in piece.takes.items()):
+    free = inventory_of(discovery, other_grants).free()
+    pieces = grant.allocation.pieces
+    if any(
+        amount > free[piece.device][counter]
+        for piece in pieces
+        for counter, amount in piece.takes.items()
+    ):
         limits = node.limits_of(least, devices_of(discovery))
-        entry = evolve(entry, allocation=least, limits=limits)
-    node.ledger.change(entry)
+        grant = evolve(grant, allocation=least, limits=limits)
+    node.ledger.change(grant)
 
 
 def _least(old: DeviceAllocation, new: DeviceAllocation) -> DeviceAllocation:
     """Return the grant with the lower of each counter."""
-    takes = {name: min(amount, new.takes.get(name, 0)) for name, amount in old.takes.items()}
+    takes = {
+        counter: min(amount, new.takes.get(counter, 0)) for counter, amount in old.takes.items()
+    }
     return evolve(new, takes=takes, core=takes[CORE] if new.core is not None else None)
 
 
-def _expect_policy(entry: Grant, policy: Policy | None) -> None:
+def _expect_policy(grant: Grant, policy: Policy | None) -> None:
     """Raise `Refused` where a grant cannot follow another policy while its program runs."""
-    now = entry.allocation.policy
-    if policy in (None, now):
+    policy_now = grant.allocation.policy
+    if policy in (None, policy_now):
         return
-    if Policy.OFF in (policy, now):
+    if Policy.OFF in (policy, policy_now):
         raise Refused(
-            f"grant {entry.id} stays as it is: whether there is a limiter is decided when its "
+            f"grant {grant.id} stays as it is: whether there is a limiter is decided when its "
             "program starts"
         )
-    for piece in entry.allocation.pieces:
-        if following(now) in piece.takes:
+    for piece in grant.allocation.pieces:
+        if following(policy_now) in piece.takes:
             raise Refused(
-                f"grant {entry.id} stays as it is: all shares of {piece.device} follow one policy"
+                f"grant {grant.id} stays as it is: all shares of {piece.device} follow one policy"
             )
 
 
 def _chosen(
-    entry: Grant, name: str | None, devices: Sequence[Device]
+    grant: Grant, device_name: str | None, devices: Sequence[Device]
 ) -> tuple[DeviceAllocation, ...]:
-    """Return the grants `name` means: a position in the inventory or the start of a UUID."""
-    if name is None:
-        return entry.allocation.pieces
-    if name.isdecimal() and int(name) < len(devices):
-        name = devices[int(name)].uuid
-    chosen = tuple(
-        piece for piece in entry.allocation.pieces if piece.device.lower().startswith(name.lower())
+    """Return the grants `device_name` means: a position in the inventory or the start of a UUID."""
+    if device_name is None:
+        return grant.allocation.pieces
+    if device_name.isdecimal() and int(device_name) < len(devices):
+        device_name = devices[int(device_name)].uuid
+    chosen_pieces = tuple(
+        piece
+        for piece in grant.allocation.pieces
+        if piece.device.lower().startswith(device_name.lower())
     )
-    if not chosen:
-        raise NotFound(f"grant {entry.id} does not hold device {name!r}")
-    return chosen
+    if not chosen_pieces:
+        raise NotFound(f"grant {grant.id} does not hold device {device_name!r}")
+    return chosen_pieces
 
 
 def _recut(
     node: Node,
     ask: Ask,
-    chosen: Collection[str],
-    entry: Grant,
+    chosen_uuids: Collection[str],
+    grant: Grant,
     piece: DeviceAllocation,
     devices: Mapping[str, Device],
     free: Free,
 ) -> DeviceAllocation:
     """Return the piece as it would be, if its device is chosen and the neighbours allow it."""
-    if piece.device not in chosen:
+    if piece.device not in chosen_uuids:
         return piece
-    device = _changeable(node, entry, piece, devices)
-    memory, core = _wanted(piece, device, ask)
-    left = free[device.uuid]
-    made = cut(device, memory=memory, core=core, count=len(entry.limits), free=left)
-    if made is None:
-        raise _lacks(entry, device, [_lack(MEMORY, memory, left[MEMORY])])
-    _expect_free(entry, device, made.takes, left)
-    core = None if piece.sm is not None else made.core
-    return evolve(piece, takes={**piece.takes, **made.takes}, core=core)
+    device = _changeable(node, grant, piece, devices)
+    memory_bytes, core_units = _wanted(piece, device, ask)
+    device_free = free[device.uuid]
+    portion = cut(
+        device,
+        memory=memory_bytes,
+        core=core_units,
+        count=len(grant.limits),
+        free=device_free,
+    )
+    if portion is None:
+        raise _lacks(grant, device, [_lack(MEMORY, memory_bytes, device_free[MEMORY])])
+    _expect_free(grant, device, portion.takes, device_free)
+    core_units = None if piece.sm is not None else portion.core
+    return evolve(piece, takes={**piece.takes, **portion.takes}, core=core_units)
 
 
 def _recut_to(
     node: Node,
     goal: DeviceAllocation,
-    entry: Grant,
+    grant: Grant,
     piece: DeviceAllocation,
     devices: Mapping[str, Device],
     free: Free,
 ) -> DeviceAllocation:
     """Return the piece with the counters and the core of the goal, if the neighbours allow it."""
-    device = _changeable(node, entry, piece, devices)
-    _expect_free(entry, device, goal.takes, free[device.uuid])
+    device = _changeable(node, grant, piece, devices)
+    _expect_free(grant, device, goal.takes, free[device.uuid])
     return evolve(piece, takes=goal.takes, core=goal.core)
 
 
 def _changeable(
-    node: Node, entry: Grant, piece: DeviceAllocation, devices: Mapping[str, Device]
+    node: Node, grant: Grant, piece: DeviceAllocation, devices: Mapping[str, Device]
 ) -> Device:
     """Return the device of a piece whose size can change while its program runs."""
     device = devices.get(piece.device)
     if device is None:
-        raise NotFound(f"device {piece.device} of grant {entry.id} is not here any more")
-    off = entry.allocation.policy is Policy.OFF
-    limited = not off and node.registry.vendor(device.vendor).limiter is not None
-    if not limited and not _is_slice(node, piece):
+        raise NotFound(f"device {piece.device} of grant {grant.id} is not here any more")
+    is_off = grant.allocation.policy is Policy.OFF
+    is_limited = not is_off and node.registry.vendor(device.vendor).limiter is not None
+    if not is_limited and not _is_slice(node, piece):
         raise Refused(
-            f"grant {entry.id} runs without a limiter on {device.uuid}: "
+            f"grant {grant.id} runs without a limiter on {device.uuid}: "
             "nothing would change in the program"
         )
     if not isinstance(device.granularity, Fractional) or piece.template:
-        raise Refused(f"grant {entry.id} holds a fixed shape of {device.uuid}")
+        raise Refused(f"grant {grant.id} holds a fixed shape of {device.uuid}")
     return device
 
 
 def _expect_free(
-    entry: Grant, device: Device, takes: Mapping[str, int], left: Mapping[str, int]
+    grant: Grant, device: Device, takes: Mapping[str, int], device_free: Mapping[str, int]
 ) -> None:
     """Raise `Refused` where a device has less left than a piece would take."""
-    lacking = [_lack(n, of, left[n]) for n, of in takes.items() if left[n] < of]
-    if lacking:
-        raise _lacks(entry, device, lacking)
+    shortages = [
+        _lack(counter, amount, device_free[counter])
+        for counter, amount in takes.items()
+        if device_free[counter] < amount
+    ]
+    if shortages:
+        raise _lacks(grant, device, shortages)
 
 
-def _lacks(entry: Grant, device: Device, lacking: Sequence[str]) -> Refused:
-    return Refused(f"grant {entry.id} stays as it is: {device.uuid} lacks {', '.join(lacking)}")
+def _lacks(grant: Grant, device: Device, shortages: Sequence[str]) -> Refused:
+    return Refused(f"grant {grant.id} stays as it is: {device.uuid} lacks {', '.join(shortages)}")
 
 
-def _lack(name: str, asked: int, free: int) -> str:
+def _lack(counter: str, asked_amount: int, free_amount: int) -> str:
     """Return what a device has too little of: `core: 80 asked, 50 free`."""
-    if name == MEMORY:
-        wanted, left = format_both(asked, free)
-        return f"{name}: {wanted} asked, {left} free"
-    return f"{name}: {asked} asked, {free} free"
+    if counter == MEMORY:
+        asked_text, free_text = format_both(asked_amount, free_amount)
+        return f"{counter}: {asked_text} asked, {free_text} free"
+    return f"{counter}: {asked_amount} asked, {free_amount} free"
 
 
 def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
@@ -311,45 +340,46 @@ def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
 
 def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units the grant is to have."""
-    memory, core = piece.takes[MEMORY], piece.core
+    memory_bytes, core_units = piece.takes[MEMORY], piece.core
     if piece.sm is not None:
         if ask.open or ask.core is not None:
             raise Refused(
                 f"the grant has {piece.sm} % of the multiprocessors of {device.uuid}: "
                 "what it has of the core is decided when its program starts"
             )
-        core = piece.takes[CORE]
+        core_units = piece.takes[CORE]
     # All of the core and not all of the memory: the core was asked for, and stays so.
-    if piece.takes[SLOTS] == device.capacity[SLOTS] and memory < device.capacity[MEMORY]:
-        core = device.of_card(CORE)
+    if piece.takes[SLOTS] == device.capacity[SLOTS] and memory_bytes < device.capacity[MEMORY]:
+        core_units = device.of_card(CORE)
     if ask.memory is not None:
-        memory = ask.memory
+        memory_bytes = ask.memory
     elif ask.memory_percent is not None:
-        memory = -(-device.of_card(MEMORY) * ask.memory_percent // 100)
+        memory_bytes = -(-device.of_card(MEMORY) * ask.memory_percent // 100)
     if ask.open:
-        core = None
+        core_units = None
     elif ask.core is not None:
-        core = -(-device.of_card(CORE) * ask.core // 100)
-    return memory, core
+        core_units = -(-device.of_card(CORE) * ask.core // 100)
+    return memory_bytes, core_units
 
 
-def _lower(ledger: Ledger, entry: Grant, changed: Grant) -> None:
+def _lower(ledger: Ledger, grant_before: Grant, grant_after: Grant) -> None:
     """Put lower memory limits in force, or put all back and refuse if more is in use.
 
     The limit goes first: what is in use then can no longer grow past it.
     """
-    pairs = list(zip(entry.limits, changed.limits, strict=True))
+    pairs = list(zip(grant_before.limits, grant_after.limits, strict=True))
     if all(new.memory >= old.memory for old, new in pairs):
         return
-    directory = ledger.directory(entry.id)
-    policy = entry.allocation.policy
-    grant_file.store_limits(directory / GRANT, changed.limits, policy=policy)
+    directory = ledger.directory(grant_before.id)
+    policy = grant_before.allocation.policy
+    grant_file.store_limits(directory / GRANT, grant_after.limits, policy=policy)
     time.sleep(_SETTLING)
-    counts = usage_region.read_counts(directory / USAGE, devices=len(pairs))
-    for count, (old, new) in zip(counts, pairs, strict=False):
-        if new.memory < old.memory and count.memory > new.memory:
-            grant_file.store_limits(directory / GRANT, entry.limits, policy=policy)
-            used, limit = format_both(count.memory, new.memory)
+    counts_by_device = usage_region.read_counts(directory / USAGE, device_count=len(pairs))
+    for device_counts, (old, new) in zip(counts_by_device, pairs, strict=False):
+        if new.memory < old.memory and device_counts.memory > new.memory:
+            grant_file.store_limits(directory / GRANT, grant_before.limits, policy=policy)
+            used_text, limit_text = format_both(device_counts.memory, new.memory)
             raise Refused(
-                f"grant {entry.id} uses {used} of {new.name}: it cannot be lowered to {limit}"
+                f"grant {grant_before.id} uses {used_text} of {new.name}: "
+                f"it cannot be lowered to {limit_text}"
             )

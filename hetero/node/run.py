@@ -23,32 +23,32 @@ def run(
     *,
     command: tuple[str, ...],
     label: str | None = None,
-    tell: Callable[[Grant, GangRow | None], None],
+    report_grant: Callable[[Grant, GangRow | None], None],
     warn: Callable[[str], None],
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
-    `warn` is called with what the user should know of this machine's ledger, `tell` with the grant
-    and its row in time, if it has one, before it is handed over. Raises `HeteroError`; then nothing
-    is held.
+    `warn` is called with what the user should know of this machine's ledger. `report_grant` is
+    called with the grant and its row in time, if it has one, before the grant is handed over.
+    Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
     if node.unseen:
         warn(node.unseen)
 
-    def watched(handle: GrantHandle) -> None:
+    def watch_grant(handle: GrantHandle) -> None:
         watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
 
     grants = grants_of(node)
     handle, environment = admit_program(
-        grants, request, command=command, label=label, watch=watched
+        grants, request, command=command, label=label, watch=watch_grant
     )
     try:
         enter(handle.mounts)
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own
         if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
-            tell(handle.grant, node.ledger.row(handle.grant.id))
+            report_grant(handle.grant, node.ledger.row(handle.grant.id))
         _become(command, environment)
     except BaseException:
         grants.abort(handle)
@@ -69,6 +69,6 @@ class _Unstartable(HeteroError):
     """A command that cannot be executed, with the code a shell gives that."""
 
     def __init__(self, name: str, error: OSError) -> None:
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-        self.code = 127 if missing else 126
-        super().__init__(f"{name}: {'command not found' if missing else error.strerror}")
+        is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+        self.code = 127 if is_missing else 126
+        super().__init__(f"{name}: {'command not found' if is_missing else error.strerror}")

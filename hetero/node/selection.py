@@ -32,45 +32,49 @@ def expect_here(request: Request, discovery: Discovery) -> None:
     if not devices:
         raise NotFound(_no_device(discovery))
     models = dict.fromkeys(device.model for device in devices)
-    _expect_parts(request.model, models, noun="model", lists=f"(here: {', '.join(models)})")
-    uuids = [device.uuid for device in devices]
-    _expect_parts(request.uuid, uuids, noun="UUID", lists="(`hetero inventory --wide` lists them)")
+    _expect_parts(request.model, models, noun="model", listing=f"(here: {', '.join(models)})")
+    device_uuids = [device.uuid for device in devices]
+    _expect_parts(
+        request.uuid, device_uuids, noun="UUID", listing="(`hetero inventory --wide` lists them)"
+    )
     if any(ask.device is not None for ask in request.asks):
-        twice = named_twice(devices, request)
-        if twice:
-            raise BadInput(twice)
+        twice_named = named_twice(devices, request)
+        if twice_named:
+            raise BadInput(twice_named)
     for ask in dict.fromkeys(request.asks):
         _expect_together(ask, request, devices)
 
 
-def _expect_vendors(wanted: Selector, vendor_rows: Iterable[VendorRow]) -> None:
-    rows = {row.name: row for row in vendor_rows}
-    installed = {name.lower(): row for name, row in rows.items()}
-    for name in (*wanted.include, *wanted.exclude):
-        row = installed.get(name.lower())
+def _expect_vendors(selector: Selector, vendor_rows: Iterable[VendorRow]) -> None:
+    row_by_name = {row.name: row for row in vendor_rows}
+    row_by_lower_name = {name.lower(): row for name, row in row_by_name.items()}
+    for name in (*selector.include, *selector.exclude):
+        row = row_by_lower_name.get(name.lower())
         if row is None:
-            titles = {row.title or row.name: row.name for row in rows.values()}
-            have = ", ".join(rows) or "none"
+            name_by_title = {row.title or row.name: row.name for row in row_by_name.values()}
+            vendor_list = ", ".join(row_by_name) or "none"
             raise NotFound(
-                f"no vendor {name!r} is installed (installed: {have})"
-                + did_you_mean(name, rows, aliases=titles)
+                f"no vendor {name!r} is installed (installed: {vendor_list})"
+                + did_you_mean(name, row_by_name, aliases=name_by_title)
             )
-        if not row.works and name in wanted.include:
+        if not row.works and name in selector.include:
             raise NotFound(f"vendor {row.name} is {row.state}: {row.reason}")
 
 
-def _expect_parts(wanted: Selector, names: Iterable[str], *, noun: str, lists: str) -> None:
+def _expect_parts(selector: Selector, names: Iterable[str], *, noun: str, listing: str) -> None:
     """Raise `NotFound` when parts of names are none of any device's: one of `include` is enough."""
-    for parts in filter(None, (wanted.include, *((part,) for part in wanted.exclude))):
+    for parts in filter(None, (selector.include, *((part,) for part in selector.exclude))):
         if not any(Selector(include=parts).allows(name) for name in names):
-            unknown = ", ".join(map(repr, parts))
-            raise NotFound(f"no {noun} {unknown} here {lists}{did_you_mean(parts[0], names)}")
+            unknown_names = ", ".join(map(repr, parts))
+            raise NotFound(
+                f"no {noun} {unknown_names} here {listing}{did_you_mean(parts[0], names)}"
+            )
 
 
 def _expect_together(ask: Ask, request: Request, devices: Sequence[Device]) -> None:
     """Raise `NotFound` where each name is some device's and no device has them all."""
-    meant = devices if ask.device is None else named(devices, ask.device)
-    if meant and not any(request.chooses(device) for device in meant):
+    matching_devices = devices if ask.device is None else named(devices, ask.device)
+    if matching_devices and not any(request.chooses(device) for device in matching_devices):
         raise NotFound(
             f"no device here is chosen by {', '.join(_choices(ask, request))}"
             + (" together" if len([*_choices(ask, request)]) > 1 else "")
@@ -81,23 +85,23 @@ def _choices(ask: Ask, request: Request) -> Iterator[str]:
     """Yield what a device is chosen by, as the options are called."""
     if ask.device is not None:
         yield f"device {ask.device!r}"
-    for option, choice in (
+    for option, selector in (
         ("vendor", request.vendor),
         ("model", request.model),
         ("uuid", request.uuid),
         ("enforcement", request.enforcement),
     ):
-        yield from (f"{option} {name!r}" for name in choice.include)
-        yield from (f"exclude-{option} {name!r}" for name in choice.exclude)
+        yield from (f"{option} {name!r}" for name in selector.include)
+        yield from (f"exclude-{option} {name!r}" for name in selector.exclude)
 
 
 def _no_device(discovery: Discovery) -> str:
     """Return the sentence about a machine without devices: only broken vendors are named."""
-    broken = [row for row in discovery.rows if row.state not in ("absent", "untrusted")]
-    why = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken)
+    broken_rows = [row for row in discovery.rows if row.state not in ("absent", "untrusted")]
+    reasons = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken_rows)
     if not discovery.rows:
-        why = "no vendor is installed"
+        reasons = "no vendor is installed"
     return (
-        f"no device here ({why or 'no driver is installed'}; see `hetero vendors`): "
+        f"no device here ({reasons or 'no driver is installed'}; see `hetero vendors`): "
         "without a card, try `export HETERO_RACK=mixed`"
     )

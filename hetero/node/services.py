@@ -1,7 +1,7 @@
 """Keeps the services that share devices as the ledger says: one where grants stand, else none.
 
-A service is a process of its vendor's. It has a directory here by which whoever comes next finds
-it, and a cgroup of its own: it outlives the heterod or the node agent that started it.
+A service is a process of its vendor's. It has a cgroup of its own, so it outlives the heterod or
+the node agent that started it. By its directory here the next of these finds it.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
             f"device {device.uuid} is shared by a service, which root starts: "
             "`hetero install`, as root, has heterod do that"
         )
-    sharing = [entry for entry in grants if _has(entry, device)]
-    place = directory(ledger, device.uuid)
-    make(place.parent, mode=0o755)
-    make(place, mode=0o755)
-    before = registry.serve(device, Serve.LOOK, directory=place)
-    if fault := before.fault or failure(ledger, device.uuid):
+    sharing = [grant for grant in grants if _has(grant, device)]
+    service_dir = directory(ledger, device.uuid)
+    make(service_dir.parent, mode=0o755)
+    make(service_dir, mode=0o755)
+    service_before = registry.serve(device, Serve.LOOK, directory=service_dir)
+    if fault := service_before.fault or failure(ledger, device.uuid):
         raise Refused(
             f"device {device.uuid}: its service is being started anew after a fault "
             f"({fault}): try again when the programs that it hurt have ended"
         )
-    most = max((limit.memory for entry in sharing for limit in entry.limits), default=0)
-    service = registry.serve(device, Serve.START, directory=place, memory=most)
-    users = {entry.uid or 0 for entry in sharing}
-    if service.one_user and len(users) > 1:
+    limit_bytes = max((limit.memory for grant in sharing for limit in grant.limits), default=0)
+    service = registry.serve(device, Serve.START, directory=service_dir, memory=limit_bytes)
+    user_ids = {grant.uid or 0 for grant in sharing}
+    if service.one_user and len(user_ids) > 1:
         raise Refused(
             f"device {device.uuid}: its driver's service has programs of one user at a time, and "
             "another user has a grant there: newer drivers serve several"
         )
-    if not before.running:
+    if not service_before.running:
         _set_apart(service.processes)
     return service
 
@@ -72,43 +72,43 @@ def failure(ledger: Ledger, device: str) -> str | None:
     return None
 
 
-def note_failure(ledger: Ledger, device: str, why: str) -> None:
+def note_failure(ledger: Ledger, device: str, reason: str) -> None:
     """Have no grant given of a device until its service was started anew.
 
     A service may say that it is well again as soon as those are gone who failed on it.
     """
-    replace(directory(ledger, device) / _FAILED, f"{why}\n".encode(), mode=0o644)
+    replace(directory(ledger, device) / _FAILED, f"{reason}\n".encode(), mode=0o644)
 
 
 def restart(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[Grant]) -> None:
     """End the service of a device with what it serves, and start it for what stands."""
-    place = directory(ledger, device.uuid)
-    registry.serve(device, Serve.STOP, directory=place)
-    (place / _FAILED).unlink(missing_ok=True)
+    service_dir = directory(ledger, device.uuid)
+    registry.serve(device, Serve.STOP, directory=service_dir)
+    (service_dir / _FAILED).unlink(missing_ok=True)
     start(registry, ledger, device, grants)
 
 
-def end(registry: Registry, ledger: Ledger, device: Device, processes: Iterable[int]) -> None:
+def end(registry: Registry, ledger: Ledger, device: Device, pids: Iterable[int]) -> None:
     """Have the service of a device let go of these processes, before they are killed."""
-    place = directory(ledger, device.uuid)
-    clients = registry.serve(device, Serve.LOOK, directory=place).clients
-    for pid in sorted(set(processes).intersection(clients)):
-        registry.serve(device, Serve.END, directory=place, process=pid)
+    service_dir = directory(ledger, device.uuid)
+    clients = registry.serve(device, Serve.LOOK, directory=service_dir).clients
+    for pid in sorted(set(pids).intersection(clients)):
+        registry.serve(device, Serve.END, directory=service_dir, process=pid)
 
 
 def stop_unused(
     registry: Registry, ledger: Ledger, discovery: Discovery, grants: Iterable[Grant]
 ) -> tuple[str, ...]:
     """Stop the services of devices that no grant stands on; return a sentence for each failure."""
-    used = {piece.device for entry in grants for piece in entry.allocation.pieces}
+    used_uuids = {piece.device for grant in grants for piece in grant.allocation.pieces}
     faults = []
     for device in discovery.devices:
-        place = directory(ledger, device.uuid)
-        if device.uuid in used or not place.exists():
+        service_dir = directory(ledger, device.uuid)
+        if device.uuid in used_uuids or not service_dir.exists():
             continue
         try:
-            registry.serve(device, Serve.STOP, directory=place)
-            shutil.rmtree(place, ignore_errors=True)
+            registry.serve(device, Serve.STOP, directory=service_dir)
+            shutil.rmtree(service_dir, ignore_errors=True)
         except HeteroError as error:
             faults.append(str(error))
     return tuple(faults)
@@ -121,8 +121,8 @@ def running(ledger: Ledger, discovery: Discovery) -> frozenset[str]:
     )
 
 
-def _has(entry: Grant, device: Device) -> bool:
-    return any(piece.device == device.uuid for piece in entry.allocation.pieces)
+def _has(grant: Grant, device: Device) -> bool:
+    return any(piece.device == device.uuid for piece in grant.allocation.pieces)
 
 
 def by_service(device: Device) -> bool:
@@ -130,7 +130,7 @@ def by_service(device: Device) -> bool:
     return device.enforcement is Enforcement.SERVICE
 
 
-def _set_apart(processes: Iterable[int]) -> None:
+def _set_apart(pids: Iterable[int]) -> None:
     """Move processes to a cgroup of their own: who ends ours, as a restart does, ends not them.
 
     Where cgroups are not to be written, they stay; then the service is started again.
@@ -139,13 +139,15 @@ def _set_apart(processes: Iterable[int]) -> None:
         if not (hierarchy / "cgroup.procs").exists() or _is_group(hierarchy):
             continue
         with suppress(OSError):
-            own = hierarchy / _OWN
-            own.mkdir(exist_ok=True)
-            for limit in ("cpuset.cpus", "cpuset.mems"):  # version 1 takes nobody in without
-                if (own / limit).exists() and not (own / limit).read_text().strip():
-                    (own / limit).write_text((hierarchy / limit).read_text())
-            for pid in processes:
-                (own / "cgroup.procs").write_text(str(pid))
+            own_cgroup = hierarchy / _OWN
+            own_cgroup.mkdir(exist_ok=True)
+            for control_file in ("cpuset.cpus", "cpuset.mems"):  # version 1 takes nobody in without
+                if (own_cgroup / control_file).exists() and not (
+                    own_cgroup / control_file
+                ).read_text().strip():
+                    (own_cgroup / control_file).write_text((hierarchy / control_file).read_text())
+            for pid in pids:
+                (own_cgroup / "cgroup.procs").write_text(str(pid))
 
 
 def _is_group(path: Path) -> bool:

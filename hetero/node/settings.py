@@ -37,7 +37,7 @@ _MOST_SHARERS = 1000
 class Partitioned(str, Enum):
     """What becomes of cards that are partitioned already."""
 
-    MIXED = "mixed"  # given out by their parts, beside cards that are shared
+    MIXED = "mixed"  # given out by their parts, as other cards are shared
     SINGLE = "single"  # given out where all cards of their vendor are partitioned alike
     NONE = "none"  # not given out
 
@@ -135,36 +135,44 @@ class NodeSettings:
         self,
         devices: Iterable[Device],
         *,
-        limited: AbstractSet[str],
-        serving: AbstractSet[str] = frozenset(),
+        limiter_vendors: AbstractSet[str],
+        serving_vendors: AbstractSet[str] = frozenset(),
     ) -> tuple[Device, ...]:
         """Return what this node gives out of its devices.
 
-        A limiter of ours shares those of the vendors in `limited`; those in `serving` have a
-        service that may share theirs.
+        A limiter of ours shares the cards of `limiter_vendors`. Those of `serving_vendors` may be
+        shared by a service.
         A device that breaks a rule of the settings is there but unhealthy, for that reason.
         """
-        devices = [shared_softly(d) if d.vendor in self.soft else d for d in devices]
-        left = [d for d in devices if d.uuid not in self.exclude and d.index not in self.exclude]
+        devices = [
+            shared_softly(device) if device.vendor in self.soft else device for device in devices
+        ]
+        offered = [
+            device
+            for device in devices
+            if device.uuid not in self.exclude and device.index not in self.exclude
+        ]
         if self.partitioned is Partitioned.NONE:
-            left = [device for device in left if not _partitioned(device)]
+            offered = [device for device in offered if not _partitioned(device)]
         if self.partitioned is Partitioned.SINGLE:
-            left = list(_alike(left))
-        left = [self._shared(device, serving) for device in left]
-        return tuple(self.scaled(self._limited(device, limited)) for device in left)
+            offered = list(_alike(offered))
+        offered = [self._shared(device, serving_vendors) for device in offered]
+        return tuple(self.scaled(self._limited(device, limiter_vendors)) for device in offered)
 
-    def _shared(self, device: Device, serving: AbstractSet[str]) -> Device:
+    def _shared(self, device: Device, serving_vendors: AbstractSet[str]) -> Device:
         """Return a device with how it is shared; one that no limiter shares stays as it is."""
-        own = self.sharing.get(device.uuid) or self.sharing.get(str(device.index))
-        sharing = own or self.sharing.get(_ALL, Sharing.TIME)
+        own_sharing = self.sharing.get(device.uuid) or self.sharing.get(str(device.index))
+        sharing = own_sharing or self.sharing.get(_ALL, Sharing.TIME)
         if sharing is Sharing.TIME or device.enforcement is not Enforcement.PRELOAD:
             return device
-        if device.vendor in serving:
+        if device.vendor in serving_vendors:
             return evolve(device, enforcement=Enforcement.SERVICE)
-        if own is None or not device.usable:
+        if own_sharing is None or not device.usable:
             return device
-        why = f"cards.sharing says {own.value}, and {device.vendor} has no service for that"
-        return evolve(device, health=why)
+        reason = (
+            f"cards.sharing says {own_sharing.value}, and {device.vendor} has no service for that"
+        )
+        return evolve(device, health=reason)
 
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
@@ -178,32 +186,37 @@ class NodeSettings:
             return device
         factors = {MEMORY: self.memory_scale, CORE: self.core_scale}
         capacity = {
-            name: int(amount * factors.get(name, 1)) for name, amount in device.capacity.items()
+            counter: int(amount * factors.get(counter, 1))
+            for counter, amount in device.capacity.items()
         }
         return evolve(device, capacity=capacity, card=device.capacity)
 
-    def _limited(self, device: Device, limited: AbstractSet[str]) -> Device:
+    def _limited(self, device: Device, limiter_vendors: AbstractSet[str]) -> Device:
         if self.max_sharers is None or not isinstance(device.granularity, Fractional):
             return device
-        free = device.vendor in limited and device.enforcement is not Enforcement.PARTITION
-        slots = self.max_sharers if free else min(self.max_sharers, device.capacity[SLOTS])
-        return evolve(device, capacity={**device.capacity, SLOTS: slots})
+        has_no_own_limit = (
+            device.vendor in limiter_vendors and device.enforcement is not Enforcement.PARTITION
+        )
+        slot_count = (
+            self.max_sharers if has_no_own_limit else min(self.max_sharers, device.capacity[SLOTS])
+        )
+        return evolve(device, capacity={**device.capacity, SLOTS: slot_count})
 
 
 def _alike(devices: Iterable[Device]) -> Iterator[Device]:
     """Yield the devices, unhealthy where their vendor's are partitioned and they not like those."""
-    given = list(devices)
-    first: dict[str, str] = {}
-    for device in given:
+    device_list = list(devices)
+    shape_by_vendor: dict[str, str] = {}
+    for device in device_list:
         for shape in sorted(_shapes(device)):
-            first.setdefault(device.vendor, shape)
-    for device in given:
-        wanted = first.get(device.vendor)
-        if wanted is None or not device.usable or _shapes(device) == {wanted}:
+            shape_by_vendor.setdefault(device.vendor, shape)
+    for device in device_list:
+        wanted_shape = shape_by_vendor.get(device.vendor)
+        if wanted_shape is None or not device.usable or _shapes(device) == {wanted_shape}:
             yield device
         else:
-            why = f"not cut into {wanted} alone, as this node's settings want"
-            yield evolve(device, health=why)
+            reason = f"not cut into {wanted_shape} alone, as this node's settings want"
+            yield evolve(device, health=reason)
 
 
 def _partitioned(device: Device) -> bool:
@@ -217,12 +230,12 @@ def _shapes(device: Device) -> frozenset[str]:
 
 def load_settings(environ: Mapping[str, str], base: NodeSettings | None = None) -> NodeSettings:
     """Return the settings of this node, over `base`. Raises `BadInput` with the line to mend."""
-    named = environ.get("HETERO_CONFIG")
-    path = Path(named) if named else DEFAULT
+    config_path = environ.get("HETERO_CONFIG")
+    path = Path(config_path) if config_path else DEFAULT
     try:
-        text = path.read_text()
+        toml_text = path.read_text()
     except FileNotFoundError:
-        if named:
+        if config_path:
             raise BadInput(f"settings {path}: no such file (HETERO_CONFIG names it)") from None
         return base or NodeSettings()
     except OSError as error:
@@ -235,96 +248,106 @@ def load_settings(environ: Mapping[str, str], base: NodeSettings | None = None) 
         import tomli as tomllib
 
     try:
-        return read_settings(tomllib.loads(text, parse_float=Decimal), base)
+        return read_settings(tomllib.loads(toml_text, parse_float=Decimal), base)
     except (tomllib.TOMLDecodeError, BadInput) as error:
         raise BadInput(f"settings {path}: {error}") from None
 
 
 def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None) -> NodeSettings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
-    was = base or NodeSettings()
-    tables = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
-    _expect(document, known=tables)
+    defaults = base or NodeSettings()
+    table_names = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
+    _expect(document, known_keys=table_names)
     scale, cards, count, vendors, quota, gangs, heterod = (
-        _table(document, name) for name in tables
+        _table(document, name) for name in table_names
     )
-    _expect(scale, known=("memory", "core"))
-    _expect(cards, known=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
-    _expect(count, known=("context",))
-    _expect(vendors, known=("allow",))
-    _expect(quota, known=("memory", "core", "grants", "users", "groups"))
-    _expect(gangs, known=("period", "overrun"))
-    _expect(heterod, known=("on_excess", "on_bypass", "ignore"))
-    context = count.get("context", was.context)
+    _expect(scale, known_keys=("memory", "core"))
+    _expect(cards, known_keys=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
+    _expect(count, known_keys=("context",))
+    _expect(vendors, known_keys=("allow",))
+    _expect(quota, known_keys=("memory", "core", "grants", "users", "groups"))
+    _expect(gangs, known_keys=("period", "overrun"))
+    _expect(heterod, known_keys=("on_excess", "on_bypass", "ignore"))
+    context = count.get("context", defaults.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
     return NodeSettings(
-        memory_scale=_factor("memory", scale.get("memory", was.memory_scale)),
-        core_scale=_factor("core", scale.get("core", was.core_scale)),
-        max_sharers=_max_sharers(cards.get("max_sharers", was.max_sharers)),
-        exclude=_names(cards.get("exclude", was.exclude)),
+        memory_scale=_factor("memory", scale.get("memory", defaults.memory_scale)),
+        core_scale=_factor("core", scale.get("core", defaults.core_scale)),
+        max_sharers=_max_sharers(cards.get("max_sharers", defaults.max_sharers)),
+        exclude=_names(cards.get("exclude", defaults.exclude)),
         partitioned=_word(
-            "cards.partitioned", cards.get("partitioned", was.partitioned), Partitioned
+            "cards.partitioned", cards.get("partitioned", defaults.partitioned), Partitioned
         ),
-        sharing=_sharing(cards["sharing"], was.sharing) if "sharing" in cards else was.sharing,
-        soft=_texts("cards.soft", "vendors", cards.get("soft", was.soft)),
+        sharing=_sharing(cards["sharing"], defaults.sharing)
+        if "sharing" in cards
+        else defaults.sharing,
+        soft=_texts("cards.soft", "vendors", cards.get("soft", defaults.soft)),
         context=context,
         vendors=_texts("vendors.allow", "distributions", vendors["allow"])
         if "allow" in vendors
-        else was.vendors,
-        quota=_quota(quota, was.quota, path="quota"),
-        user_quotas=_quotas(quota, "users", was.user_quotas),
-        group_quotas=_quotas(quota, "groups", was.group_quotas),
-        on_excess=_word("heterod.on_excess", heterod.get("on_excess", was.on_excess), OnExcess),
-        on_bypass=_word("heterod.on_bypass", heterod.get("on_bypass", was.on_bypass), OnBypass),
+        else defaults.vendors,
+        quota=_quota(quota, defaults.quota, path="quota"),
+        user_quotas=_quotas(quota, "users", defaults.user_quotas),
+        group_quotas=_quotas(quota, "groups", defaults.group_quotas),
+        on_excess=_word(
+            "heterod.on_excess", heterod.get("on_excess", defaults.on_excess), OnExcess
+        ),
+        on_bypass=_word(
+            "heterod.on_bypass", heterod.get("on_bypass", defaults.on_bypass), OnBypass
+        ),
         ignore=_texts("heterod.ignore", "executables", heterod["ignore"])
         if "ignore" in heterod
-        else was.ignore,
-        periods=_periods(gangs, was.periods),
+        else defaults.ignore,
+        periods=_periods(gangs, defaults.periods),
     )
 
 
-def _periods(table: Mapping[str, Any], was: Periods) -> Periods:
+def _periods(table: Mapping[str, Any], base_periods: Periods) -> Periods:
     """Return how time is cut for gangs; the settings say it in milliseconds."""
 
-    def nanoseconds(name: str, least: int, most: int) -> int:
-        value = table[name]
-        numeric = isinstance(value, int) and not isinstance(value, bool)
-        if not numeric or not least <= value <= most:
-            raise BadInput(f"gangs.{name} {value!r} is not a whole number from {least} to {most}")
+    def nanoseconds(key: str, least_ms: int, most_ms: int) -> int:
+        value = table[key]
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if not is_number or not least_ms <= value <= most_ms:
+            raise BadInput(
+                f"gangs.{key} {value!r} is not a whole number from {least_ms} to {most_ms}"
+            )
         return int(value) * 1_000_000
 
     return Periods(
-        period=nanoseconds("period", 40, 400) if "period" in table else was.period,
-        overrun=nanoseconds("overrun", 1, 1000) if "overrun" in table else was.overrun,
+        period=nanoseconds("period", 40, 400) if "period" in table else base_periods.period,
+        overrun=nanoseconds("overrun", 1, 1000) if "overrun" in table else base_periods.overrun,
     )
 
 
-def _quotas(table: Mapping[str, Any], kind: str, was: Mapping[str, Quota]) -> Mapping[str, Quota]:
+def _quotas(
+    table: Mapping[str, Any], section: str, base: Mapping[str, Quota]
+) -> Mapping[str, Quota]:
     """Return the quotas of the users or groups that a table names, over what was set before."""
-    entries = _table(table, kind, within="quota.")
-    none = _EACH if kind == "users" else Quota()
-    made = dict(was)
-    for name in entries:
-        entry = _table(entries, name, within=f"quota.{kind}.")
-        _expect(entry, known=("memory", "core", "grants"))
-        made[name] = _quota(entry, none, path=f"quota.{kind}.{name}")
-    return made
+    quota_tables = _table(table, section, within="quota.")
+    empty_quota = _EACH if section == "users" else Quota()
+    quotas = dict(base)
+    for name in quota_tables:
+        quota_table = _table(quota_tables, name, within=f"quota.{section}.")
+        _expect(quota_table, known_keys=("memory", "core", "grants"))
+        quotas[name] = _quota(quota_table, empty_quota, path=f"quota.{section}.{name}")
+    return quotas
 
 
-def _quota(table: Mapping[str, Any], was: Quota, *, path: str) -> Quota:
+def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
     memory = table.get("memory")
     if memory is not None and (not isinstance(memory, str) or memory.strip().endswith("%")):
         raise BadInput(f'{path}.memory {memory!r} is not a size: write "40Gi"')
-    counts: dict[str, int | None] = {"core": was.core, "grants": was.grants}
-    for name in counts:
-        value = table.get(name, counts[name])
+    amounts: dict[str, int | None] = {"core": base_quota.core, "grants": base_quota.grants}
+    for name in amounts:
+        value = table.get(name, amounts[name])
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or value < 0
         ):
             raise BadInput(f"{path}.{name} {value!r} is not a whole number, 0 or more")
-        counts[name] = value
-    return Quota(memory=was.memory if memory is None else parse_memory(memory), **counts)
+        amounts[name] = value
+    return Quota(memory=base_quota.memory if memory is None else parse_memory(memory), **amounts)
 
 
 def _table(document: Mapping[str, Any], name: str, *, within: str = "") -> Mapping[str, Any]:
@@ -334,9 +357,9 @@ def _table(document: Mapping[str, Any], name: str, *, within: str = "") -> Mappi
     return table
 
 
-def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
+def _expect(table: Mapping[str, Any], *, known_keys: tuple[str, ...]) -> None:
     for key in table:
-        if key not in known:
+        if key not in known_keys:
             raise BadInput(
                 f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
                 "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
@@ -346,11 +369,11 @@ def _expect(table: Mapping[str, Any], *, known: tuple[str, ...]) -> None:
             )
 
 
-def _factor(name: str, value: object) -> Decimal:
-    numeric = isinstance(value, int | Decimal | float) and not isinstance(value, bool)
-    factor = Decimal(str(value)) if numeric else Decimal("nan")
+def _factor(key: str, value: object) -> Decimal:
+    is_number = isinstance(value, int | Decimal | float) and not isinstance(value, bool)
+    factor = Decimal(str(value)) if is_number else Decimal("nan")
     if factor.is_nan() or not 1 <= factor <= 100:
-        raise BadInput(f"scale.{name} {value!r} is not a number from 1 to 100")
+        raise BadInput(f"scale.{key} {value!r} is not a number from 1 to 100")
     return factor
 
 
@@ -365,28 +388,28 @@ def _max_sharers(value: object) -> int | None:
 
 
 def _names(value: object) -> tuple[str | int, ...]:
-    listed = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in listed):
+    items = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in items):
         raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
-    return tuple(listed)
+    return tuple(items)
 
 
-def _sharing(value: object, was: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
+def _sharing(value: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
     """Return how cards are shared, by UUID or index, over what was said before."""
     if not isinstance(value, dict):
         return {_ALL: _word("cards.sharing", value, Sharing)}
-    sharings = {name: _word(f"cards.sharing.{name}", one, Sharing) for name, one in value.items()}
-    return {**was, **sharings}
+    sharing = {card: _word(f"cards.sharing.{card}", text, Sharing) for card, text in value.items()}
+    return {**base_sharing, **sharing}
 
 
-def _texts(name: str, of: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
-        raise BadInput(f"{name} {value!r} is not a list of names of {of}")
+def _texts(name: str, noun: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise BadInput(f"{name} {value!r} is not a list of names of {noun}")
     return tuple(value)
 
 
-def _word(name: str, value: object, choices: type[E]) -> E:
+def _word(key: str, value: object, choices: type[E]) -> E:
     for choice in choices:
         if value == choice.value:
             return choice
-    raise BadInput(f"{name} {value!r} is none of {', '.join(choice.value for choice in choices)}")
+    raise BadInput(f"{key} {value!r} is none of {', '.join(choice.value for choice in choices)}")

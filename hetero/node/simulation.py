@@ -42,22 +42,22 @@ class Simulation:
 
         Those in folders of `vendors` come first: they have names that others' drivers have, too.
         """
-        own = (self.drivers / name for name in sorted(vendors))
-        places = (*(path for path in own if path.is_dir()), self.drivers)
-        libraries = filter(None, (*map(str, places), environ.get("LD_LIBRARY_PATH")))
-        return {"HETERO_RACK": str(self.rack), "LD_LIBRARY_PATH": ":".join(libraries)}
+        vendor_directories = (self.drivers / vendor for vendor in sorted(vendors))
+        directories = (*(path for path in vendor_directories if path.is_dir()), self.drivers)
+        library_path = filter(None, (*map(str, directories), environ.get("LD_LIBRARY_PATH")))
+        return {"HETERO_RACK": str(self.rack), "LD_LIBRARY_PATH": ":".join(library_path)}
 
     def on_this_machine(
         self, environ: Mapping[str, str], vendors: Iterable[str] = ()
     ) -> dict[str, str]:
         """Return `environment`, and a search path that ends with the programs of the simulator."""
-        path = environ.get("PATH") or os.defpath
-        return {**self.environment(environ, vendors), "PATH": f"{path}:{self.programs}"}
+        search_path = environ.get("PATH") or os.defpath
+        return {**self.environment(environ, vendors), "PATH": f"{search_path}:{self.programs}"}
 
     def cards(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
-        state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
-        return Mount(str(self.rack), str(self.rack)), Mount(state, state, writable=True)
+        card_state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
+        return Mount(str(self.rack), str(self.rack)), Mount(card_state, card_state, writable=True)
 
 
 _entered: Simulation | None = None
@@ -73,18 +73,18 @@ def enter(environ: Mapping[str, str]) -> None:
     global _entered
     if _entered:
         return
-    simulated = simulation(environ)
-    if not simulated:
+    simulation_asked = simulation(environ)
+    if not simulation_asked:
         return
-    os.environ["HETERO_RACK"] = str(simulated.rack)
+    os.environ["HETERO_RACK"] = str(simulation_asked.rack)
     # A program of a driver's is asked by its name, and must not be a real one.
-    os.environ["PATH"] = f"{simulated.programs}:{os.environ.get('PATH') or os.defpath}"
-    for library in sorted(simulated.drivers.glob("lib*.so*")):
+    os.environ["PATH"] = f"{simulation_asked.programs}:{os.environ.get('PATH') or os.defpath}"
+    for library_path in sorted(simulation_asked.drivers.glob("lib*.so*")):
         try:
-            ctypes.CDLL(str(library))
+            ctypes.CDLL(str(library_path))
         except OSError as error:
-            raise NotFound(f"simulated driver {library}: {error}") from None
-    _entered = simulated
+            raise NotFound(f"simulated driver {library_path}: {error}") from None
+    _entered = simulation_asked
 
 
 def entered(environ: Mapping[str, str]) -> Simulation | None:
@@ -100,20 +100,20 @@ def entered(environ: Mapping[str, str]) -> Simulation | None:
 
 def simulation(environ: Mapping[str, str]) -> Simulation | None:
     """Return the simulation $HETERO_RACK asks for: a rack file, or the name of a shipped one."""
-    named = environ.get("HETERO_RACK")
-    if not named:
+    rack_name = environ.get("HETERO_RACK")
+    if not rack_name:
         return None
     shipped = simulator()
     try:
-        rack = rack_file(named)
-        drivers, programs = Path(shipped.fake_drivers()), Path(shipped.programs())
-        _expect_a_rack(rack, keys=shipped.KEYS, vendors=shipped.VENDORS)
+        rack_path = rack_file(rack_name)
+        drivers_path, programs_path = Path(shipped.fake_drivers()), Path(shipped.programs())
+        _expect_a_rack(rack_path, keys=shipped.KEYS, vendors=shipped.VENDORS)
     except FileNotFoundError as error:
-        meant = did_you_mean(named, shipped.racks())
-        raise BadInput(f"HETERO_RACK={named} is no rack file: {error}{meant}") from None
+        suggestion = did_you_mean(rack_name, shipped.racks())
+        raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}{suggestion}") from None
     except (OSError, ValueError) as error:
-        raise BadInput(f"HETERO_RACK={named} is no rack file: {error}") from None
-    return Simulation(rack, drivers.resolve(), programs.resolve())
+        raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}") from None
+    return Simulation(rack_path, drivers_path.resolve(), programs_path.resolve())
 
 
 def racks() -> dict[str, str]:
@@ -128,20 +128,22 @@ def _expect_a_rack(
     path: Path, *, keys: Mapping[str, Sequence[str]], vendors: Sequence[str]
 ) -> None:
     """Raise `ValueError` unless the file is a rack: the drivers ignore what they do not know."""
-    kind = None
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        matched = _LINE.fullmatch(line.partition("#")[0].strip())
-        if matched is None:
-            raise ValueError(f"line {number} is neither `[device]` nor `key = value`")
-        kind = matched["kind"] or kind
-        if matched["kind"]:
-            _expect(matched["kind"], keys, f"line {number}: unknown section")
-        if matched["key"] and kind:
-            _expect(matched["key"], keys[kind], f"line {number}: unknown key of [{kind}]")
-        if matched["key"] == "vendor":
-            _expect(matched["value"], vendors, f"line {number}: no simulated driver of")
+    section = None
+    for line_number, line in enumerate(path.read_text().splitlines(), 1):
+        line_match = _LINE.fullmatch(line.partition("#")[0].strip())
+        if line_match is None:
+            raise ValueError(f"line {line_number} is neither `[device]` nor `key = value`")
+        section = line_match["kind"] or section
+        if line_match["kind"]:
+            _expect(line_match["kind"], keys, f"line {line_number}: unknown section")
+        if line_match["key"] and section:
+            _expect(
+                line_match["key"], keys[section], f"line {line_number}: unknown key of [{section}]"
+            )
+        if line_match["key"] == "vendor":
+            _expect(line_match["value"], vendors, f"line {line_number}: no simulated driver of")
 
 
-def _expect(word: str, known: Iterable[str], what: str) -> None:
-    if word not in known:
-        raise ValueError(f"{what} {word!r}{did_you_mean(word, known)}")
+def _expect(word: str, known_words: Iterable[str], noun: str) -> None:
+    if word not in known_words:
+        raise ValueError(f"{noun} {word!r}{did_you_mean(word, known_words)}")

@@ -1,4 +1,4 @@
-"""Keeps the slices vendors cut as the ledger says: none of ours beside it, each of its size."""
+"""Keeps the slices vendors cut as the ledger says: no other slice of ours, each of its size."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from hetero.registry.registry import Discovery, Registry
 
 
 @contextmanager
-def held(ledger: Ledger, vendors: Iterable[str], *, within: float) -> Iterator[None]:
+def held(ledger: Ledger, vendors: Iterable[str], *, within_s: float) -> Iterator[None]:
     """Keep the slices of these vendors from all others; not within `admission`.
 
     Hardware takes seconds: who waits for it holds this, and others have the ledger meanwhile.
-    Raises `HeteroError` when somebody else does for longer than `within` seconds.
+    Raises `HeteroError` when somebody else does for longer than `within_s` seconds.
     """
     with ExitStack() as opened:
-        for name in sorted(vendors):  # who holds several takes them in this order
-            descriptor = _open_lock(ledger, name)
+        for vendor in sorted(vendors):  # who holds several takes them in this order
+            descriptor = _open_lock(ledger, vendor)
             opened.callback(os.close, descriptor)
-            if not lock(descriptor, within=within):
+            if not lock(descriptor, within_s=within_s):
                 raise HeteroError(
-                    f"{name}: another hetero is at its slices for more than {within:g} s: try again"
+                    f"{vendor}: another hetero is at its slices for more than {within_s:g} s:"
+                    " try again"
                 )
         yield
 
@@ -71,29 +72,29 @@ def reconcile(
     """
     if snapshot.unreadable:
         return ()  # they may hold slices, and nobody knows which
-    devices = {one.uuid: one for one in discovery.devices if one.vendor in vendors}
+    by_uuid = {device.uuid: device for device in discovery.devices if device.vendor in vendors}
     faults: list[str] = []
-    for entry in snapshot.grants:
-        note = resizing(ledger, entry.id)
-        held = {piece.device for piece in entry.allocation.pieces}
-        if not note.exists() or not held <= devices.keys():
+    for grant in snapshot.grants:
+        resize_note = resizing(ledger, grant.id)
+        held_uuids = {piece.device for piece in grant.allocation.pieces}
+        if not resize_note.exists() or not held_uuids <= by_uuid.keys():
             continue
         try:
-            inside = bool(entry.container or entry.share or entry.owner)
-            enforce(registry, ledger, entry.allocation, devices, container=inside)
-            note.unlink()
+            is_contained = bool(grant.container or grant.share or grant.owner)
+            enforce(registry, ledger, grant.allocation, by_uuid, container=is_contained)
+            resize_note.unlink()
         except HeteroError as error:
             faults.append(str(error))
-    cut = [device for device in devices.values() if device.vendor in discovery.cutting]
-    if cut:
-        standing = [entry.allocation for entry in snapshot.grants]
-        faults += registry.reconcile(cut, standing, directory=_notes(ledger))
+    cut_devices = [device for device in by_uuid.values() if device.vendor in discovery.cutting]
+    if cut_devices:
+        allocations = [grant.allocation for grant in snapshot.grants]
+        faults += registry.reconcile(cut_devices, allocations, directory=_notes(ledger))
     return tuple(faults)
 
 
-def resizing(ledger: Ledger, identity: str) -> Path:
+def resizing(ledger: Ledger, grant_id: str) -> Path:
     """Return the note that is there while a grant's slices may be of another size than it says."""
-    return ledger.directory(identity) / "resizing"
+    return ledger.directory(grant_id) / "resizing"
 
 
 def _notes(ledger: Ledger) -> Path:

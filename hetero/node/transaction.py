@@ -91,19 +91,20 @@ class GrantDraft:
             node.ledger.snapshot()  # brings back what its neighbours had
             raise
 
-    def committed(self, parts: Mapping[str, str], **holder: Any) -> Grant:
+    def committed(self, part_by_uuid: Mapping[str, str], **holder: Any) -> Grant:
         """Return the entry with the slices that were made, and with who holds it from now on."""
         grant = self.handle.grant
-        allocation = with_parts(grant.allocation, parts)
+        allocation = with_parts(grant.allocation, part_by_uuid)
         limits = self.node.limits_of(allocation, devices_of(self.discovery))
         return evolve(grant, allocation=allocation, limits=limits, **holder)
 
 
-def with_parts(allocation: Allocation, parts: Mapping[str, str]) -> Allocation:
+def with_parts(allocation: Allocation, part_by_uuid: Mapping[str, str]) -> Allocation:
     """Return the allocation with the slices that were made for it named in its grants."""
     return evolve(
         allocation,
         pieces=tuple(
-            evolve(piece, part=parts.get(piece.device, piece.part)) for piece in allocation.pieces
+            evolve(piece, part=part_by_uuid.get(piece.device, piece.part))
+            for piece in allocation.pieces
         ),
     )

@@ -22,15 +22,15 @@ _PAUSE = 0.5
 _TRIES = 30
 
 
-def watch(alive: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> None:
-    """Start a watcher of the grant whose file `alive` is locked while its program lives.
+def watch(alive_path: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Start a watcher of the grant whose file `alive_path` is locked while its program lives.
 
     `vendors` are those whose slices it may have.
 
     It is nobody's child, so that a program that waits for its children does not wait for it.
     """
     subprocess.run(
-        [sys.executable, "-m", "hetero.node.watch", str(alive), *sorted(vendors)],
+        [sys.executable, "-m", "hetero.node.watch", str(alive_path), *sorted(vendors)],
         env=dict(environ),
         cwd="/",
         stdin=subprocess.DEVNULL,
@@ -41,17 +41,17 @@ def watch(alive: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> No
     )
 
 
-def _wait(alive: Path) -> None:
+def _wait(alive_path: Path) -> None:
     with suppress(FileNotFoundError):
-        descriptor = os.open(alive, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(alive_path, os.O_RDONLY | os.O_CLOEXEC)
         wait_until_free(descriptor)
         os.close(descriptor)
 
 
-def _main(alive: Path, *vendors: str) -> None:
+def _main(alive_path: Path, *vendors: str) -> None:
     if os.fork():
         os._exit(0)
-    _wait(alive)
+    _wait(alive_path)
     # Only now, so that what waits for days is small.
     from hetero.model.errors import HeteroError
     from hetero.node.grants import LocalGrants
@@ -62,7 +62,7 @@ def _main(alive: Path, *vendors: str) -> None:
     for _ in range(_TRIES):
         with suppress(HeteroError):  # what is wrong now, settings say, may be right at the next try
             node = Node.here()
-            while node.ledger.stands(alive.parent.name):
+            while node.ledger.stands(alive_path.parent.name):
                 time.sleep(_PAUSE)
             if not LocalGrants(node).sweep(vendors):
                 break

@@ -190,11 +190,11 @@ def test_what_was_charged_is_taken_back_when_nobody_watches_any_more(
     start("env", "-u", "LD_PRELOAD", memory="256MiB")
     assert "holds" in next_line(watch)
     (file,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/grant")
-    assert ((CONTEXT + 256) << 20,) == read_excess(file, devices=1)
+    assert ((CONTEXT + 256) << 20,) == read_excess(file, device_count=1)
 
     ended(watch)
 
-    assert (0,) == read_excess(file, devices=1)
+    assert (0,) == read_excess(file, device_count=1)
 
 
 def test_a_strict_grant_is_written_so_for_the_limiter(

@@ -58,7 +58,7 @@ def held_ledger(lab: Lab) -> Iterator[None]:
     (path,) = lock_files(lab)
     descriptor = os.open(path, os.O_RDWR)
     try:
-        assert locks.lock(descriptor, within=30)
+        assert locks.lock(descriptor, within_s=30)
         yield
     finally:
         os.close(descriptor)

@@ -38,7 +38,7 @@ def docker(tmp_path: Path) -> Path:
 
 
 def install(prefix: Path) -> None:
-    apply(installation(prefix=prefix, real="true", environ={"HETERO_STATE": "/a b"}))
+    apply(installation(prefix=prefix, real_runtime="true", environ={"HETERO_STATE": "/a b"}))
 
 
 def test_docker_and_podman_know_the_runtime_and_docker_keeps_its_settings(
@@ -52,7 +52,9 @@ def test_docker_and_podman_know_the_runtime_and_docker_keeps_its_settings(
     assert '[engine.runtimes]\nhetero = ["/usr/local/bin/hetero-runtime"]\n' == podman
     script = files(tmp_path)["usr/local/bin/hetero-runtime"]
     assert "export HETERO_STATE='/a b'\n" in script
-    assert [] == installation(prefix=tmp_path, real="true", environ={"HETERO_STATE": "/a b"})
+    assert [] == installation(
+        prefix=tmp_path, real_runtime="true", environ={"HETERO_STATE": "/a b"}
+    )
 
 
 def test_taking_it_out_puts_everything_back_to_the_byte(tmp_path: Path, docker: Path) -> None:
@@ -78,12 +80,12 @@ def test_settings_that_cannot_be_read_are_not_touched(tmp_path: Path, docker: Pa
     docker.write_text("{")
 
     with pytest.raises(BadInput, match="mend it first"):
-        installation(prefix=tmp_path, real="true", environ={})
+        installation(prefix=tmp_path, real_runtime="true", environ={})
 
 
 def test_a_machine_without_a_runtime_is_told_so(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no OCI runtime no-such is on the PATH"):
-        installation(prefix=tmp_path, real="no-such", environ={})
+        installation(prefix=tmp_path, real_runtime="no-such", environ={})
 
 
 def test_it_shows_what_it_changes_and_asks_first(tmp_path: Path, docker: Path) -> None:

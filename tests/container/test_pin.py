@@ -29,7 +29,7 @@ def pinned(node: Node, path: Path, identity: str = "one", *, memory: int = GiB) 
         node,
         allocation(memory),
         discovery=node.discover(),
-        identity=identity,
+        grant_id=identity,
         label=f"default/{identity}/main",
         owner={"pod": identity},
         libraries=Libraries(path / "lib"),

@@ -48,7 +48,7 @@ def test_excess_is_what_is_left_of_the_drivers_figures(
     processes: tuple[ProcessUse, ...], charge: int, expected: int
 ) -> None:
     excess = excess_of(
-        dict(enumerate(processes)), charged=charge, limit=LIMIT, contexts_are_charged=False
+        dict(enumerate(processes)), charged_bytes=charge, limit_bytes=LIMIT, with_contexts=False
     )
 
     assert expected == excess
@@ -57,8 +57,10 @@ def test_excess_is_what_is_left_of_the_drivers_figures(
 def test_a_context_that_is_charged_is_not_taken_off_again() -> None:
     uses = {1: use(2548 * MiB)}
 
-    assert 0 == excess_of(uses, charged=2548 * MiB, limit=LIMIT, contexts_are_charged=True)
-    assert 500 * MiB == excess_of(uses, charged=2 * GiB, limit=LIMIT, contexts_are_charged=True)
+    assert 0 == excess_of(uses, charged_bytes=2548 * MiB, limit_bytes=LIMIT, with_contexts=True)
+    assert 500 * MiB == excess_of(
+        uses, charged_bytes=2 * GiB, limit_bytes=LIMIT, with_contexts=True
+    )
 
 
 def test_what_is_allocated_and_freed_while_the_driver_is_asked_is_no_excess() -> None:
@@ -74,7 +76,9 @@ def test_what_is_allocated_and_freed_while_the_driver_is_asked_is_no_excess() ->
         most = charged_at_most(held[0], granted[0], granted[-1])
         assert asked <= most
         process = {1: use(asked + 500 * MiB)}
-        assert 0 == excess_of(process, charged=most, limit=10 * GiB, contexts_are_charged=False)
+        assert 0 == excess_of(
+            process, charged_bytes=most, limit_bytes=10 * GiB, with_contexts=False
+        )
 
 
 # --- memory without a process ---------------------------------------------------------------------
@@ -89,26 +93,26 @@ def test_memory_that_is_no_processs_is_told_of_when_it_lasts() -> None:
     idle = card_with(GiB + 600 * MiB, {1: GiB})  # an idle card uses 600 MiB
     lost = card_with(GiB + 700 * MiB, {1: GiB})
 
-    assert () == memory.sample([idle], now=0)
-    assert () == memory.sample([lost], now=3)
-    assert () == memory.sample([lost], now=3 + LASTING - 1)
-    (unowned,) = memory.sample([lost], now=3 + LASTING)
+    assert () == memory.sample([idle], now_s=0)
+    assert () == memory.sample([lost], now_s=3)
+    assert () == memory.sample([lost], now_s=3 + LASTING - 1)
+    (unowned,) = memory.sample([lost], now_s=3 + LASTING)
     assert Unowned(device=CARD, memory=100 * MiB) == unowned
     assert f"100 MiB of {CARD} are in use and are no process's" == str(unowned)
-    assert () == memory.sample([idle], now=10)
-    assert () == memory.sample([lost], now=12)
+    assert () == memory.sample([idle], now_s=10)
+    assert () == memory.sample([lost], now_s=12)
 
 
 def test_memory_of_a_process_that_ends_is_not_told_of() -> None:
     memory = UnownedMemory()
     for now, (used, processes) in enumerate(((GiB, {1: GiB}), (GiB, {}), (0, {}), (GiB, {}))):
-        assert () == memory.sample([card_with(used, processes)], now=3 * now)
+        assert () == memory.sample([card_with(used, processes)], now_s=3 * now)
 
 
 def test_a_little_memory_and_what_is_not_known_are_nothing() -> None:
     memory = UnownedMemory()
-    memory.sample([card_with(0, {})], now=0)
+    memory.sample([card_with(0, {})], now_s=0)
     for now in range(0, 100, 3):
-        assert () == memory.sample([card_with(64 * MiB, {})], now=now)
-        assert () == memory.sample([card_with(GiB, None)], now=now)
-        assert () == memory.sample([card_with(None, {})], now=now)
+        assert () == memory.sample([card_with(64 * MiB, {})], now_s=now)
+        assert () == memory.sample([card_with(GiB, None)], now_s=now)
+        assert () == memory.sample([card_with(None, {})], now_s=now)

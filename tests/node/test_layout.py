@@ -152,7 +152,7 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
 
     assert layout["hetero_region"] == usage_region.SIZE
     assert layout["HETERO_REGION_SLOT_OFFSET"] == usage_region.SLOT_OFFSET
-    assert [0, 0] == [counts.memory for counts in usage_region.read_counts(path, devices=2)]
+    assert [0, 0] == [counts.memory for counts in usage_region.read_counts(path, device_count=2)]
     # Two of the three processes live: their slots are locked. The third one's bytes are gone.
     with path.open("r+b") as first, path.open("r+b") as last:
         for holder, slot in ((first, 0), (last, 255)):
@@ -192,19 +192,19 @@ def test_excess_is_stored_where_the_limiter_reads_it_and_changes_no_limit(
     limits = [DeviceLimit(name="D-0", memory=5, core=6), DeviceLimit(name="D-1", memory=7, core=8)]
     packed = grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)
     path.write_bytes(packed)
-    assert (0, 0) == grant_file.read_excess(path, devices=2)
+    assert (0, 0) == grant_file.read_excess(path, device_count=2)
 
     grant_file.store_excess(path, (1 << 40, 3))
 
     second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
     at = second + layout["hetero_grant_device.excess_bytes"]
     assert (3,) == struct.unpack_from("<Q", path.read_bytes(), at)
-    assert (1 << 40, 3) == grant_file.read_excess(path, devices=2)
+    assert (1 << 40, 3) == grant_file.read_excess(path, device_count=2)
     assert tuple(limits) == grant_file.read_limits(path)
     assert grant_file.holds_limits(path.read_bytes(), packed)
     grant_file.store_limits(path, limits[1:], policy=Policy.FIXED)
     assert not grant_file.holds_limits(path.read_bytes(), packed)
-    assert (1 << 40, 3) == grant_file.read_excess(path, devices=2)
+    assert (1 << 40, 3) == grant_file.read_excess(path, device_count=2)
 
 
 def region_lock(descriptor: int, byte: int) -> None:
@@ -215,7 +215,7 @@ def region_lock(descriptor: int, byte: int) -> None:
 def test_a_region_nobody_came_to_yet_counts_nothing(tmp_path: Path) -> None:
     (tmp_path / "usage").write_bytes(bytes(usage_region.SIZE))
 
-    assert () == usage_region.read_counts(tmp_path / "usage", devices=1)
+    assert () == usage_region.read_counts(tmp_path / "usage", device_count=1)
 
 
 @pytest.mark.parametrize(

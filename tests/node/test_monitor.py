@@ -116,7 +116,7 @@ def sample(node: Node, monitor: Monitor | None = None) -> Sighting:
 
 
 def charged(handle: GrantHandle) -> int:
-    return read_excess(handle.path / GRANT, devices=1)[0]
+    return read_excess(handle.path / GRANT, device_count=1)[0]
 
 
 def asking(**more: Any) -> Request:

@@ -110,7 +110,7 @@ def limits(*percents: int | None) -> tuple[DeviceLimit, ...]:
 
 
 def test_a_gang_runs_at_the_smallest_of_its_shares() -> None:
-    smallest = gang_row(limits(50, 30), policy=Policy.FIXED, gang=None, period=PERIOD)
+    smallest = gang_row(limits(50, 30), policy=Policy.FIXED, gang=None, period_ns=PERIOD)
 
     assert smallest
     assert (3000, 30_000_000) == (smallest.core, smallest.length)
@@ -129,12 +129,12 @@ def test_a_gang_runs_at_the_smallest_of_its_shares() -> None:
 def test_what_is_no_gang_has_no_row(
     percents: tuple[int | None, ...], policy: Policy, gang: Gang | None
 ) -> None:
-    assert gang_row(limits(*percents), policy=policy, gang=gang, period=PERIOD) is None
+    assert gang_row(limits(*percents), policy=policy, gang=gang, period_ns=PERIOD) is None
 
 
 def test_a_row_by_hand_is_where_it_says_also_of_one_device() -> None:
     by_hand = gang_row(
-        limits(30), policy=Policy.FIXED, gang=Gang(name="us", row=2, rows=2), period=PERIOD
+        limits(30), policy=Policy.FIXED, gang=Gang(name="us", row=2, rows=2), period_ns=PERIOD
     )
 
     assert by_hand

@@ -152,7 +152,7 @@ def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:
 
 
 def slots(settings: NodeSettings, device: Device, *, limited: bool) -> int:
-    (offered,) = settings.offered([device], limited={"memory"} if limited else set())
+    (offered,) = settings.offered([device], limiter_vendors={"memory"} if limited else set())
     return offered.capacity[SLOTS]
 
 
@@ -176,7 +176,7 @@ def test_a_card_that_is_whole_or_has_a_menu_is_not_split(tmp_path: Path) -> None
 
 def test_cards_may_be_left_out_by_uuid_and_by_index(tmp_path: Path) -> None:
     settings = load(tmp_path, '[cards]\nexclude = ["memory-0", 2]')
-    left = settings.offered(rack(GiB, GiB, GiB, GiB), limited=set())
+    left = settings.offered(rack(GiB, GiB, GiB, GiB), limiter_vendors=set())
 
     assert ["memory-1", "memory-3"] == [device.uuid for device in left]
 
@@ -206,7 +206,9 @@ def test_partitioned_cards_are_given_as_the_node_wants(
         partitioned("alike", "1g", "1g"),
         partitioned("uneven", "1g", "3g"),
     ]
-    offered = load(tmp_path, f'[cards]\npartitioned = "{parts}"').offered(cards, limited=set())
+    offered = load(tmp_path, f'[cards]\npartitioned = "{parts}"').offered(
+        cards, limiter_vendors=set()
+    )
 
     assert usable == {device.uuid: device.usable for device in offered}
 
@@ -214,7 +216,7 @@ def test_partitioned_cards_are_given_as_the_node_wants(
 def test_single_leaves_cards_alone_that_nobody_partitions(tmp_path: Path) -> None:
     settings = load(tmp_path, '[cards]\npartitioned = "single"')
 
-    assert settings.offered(rack(GiB), limited=set())[0].usable
+    assert settings.offered(rack(GiB), limiter_vendors=set())[0].usable
 
 
 def test_what_is_said_here_goes_before_what_the_cluster_says(tmp_path: Path) -> None:
@@ -244,8 +246,8 @@ def test_cards_that_are_cut_are_shared_softly_where_the_settings_say_so(tmp_path
     (cut,) = rack(16 * GiB, vendor="cutting", granularity=Whole(), core=16, slots=4)
     settings = load(tmp_path, '[cards]\nsoft = ["cutting"]')
 
-    (soft,) = settings.offered([cut], limited={"cutting"})
-    (hard,) = NodeSettings().offered([cut], limited={"cutting"})
+    (soft,) = settings.offered([cut], limiter_vendors={"cutting"})
+    (hard,) = NodeSettings().offered([cut], limiter_vendors={"cutting"})
 
     assert cut == hard
     assert (Fractional(), Enforcement.PRELOAD) == (soft.granularity, soft.enforcement)
@@ -256,4 +258,4 @@ def test_a_part_of_a_card_is_never_shared_softly(tmp_path: Path) -> None:
     menu = (Template("half", {MEMORY: 8 * GiB, CORE: 50}, part="P-1"),)
     (parts,) = rack(16 * GiB, vendor="cutting", granularity=Templated(menu, whole=False))
 
-    assert (parts,) == NodeSettings(soft=("cutting",)).offered([parts], limited=set())
+    assert (parts,) == NodeSettings(soft=("cutting",)).offered([parts], limiter_vendors=set())

@@ -187,7 +187,7 @@ def test_the_agent_gives_a_container_all_of_that(tmp_path: Path, vendor: str) ->
             Node(registry=machine.registry, ledger=Ledger(tmp_path / "state")),
             answer,
             discovery=machine.discovery,
-            identity="a1b2c3d4",
+            grant_id="a1b2c3d4",
             label="pod",
             owner={"pod": "uid"},
             libraries=Libraries(tmp_path / "libraries"),

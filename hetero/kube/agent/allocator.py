@@ -330,11 +330,11 @@ class Allocator:
                 self.node,
                 wanted.allocation,
                 discovery=self.discovery,
-                identity=wanted.identity,
+                grant_id=wanted.identity,
                 label="/".join((*wanted.pod.full_name, wanted.container)),
                 owner=wanted.owner,
                 libraries=self.libraries,
-                taken=partial(self._taken, wanted.pod),
+                totals_of=partial(self._taken, wanted.pod),
                 injection=partial(self.inject, wanted.pod),
             )
             for wanted in given

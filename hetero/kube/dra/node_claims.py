@@ -186,7 +186,7 @@ class NodeClaims:
             self.node,
             held.allocation,
             discovery=self.discovery(),
-            identity=identity_of(asked.uid),
+            grant_id=identity_of(asked.uid),
             label=f"{asked.namespace}/{asked.name}",
             owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, CLAIM_UID: asked.uid},
             libraries=self.libraries,

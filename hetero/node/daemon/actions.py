@@ -21,24 +21,24 @@ class Done:
     handle: GrantHandle | None = None
 
 
-def carry_out(node: Node, text: str, uid: int) -> Done:
+def carry_out(node: Node, request_text: str, uid: int) -> Done:
     """Do what a user asks. What a user can act on is an answer, too; then nothing was changed."""
     grants = LocalGrants(node, User.of(uid))
     try:
-        question = codec.loads(text, DaemonRequest, source="request")
-        match question:
+        message = codec.loads(request_text, DaemonRequest, source="request")
+        match message:
             case DaemonRequest(do="admit", request=request) if request is not None:
-                return _admit(grants, request, question)
-            case DaemonRequest(do="resize", grant=str(identity), ask=ask) if ask is not None:
-                changed = grants.resize(identity, ask, policy=question.policy)
-                return Done(DaemonReply(grant=changed))
-            case DaemonRequest(do="detach", grant=str(identity)):
-                return _detach(grants, identity)
+                return _admit(grants, request, message)
+            case DaemonRequest(do="resize", grant=str(grant_id), ask=ask) if ask is not None:
+                changed_grant = grants.resize(grant_id, ask, policy=message.policy)
+                return Done(DaemonReply(grant=changed_grant))
+            case DaemonRequest(do="detach", grant=str(grant_id)):
+                return _detach(grants, grant_id)
             case DaemonRequest(do="sweep"):
                 return Done(DaemonReply(faults=grants.sweep()))
             case DaemonRequest(do="quota"):
                 return Done(DaemonReply(quotas=node.held_of_quotas(User.of(uid))))
-        raise BadInput(f"request: {question.do!r} with what came with it is nothing heterod does")
+        raise BadInput(f"request: {message.do!r} with what came with it is nothing heterod does")
     except HeteroError as error:
         return Done(refusal(error))
 
@@ -48,17 +48,19 @@ def refusal(error: HeteroError) -> DaemonReply:
     return DaemonReply(error=type(error).__name__, says=str(error))
 
 
-def _admit(grants: LocalGrants, request: Request, question: DaemonRequest) -> Done:
-    taken = grants.take(request, command=question.command, label=question.label)
-    handle = taken.handle
-    return Done(DaemonReply(grant=handle.grant, edits=taken.edits, sliced=handle.sliced), handle)
+def _admit(grants: LocalGrants, request: Request, message: DaemonRequest) -> Done:
+    admission = grants.take(request, command=message.command, label=message.label)
+    handle = admission.handle
+    return Done(
+        DaemonReply(grant=handle.grant, edits=admission.edits, sliced=handle.sliced), handle
+    )
 
 
-def _detach(grants: LocalGrants, identity: str) -> Done:
-    for entry in grants.node.ledger.snapshot().grants:
-        if entry.id == identity:
-            expect_own(entry, grants.asker)
-            grants.detach(identity)
+def _detach(grants: LocalGrants, grant_id: str) -> Done:
+    for grant in grants.node.ledger.snapshot().grants:
+        if grant.id == grant_id:
+            expect_own(grant, grants.asker)
+            grants.detach(grant_id)
     return Done(DaemonReply())
 
 

@@ -69,8 +69,8 @@ class Server:
             self._open[uid] += 1
             self._start(self._converse(connection, uid))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -78,23 +78,23 @@ class Server:
         """Read one request, have it carried out, and answer it."""
         try:
             with connection, suppress(OSError, asyncio.TimeoutError, ValueError):
-                text = await asyncio.wait_for(_read(connection), DEADLINE)
+                request_text = await asyncio.wait_for(_read(connection), DEADLINE)
                 async with self._place(uid) as leave:
                     if _is_gone(connection):
                         return
-                    node = evolve(self.node, aside=leave)
-                    done = await asyncio.to_thread(carry_out, node, text, uid)
-                await self._deliver(connection, done)
+                    request_node = evolve(self.node, aside=leave)
+                    action = await asyncio.to_thread(carry_out, request_node, request_text, uid)
+                await self._deliver(connection, action)
         finally:
             self._open[uid] -= 1
             if not self._open[uid]:
                 del self._open[uid]
 
-    async def _deliver(self, connection: socket.socket, done: Done) -> None:
+    async def _deliver(self, connection: socket.socket, action: Done) -> None:
         """Send the answer, with the descriptor of a new grant, or take the grant back."""
-        handle = done.handle
+        handle = action.handle
         try:
-            await asyncio.wait_for(_send(connection, done), DEADLINE)
+            await asyncio.wait_for(_send(connection, action), DEADLINE)
         except (OSError, asyncio.TimeoutError):
             if handle:
                 async with self._place(_ROOT) as leave:
@@ -110,16 +110,16 @@ class Server:
         What is given leaves the place early, from any thread.
         """
         if self._busy:
-            place = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(uid, deque()).append(place)
-            await place
+            turn = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(uid, deque()).append(turn)
+            await turn
         self._busy = True
-        has_it = True
+        holds_turn = True
 
         def leave() -> None:
-            nonlocal has_it
-            if has_it:
-                has_it = False
+            nonlocal holds_turn
+            if holds_turn:
+                holds_turn = False
                 self._busy = self._next()
 
         try:
@@ -129,13 +129,13 @@ class Server:
 
     def _next(self) -> bool:
         """Let the user go on who has waited longest since the last time; return whether any did."""
-        for uid, places in [*self._waiting.items()]:
-            place = places.popleft()
+        for uid, turns in [*self._waiting.items()]:
+            turn = turns.popleft()
             del self._waiting[uid]
-            if places:
-                self._waiting[uid] = places  # behind the others
-            if not place.cancelled():
-                place.set_result(None)
+            if turns:
+                self._waiting[uid] = turns  # behind the others
+            if not turn.cancelled():
+                turn.set_result(None)
                 return True
         return False
 
@@ -143,25 +143,25 @@ class Server:
 async def _read(connection: socket.socket) -> str:
     """Return the text of the one request that comes. Raises `ValueError` for what is none."""
     loop = asyncio.get_running_loop()
-    contents, wanted = b"", LENGTH.size
-    while len(contents) < wanted:
-        part = await loop.sock_recv(connection, wanted - len(contents))
-        if not part:
+    contents, wanted_bytes = b"", LENGTH.size
+    while len(contents) < wanted_bytes:
+        chunk = await loop.sock_recv(connection, wanted_bytes - len(contents))
+        if not chunk:
             raise ValueError("ended early")
-        contents += part
-        if wanted == LENGTH.size == len(contents):
-            wanted += LENGTH.unpack(contents)[0]
-            if wanted > MOST_ASKED:
+        contents += chunk
+        if wanted_bytes == LENGTH.size == len(contents):
+            wanted_bytes += LENGTH.unpack(contents)[0]
+            if wanted_bytes > MOST_ASKED:
                 raise ValueError("too long")
     return contents[LENGTH.size :].decode()
 
 
-async def _send(connection: socket.socket, done: Done) -> None:
-    message = framed(done.answer)
-    descriptors = [done.handle.descriptor] if done.handle else []
-    rest = message[socket.send_fds(connection, [message], descriptors) :]
-    if rest:  # a client that has it all may be gone
-        await asyncio.get_running_loop().sock_sendall(connection, rest)
+async def _send(connection: socket.socket, action: Done) -> None:
+    message = framed(action.answer)
+    descriptors = [action.handle.descriptor] if action.handle else []
+    unsent = message[socket.send_fds(connection, [message], descriptors) :]
+    if unsent:  # a client that has it all may be gone
+        await asyncio.get_running_loop().sock_sendall(connection, unsent)
 
 
 def _is_gone(connection: socket.socket) -> bool:
@@ -183,8 +183,8 @@ def _reject(connection: socket.socket) -> None:
 
 def peer(connection: socket.socket) -> int:
     """Return the uid of who connected."""
-    size = _CREDENTIALS.size
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    credentials_size = _CREDENTIALS.size
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials_size)
     uid: int = _CREDENTIALS.unpack(credentials)[1]
     return uid
 
@@ -194,16 +194,16 @@ def listen(directory: Path) -> socket.socket:
     if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
         return socket.socket(fileno=_PASSED)
     listener = socket.socket(socket.AF_UNIX)
-    draft, path = directory / f".{SOCKET}", directory / SOCKET
+    draft_path, socket_path = directory / f".{SOCKET}", directory / SOCKET
     try:
-        draft.unlink(missing_ok=True)
-        listener.bind(str(draft))
-        draft.chmod(0o666)  # who connects is known, whoever may
+        draft_path.unlink(missing_ok=True)
+        listener.bind(str(draft_path))
+        draft_path.chmod(0o666)  # anybody may connect: the kernel says who does
         listener.listen(MOST)
-        draft.rename(path)  # seen when it is served, and not before
+        draft_path.rename(socket_path)  # seen when it is served, and not before
     except OSError as error:
         listener.close()
-        raise HeteroError(f"socket {path}: {error.strerror or error}") from None
+        raise HeteroError(f"socket {socket_path}: {error.strerror or error}") from None
     return listener
 
 
@@ -216,7 +216,7 @@ def set_up(node: Node) -> Path:
         raise HeteroError("heterod writes the ledger of all users: run it as root")
     directory = node.ledger.path
     prepare(directory)
-    show_read_only(node.ledger.boards, node.ledger.shown_boards, by=directory / "private/shown")
+    show_read_only(node.ledger.boards, node.ledger.shown_boards, anchor=directory / "private/shown")
     return directory
 
 
@@ -226,22 +226,22 @@ def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Finding]
     `tell` is called, from a thread, for each finding of the monitor, once.
     """
     directory = set_up(node)
-    alone = create(directory / "heterod.lock", mode=0o600)
+    lock_descriptor = create(directory / "heterod.lock", mode=0o600)
     try:
-        if not try_lock(alone):
+        if not try_lock(lock_descriptor):
             raise Refused(f"heterod runs already for {directory}")
-        with listen(directory) as listener:
+        with listen(directory) as listening_socket:
             # It removes what has ended, too. A thread that nobody waits for: drivers take time.
             Thread(target=watch, args=(node, tell), daemon=True).start()
             ready(directory / SOCKET)
-            asyncio.run(_until_stopped(Server(node).serve(listener)))
+            asyncio.run(_until_stopped(Server(node).serve(listening_socket)))
     finally:
-        os.close(alone)
+        os.close(lock_descriptor)
 
 
 async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     task = asyncio.ensure_future(serving)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signal_number, task.cancel)
     with suppress(asyncio.CancelledError):
         await task

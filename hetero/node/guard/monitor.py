@@ -97,12 +97,12 @@ class Sighting:
     news: tuple[Finding, ...] = ()
 
 
-def reaction(node: Node, entry: Grant) -> Reaction:
+def reaction(node: Node, grant: Grant) -> Reaction:
     """Return what the grant says becomes of it, or else the node's settings."""
-    terms, settings = entry.allocation, node.settings
+    allocation, settings = grant.allocation, node.settings
     return Reaction(
-        on_excess=terms.on_excess or settings.on_excess,
-        on_bypass=terms.on_bypass or settings.on_bypass,
+        on_excess=allocation.on_excess or settings.on_excess,
+        on_bypass=allocation.on_bypass or settings.on_bypass,
     )
 
 
@@ -113,19 +113,23 @@ class UnownedMemory:
     _idle: dict[str, int] = field(init=False, factory=dict)
     _since: dict[str, float] = field(init=False, factory=dict)
 
-    def sample(self, usages: Iterable[tuple[Device, Usage]], *, now: float) -> tuple[Unowned, ...]:
+    def sample(
+        self, usages: Iterable[tuple[Device, Usage]], *, now_s: float
+    ) -> tuple[Unowned, ...]:
         """Return the memory that has been no process's for `LASTING` seconds; now is monotonic."""
         unowned = []
         for device, usage in usages:
             if usage.memory is None or usage.processes is None:
                 self._since.pop(device.uuid, None)
                 continue
-            rest = max(usage.memory - sum(usage.processes.values()), 0)
-            idle = self._idle[device.uuid] = min(self._idle.get(device.uuid, rest), rest)
-            if rest - idle <= NOISE:
+            unowned_bytes = max(usage.memory - sum(usage.processes.values()), 0)
+            least_bytes = self._idle[device.uuid] = min(
+                self._idle.get(device.uuid, unowned_bytes), unowned_bytes
+            )
+            if unowned_bytes - least_bytes <= NOISE:
                 self._since.pop(device.uuid, None)
-            elif now - self._since.setdefault(device.uuid, now) >= LASTING:
-                unowned.append(Unowned(device=device.uuid, memory=rest - idle))
+            elif now_s - self._since.setdefault(device.uuid, now_s) >= LASTING:
+                unowned.append(Unowned(device=device.uuid, memory=unowned_bytes - least_bytes))
         return tuple(unowned)
 
 
@@ -162,60 +166,66 @@ class Monitor:
     def sample(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
         """Look at `devices` once, and act; `snapshot` is what stands, if that is known."""
         snapshot = snapshot or self.snapshot()
-        seen = compare(self.node, snapshot, devices, self._owners, last=self._last)
-        owner = {pid: one.grant for pid, one in seen.owners.items() if one}
+        comparison = compare(self.node, snapshot, devices, self._owners, last_comparison=self._last)
+        grant_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
         boards = self.node.ledger.boards
-        overuse = self._time.sample(snapshot.grants, seen.usages, owner, seen.regions, boards)
-        unowned = self._unowned.sample(seen.usages, now=time.monotonic())
+        overuse = self._time.sample(
+            snapshot.grants, comparison.usages, grant_by_pid, comparison.regions, boards
+        )
+        unowned = self._unowned.sample(comparison.usages, now_s=time.monotonic())
         hurt = self._services.sample(snapshot) if self.acts else ()
-        quiet = not any(overuse.values()) and not unowned and not hurt
-        still = self._last is not None and seen.excess is self._last.excess
-        self._last = seen
-        if still and quiet and not self._told:
+        is_quiet = not any(overuse.values()) and not unowned and not hurt
+        is_unchanged = self._last is not None and comparison.excess is self._last.excess
+        self._last = comparison
+        if is_unchanged and is_quiet and not self._told:
             return evolve(self._sighting, news=())
-        for entry in snapshot.grants if self.acts else ():
-            self._charge(entry, seen.excess)
-        for entry in snapshot.grants:
-            note_time(self.node, entry.id, overuse)
+        for grant in snapshot.grants if self.acts else ():
+            self._charge(grant, comparison.excess)
+        for grant in snapshot.grants:
+            note_time(self.node, grant.id, overuse)
         note_unowned(self.node, unowned)
-        bypass = tuple(each for each in find_bypass(self.node, snapshot, seen) if each.grant)
-        excess = tuple(seen.excess.values())
-        given = {device.uuid: device for device, _ in seen.usages}
-        ended = tuple(self._act(snapshot, given, bypass, excess)) if self.acts else ()
-        reported = (each for each in excess if each.is_told)
+        bypass = tuple(
+            process_bypass
+            for process_bypass in find_bypass(self.node, snapshot, comparison)
+            if process_bypass.grant
+        )
+        excess = tuple(comparison.excess.values())
+        device_by_uuid = {device.uuid: device for device, _ in comparison.usages}
+        ended = tuple(self._act(snapshot, device_by_uuid, bypass, excess)) if self.acts else ()
+        reported = (process_excess for process_excess in excess if process_excess.is_told)
         findings: tuple[Finding, ...] = (*bypass, *reported, *unowned, *ended, *hurt)
-        before = self._told
-        self._told = frozenset(each.key for each in findings)
-        news = tuple(each for each in findings if each.key not in before)
+        reported_before = self._told
+        self._told = frozenset(finding.key for finding in findings)
+        news = tuple(finding for finding in findings if finding.key not in reported_before)
         self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
         return self._sighting
 
     def forget(self) -> None:
         """Charge nobody any longer: nobody would take it back when it is gone."""
-        for entry in self.node.snapshot().grants:
+        for grant in self.node.snapshot().grants:
             with suppress(OSError, ValueError):
-                path = self.node.directory(entry.id) / GRANT
-                if any(read_excess(path, devices=len(entry.limits))):
-                    store_excess(path, [0] * len(entry.limits))
+                path = self.node.directory(grant.id) / GRANT
+                if any(read_excess(path, device_count=len(grant.limits))):
+                    store_excess(path, [0] * len(grant.limits))
 
-    def _reaction(self, entry: Grant) -> Reaction:
-        return self.reactions(entry) if self.reactions else reaction(self.node, entry)
+    def _reaction(self, grant: Grant) -> Reaction:
+        return self.reactions(grant) if self.reactions else reaction(self.node, grant)
 
-    def _charge(self, entry: Grant, excess: Mapping[tuple[str, str], Excess]) -> None:
+    def _charge(self, grant: Grant, excess_by_grant: Mapping[tuple[str, str], Excess]) -> None:
         """Have the grant's programs count its excess; what is not known stays as it was."""
-        path = self.node.directory(entry.id) / GRANT
-        counts = self._reaction(entry).on_excess is not OnExcess.REPORT
+        path = self.node.directory(grant.id) / GRANT
+        is_counted = self._reaction(grant).on_excess is not OnExcess.REPORT
         with suppress(OSError, ValueError):  # it ended, or is another user's
-            before = read_excess(path, devices=len(entry.limits))
-            now, counted = list(before), set[str]()
-            for position, piece in enumerate(entry.allocation.pieces):
-                charged = excess.get((entry.id, piece.device))
-                if charged is not None:  # once, where a grant has several pieces of a device
-                    first = counts and piece.device not in counted
-                    now[position] = charged.memory if first else 0
-                    counted.add(piece.device)
-            if tuple(now) != before:
-                store_excess(path, now)
+            excess_before = read_excess(path, device_count=len(grant.limits))
+            excess_now, counted_uuids = list(excess_before), set[str]()
+            for position, piece in enumerate(grant.allocation.pieces):
+                device_excess = excess_by_grant.get((grant.id, piece.device))
+                if device_excess is not None:  # once, where a grant has several pieces of a device
+                    is_first = is_counted and piece.device not in counted_uuids
+                    excess_now[position] = device_excess.memory if is_first else 0
+                    counted_uuids.add(piece.device)
+            if tuple(excess_now) != excess_before:
+                store_excess(path, excess_now)
 
     def _act(
         self,
@@ -225,12 +235,16 @@ class Monitor:
         excess: Iterable[Excess],
     ) -> Iterator[Ended]:
         """End the processes that their grants want ended; yield those that were."""
-        wanted = {entry.id: self._reaction(entry) for entry in snapshot.grants}
+        reaction_by_id = {grant.id: self._reaction(grant) for grant in snapshot.grants}
         pids = set[int]()
         findings: tuple[Bypass | Excess, ...] = (*bypass, *excess)
         for finding in findings:
-            wants = finding.grant is not None and wanted[finding.grant].ends(finding)
-            if wants and finding.pid not in pids and self._end(finding, devices[finding.device]):
+            is_wanted = finding.grant is not None and reaction_by_id[finding.grant].ends(finding)
+            if (
+                is_wanted
+                and finding.pid not in pids
+                and self._end(finding, devices[finding.device])
+            ):
                 pids.add(finding.pid)
                 yield Ended(
                     grant=finding.grant or "",
@@ -242,20 +256,20 @@ class Monitor:
     def _end(self, finding: Bypass | Excess, device: Device) -> bool:
         """Kill a process if it is still what was found; return whether it was killed.
 
-        A pidfd stands for the process itself, not for whoever has its number by now. So what is
+        A pidfd stands for the process itself, not for a later one with the same PID. So what is
         read after it was opened is of that process, or the signal goes to one that is gone.
         """
         with suppress(OSError):
-            process = os.pidfd_open(finding.pid)
+            pidfd = os.pidfd_open(finding.pid)
             try:
-                seen = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
-                if _is_still(finding, seen) and not self._is_ignored(finding.pid):
+                comparison = compare(self.node, self.node.snapshot(), [device], Owners(self.node))
+                if _is_still(finding, comparison) and not self._is_ignored(finding.pid):
                     if finding.grant and device.enforcement is Enforcement.SERVICE:
                         LocalGrants(self.node).detach(finding.grant, finding.pid)
-                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                     return True
             finally:
-                os.close(process)
+                os.close(pidfd)
         return False
 
     def _is_ignored(self, pid: int) -> bool:
@@ -264,24 +278,26 @@ class Monitor:
             path = Path(os.readlink(f"/proc/{pid}/exe"))
         except OSError:
             return True
-        ignored = self.node.settings.ignore
-        if ignored is None:
+        ignored_names = self.node.settings.ignore
+        if ignored_names is None:
             vendors = self.node.registry.declarations()
-            ignored = tuple(name for vendor in vendors for name in vendor.monitors)
-        return not {str(path), path.name}.isdisjoint(ignored)
+            ignored_names = tuple(name for vendor in vendors for name in vendor.monitors)
+        return not {str(path), path.name}.isdisjoint(ignored_names)
 
 
-def _is_still(finding: Bypass | Excess, seen: Comparison) -> bool:
+def _is_still(finding: Bypass | Excess, comparison: Comparison) -> bool:
     """Whether a later look at the device finds the same of the process."""
     if isinstance(finding, Excess):
-        now = seen.excess.get((finding.grant, finding.device))
-        return now is not None and now.is_over and now.pid == finding.pid
-    ((_, usage),) = seen.usages
+        excess_now = comparison.excess.get((finding.grant, finding.device))
+        return excess_now is not None and excess_now.is_over and excess_now.pid == finding.pid
+    ((_, usage),) = comparison.usages
     if finding.core:
-        has = (usage.busy or {}).get(finding.pid)
+        held_bytes = (usage.busy or {}).get(finding.pid)
     else:
-        has = None if finding.pid in seen.limited else (usage.processes or {}).get(finding.pid)
-    return bool(has) and seen.grant_of(finding.pid) == finding.grant
+        held_bytes = (
+            None if finding.pid in comparison.limited else (usage.processes or {}).get(finding.pid)
+        )
+    return bool(held_bytes) and comparison.grant_of(finding.pid) == finding.grant
 
 
 def acts_for(node: Node) -> str:
@@ -290,27 +306,27 @@ def acts_for(node: Node) -> str:
         return "heterod charges and ends what it finds; this only tells"
     if client_of(node.ledger.path):
         return "heterod is installed: both charge and end what they find"
-    whose = "all users'" if os.geteuid() == 0 else f"{User.of(os.getuid()).name}'s"
+    owners = "all users'" if os.geteuid() == 0 else f"{User.of(os.getuid()).name}'s"
     return (
-        f"heterod is not installed: {whose} processes are watched, and acted upon, while this runs"
+        f"heterod is not installed: {owners} processes are watched, and acted upon, while this runs"
     )
 
 
-def watch(node: Node, tell: Callable[[Finding], None]) -> NoReturn:
+def watch(node: Node, report: Callable[[Finding], None]) -> NoReturn:
     """Look every `PERIOD` seconds at the devices that are shared, and report each finding once."""
     # What is heterod's to do it does itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:
         while True:
-            with suppress(HeteroError):  # said to whoever asks for something
+            with suppress(HeteroError):  # said to those who ask for something
                 snapshot = monitor.snapshot()
-                pieces = (each for one in snapshot.grants for each in one.allocation.pieces)
-                shared = {piece.device for piece in pieces}
-                if not shared <= devices.keys():
+                pieces = (piece for grant in snapshot.grants for piece in grant.allocation.pieces)
+                shared_uuids = {piece.device for piece in pieces}
+                if not shared_uuids <= devices.keys():
                     devices = {device.uuid: device for device in node.discover().devices}
-                chosen = [devices[uuid] for uuid in sorted(shared & devices.keys())]
-                for finding in monitor.sample(chosen, snapshot).news:
-                    tell(finding)
+                watched_devices = [devices[uuid] for uuid in sorted(shared_uuids & devices.keys())]
+                for finding in monitor.sample(watched_devices, snapshot).news:
+                    report(finding)
             time.sleep(PERIOD)
     finally:
         monitor.forget()

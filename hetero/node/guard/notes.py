@@ -11,15 +11,15 @@ from hetero.node.view.bypass import PAST, UNOWNED, Unowned
 from hetero.node.view.device_time import Overuse
 
 
-def note_time(node: Node, grant: str, overuse: Mapping[str, Iterable[Overuse]]) -> None:
+def note_time(node: Node, grant_id: str, overuse: Mapping[str, Iterable[Overuse]]) -> None:
     """Write down what time a grant took past its limiter, for those who look once (`hetero ps`)."""
     lines = [
-        f"{each.pid} {each.part:.3f} {device}\n"
-        for device, found in overuse.items()
-        for each in found
-        if each.grant == grant
+        f"{device_overuse.pid} {device_overuse.part:.3f} {device}\n"
+        for device, overuses in overuse.items()
+        for device_overuse in overuses
+        if device_overuse.grant == grant_id
     ]
-    path = node.directory(grant) / PAST
+    path = node.directory(grant_id) / PAST
     with suppress(OSError):  # it ended, or is another user's
         if lines:
             replace(path, "".join(lines).encode(), mode=0o644)
@@ -30,7 +30,7 @@ def note_time(node: Node, grant: str, overuse: Mapping[str, Iterable[Overuse]]) 
 def note_unowned(node: Node, unowned: Iterable[Unowned]) -> None:
     """Write down what memory is no process's, for those who look once."""
     path = node.ledger.path / UNOWNED
-    lines = [f"{each.memory} {each.device}\n" for each in unowned]
+    lines = [f"{memory.memory} {memory.device}\n" for memory in unowned]
     with suppress(OSError):  # another user's ledger
         if lines:
             replace(path, "".join(lines).encode(), mode=0o644)

@@ -32,44 +32,48 @@ class ServicesWatch:
 
     def sample(self, snapshot: Snapshot) -> tuple[Hurt, ...]:
         """Look at the services of what stands; return the grants that a fault has hurt."""
-        uuids = {uuid for entry in snapshot.grants for uuid in entry.served}
+        uuids = {uuid for grant in snapshot.grants for uuid in grant.served}
         if not uuids:
             return ()
-        hurts: list[Hurt] = []
+        hurt_grants: list[Hurt] = []
         for device in self.node.discover().devices:
             if device.uuid in uuids:
-                served = [entry for entry in snapshot.grants if device.uuid in entry.served]
+                served_grants = [grant for grant in snapshot.grants if device.uuid in grant.served]
                 with suppress(HeteroError):  # tried again at the next look
-                    hurts += self._sample(device, served)
-        return tuple(hurts)
+                    hurt_grants += self._sample(device, served_grants)
+        return tuple(hurt_grants)
 
     def _sample(self, device: Device, grants: list[Grant]) -> Iterator[Hurt]:
-        with slices_held(self.node, {device.vendor}, within=0.0):
-            place = services.directory(self.node.ledger, device.uuid)
-            service = self.node.registry.serve(device, Serve.LOOK, directory=place)
-            holding = self.node.processes(entry.id for entry in grants)
-            served = frozenset(
-                name for name, pids in holding.items() if not set(service.clients).isdisjoint(pids)
+        with slices_held(self.node, {device.vendor}, within_s=0.0):
+            service_directory = services.directory(self.node.ledger, device.uuid)
+            service = self.node.registry.serve(device, Serve.LOOK, directory=service_directory)
+            pids_by_grant = self.node.processes(grant.id for grant in grants)
+            served_ids = frozenset(
+                grant_id
+                for grant_id, pids in pids_by_grant.items()
+                if not set(service.clients).isdisjoint(pids)
             )
-            before = self._clients.get(device.uuid, frozenset(holding)) | served
+            served_before = self._clients.get(device.uuid, frozenset(pids_by_grant)) | served_ids
             fault = service.fault or services.failure(self.node.ledger, device.uuid)
             if service.running and not fault:
-                self._clients[device.uuid] = served
+                self._clients[device.uuid] = served_ids
                 self._failed.pop(device.uuid, None)
-                for name in served:
+                for grant_id in served_ids:
                     with suppress(OSError):
-                        (self.node.directory(name) / HURT).unlink(missing_ok=True)
+                        (self.node.directory(grant_id) / HURT).unlink(missing_ok=True)
                 return
             fault = fault or "it was killed"
             services.note_failure(self.node.ledger, device.uuid, fault)
-            why = f"the service of its card ended ({fault})"
-            for name in sorted(before & holding.keys()):
+            reason = f"the service of its card ended ({fault})"
+            for grant_id in sorted(served_before & pids_by_grant.keys()):
                 with suppress(OSError):
-                    replace(self.node.directory(name) / HURT, f"{why}\n".encode(), mode=0o644)
-                yield Hurt(grant=name, device=device.uuid, why=why)
-            self._clients[device.uuid] = before
-            since = self._failed.setdefault(device.uuid, time.monotonic())
-            if service.running and service.clients and time.monotonic() - since < _DRAIN:
+                    replace(
+                        self.node.directory(grant_id) / HURT, f"{reason}\n".encode(), mode=0o644
+                    )
+                yield Hurt(grant=grant_id, device=device.uuid, why=reason)
+            self._clients[device.uuid] = served_before
+            failed_at_s = self._failed.setdefault(device.uuid, time.monotonic())
+            if service.running and service.clients and time.monotonic() - failed_at_s < _DRAIN:
                 return
             services.restart(self.node.registry, self.node.ledger, device, grants)
             self._failed.pop(device.uuid, None)

@@ -27,7 +27,7 @@ PAGE_BYTES = 4096
 BOARD = "board"
 _HEADER = struct.Struct("<QIIQQ")
 _ROW = struct.Struct("<48sQIIIIQQQ")
-#: Beside what a gang runs at: its user gave the row (pages.h, HETERO_GANG_BY_HAND).
+#: Together with what a gang runs at: its user gave the row (pages.h, HETERO_GANG_BY_HAND).
 BY_HAND = 1 << 16
 _GENERATION = struct.Struct("<Q")
 _GENERATION_AT = 16
@@ -52,18 +52,18 @@ class Row:
 
     def packed(self, inode: int) -> bytes:
         """Return the row as limiters read it; `inode` is its page's."""
-        words = (0, 0, 0, 0)
+        gang_words = (0, 0, 0, 0)
         if self.gang:
-            core = self.gang.core | BY_HAND * self.gang.by_hand
-            words = (core, self.gang.begin, self.gang.length, self.gang.period)
-        terms = (inode, self.core, self.policy, self.priority)
-        return _ROW.pack(self.id.encode(), *terms, *words)
+            core_field = self.gang.core | BY_HAND * self.gang.by_hand
+            gang_words = (core_field, self.gang.begin, self.gang.length, self.gang.period)
+        share_words = (inode, self.core, self.policy, self.priority)
+        return _ROW.pack(self.id.encode(), *share_words, *gang_words)
 
 
-def make_page(directory: Path, identity: str) -> Path:
+def make_page(directory: Path, grant_id: str) -> Path:
     """Make a grant's page, a new inode with all its blocks, in a device's directory."""
     make(directory, mode=0o755)
-    path = directory / identity
+    path = directory / grant_id
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -77,18 +77,18 @@ def make_page(directory: Path, identity: str) -> Path:
     return path
 
 
-def write_board(directory: Path, rows: Sequence[Row], *, overrun: int = 0) -> None:
+def write_board(directory: Path, rows: Sequence[Row], *, overrun_ns: int = 0) -> None:
     """Write the rows of those grants that have a page, unless they are there already.
 
-    Under the ledger's lock. `overrun` is for how many nanoseconds a gang may run over the end of
+    Under the ledger's lock. `overrun_ns` is for how many nanoseconds a gang may run over the end of
     its row; 0: for a period. Readers take no row while the generation is odd, so a writer that was
     killed leaves them what they had, until the next one writes the board whole.
     """
     if len(rows) > MAX_ROWS:
         raise BadInput(f"{directory.name}: at most {MAX_ROWS} grants share a device")
     make(directory, mode=0o755)
-    packed = [row.packed(inode) for row in rows if (inode := _inode(directory / row.id))]
-    body = b"".join(packed).ljust(MAX_ROWS * _ROW.size, b"\0")
+    packed_rows = [row.packed(inode) for row in rows if (inode := _inode(directory / row.id))]
+    body = b"".join(packed_rows).ljust(MAX_ROWS * _ROW.size, b"\0")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         descriptor = os.open(directory / BOARD, flags, 0o600)
@@ -96,20 +96,26 @@ def write_board(directory: Path, rows: Sequence[Row], *, overrun: int = 0) -> No
         return
     try:
         os.fchmod(descriptor, 0o644)
-        before = os.pread(descriptor, SIZE, 0)
-        whole = len(before) == SIZE
-        generation: int = _GENERATION.unpack_from(before, _GENERATION_AT)[0] if whole else 0
-        right = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), generation, overrun) + body
-        if before == right and generation % 2 == 0 and generation:
+        old_contents = os.pread(descriptor, SIZE, 0)
+        is_whole = len(old_contents) == SIZE
+        generation: int = (
+            _GENERATION.unpack_from(old_contents, _GENERATION_AT)[0] if is_whole else 0
+        )
+        wanted_contents = (
+            _HEADER.pack(BOARD_MAGIC, VERSION, len(packed_rows), generation, overrun_ns) + body
+        )
+        if old_contents == wanted_contents and generation % 2 == 0 and generation:
             return
-        if not whole:
+        if not is_whole:
             os.posix_fallocate(descriptor, 0, SIZE)
-        with mmap.mmap(descriptor, SIZE) as mapped:
-            odd = generation + 1 + generation % 2
-            _GENERATION.pack_into(mapped, _GENERATION_AT, odd)
-            mapped[_HEADER.size :] = body
-            mapped[: _HEADER.size] = _HEADER.pack(BOARD_MAGIC, VERSION, len(packed), odd, overrun)
-            _GENERATION.pack_into(mapped, _GENERATION_AT, odd + 1)
+        with mmap.mmap(descriptor, SIZE) as mapping:
+            odd_generation = generation + 1 + generation % 2
+            _GENERATION.pack_into(mapping, _GENERATION_AT, odd_generation)
+            mapping[_HEADER.size :] = body
+            mapping[: _HEADER.size] = _HEADER.pack(
+                BOARD_MAGIC, VERSION, len(packed_rows), odd_generation, overrun_ns
+            )
+            _GENERATION.pack_into(mapping, _GENERATION_AT, odd_generation + 1)
     finally:
         os.close(descriptor)
 
@@ -134,10 +140,10 @@ def remove_board(directory: Path) -> None:
         directory.rmdir()
 
 
-def sweep_pages(boards: Path, standing: Collection[str]) -> None:
+def sweep_pages(boards: Path, standing_ids: Collection[str]) -> None:
     """Remove the pages of grants that do not stand, and bring the others back to their size."""
     for page in _pages(boards):
-        if page.name not in standing:
+        if page.name not in standing_ids:
             page.unlink(missing_ok=True)
         elif page.stat().st_size != PAGE_BYTES:
             resize(page, PAGE_BYTES)
@@ -156,9 +162,9 @@ def light_seconds(page: Path) -> float:
     return _LIGHT.unpack(contents)[0] / 1e9 if len(contents) == _LIGHT.size else 0.0
 
 
-def remove_pages(boards: Path, identity: str) -> None:
+def remove_pages(boards: Path, grant_id: str) -> None:
     """Remove the pages of one grant."""
-    for page in boards.glob(f"*/{identity}"):
+    for page in boards.glob(f"*/{grant_id}"):
         page.unlink(missing_ok=True)
 
 

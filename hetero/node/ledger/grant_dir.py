@@ -25,31 +25,31 @@ GRANT, USAGE, PRELOAD = f"{TENANT}/grant", f"{TENANT}/usage", f"{TENANT}/ld.so.p
 
 def write_tenant(
     directory: Path,
-    identity: str,
+    grant_id: str,
     *,
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
     boards: Path,
-    shown: Path,
+    shown_boards: Path,
     uid: int | None = None,
 ) -> None:
     """Write what the limiter reads into a new grant's directory; `boards` has the devices'.
 
-    `shown` is where the grant's programs find those. `uid` is whose programs enter it where that is
-    not the user who writes it.
+    `shown_boards` is where the grant's programs find those. `uid` is whose programs enter it where
+    that is not the user who writes it.
     """
     make(directory / TENANT, mode=0o700)
     if uid is not None:
         _admit(directory / TENANT, uid)
     contents = grant_file.pack(
-        identity, limits, policy=allocation.policy, priority=allocation.priority
+        grant_id, limits, policy=allocation.policy, priority=allocation.priority
     )
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        page = make_page(board_of(boards, limit.name), identity)
+        page = make_page(board_of(boards, limit.name), grant_id)
         os.link(page, directory / page_name(position))
-        (directory / board_name(position)).symlink_to(board_of(shown, limit.name))
+        (directory / board_name(position)).symlink_to(board_of(shown_boards, limit.name))
 
 
 def board_of(boards: Path, device: str) -> Path:
@@ -73,16 +73,30 @@ def _admit(directory: Path, uid: int) -> None:
     Its group would let in others, and an owner could put other files in the place of these.
     """
     # acl(5); the layout is linux/posix_acl_xattr.h's: a version, then tag, permissions and id.
-    owner, user, group, mask, other, nobody = 0x01, 0x02, 0x04, 0x10, 0x20, 0xFFFFFFFF
-    entries = (owner, 7, nobody), (user, 5, uid), (group, 0, nobody), (mask, 5, nobody)
-    packed = b"".join(struct.pack("<HHI", *each) for each in (*entries, (other, 0, nobody)))
-    os.setxattr(directory, "system.posix_acl_access", struct.pack("<I", 2) + packed)
+    owner_tag, user_tag, group_tag, mask_tag, other_tag, no_id = (
+        0x01,
+        0x02,
+        0x04,
+        0x10,
+        0x20,
+        0xFFFFFFFF,
+    )
+    acl_entries = (
+        (owner_tag, 7, no_id),
+        (user_tag, 5, uid),
+        (group_tag, 0, no_id),
+        (mask_tag, 5, no_id),
+    )
+    packed_acl = b"".join(
+        struct.pack("<HHI", *acl_entry) for acl_entry in (*acl_entries, (other_tag, 0, no_id))
+    )
+    os.setxattr(directory, "system.posix_acl_access", struct.pack("<I", 2) + packed_acl)
 
 
-def cut_back(path: Path, size: int) -> None:
+def cut_back(path: Path, size_bytes: int) -> None:
     """Cut a file that programs may write to the size it was made with."""
-    if path.stat().st_size > size:
-        resize(path, size)
+    if path.stat().st_size > size_bytes:
+        resize(path, size_bytes)
 
 
 def create(path: Path, *, mode: int) -> int:
@@ -106,13 +120,13 @@ def replace(path: Path, contents: bytes, *, mode: int, durable: bool = False) ->
 
     `durable` has it survive a power cut, too.
     """
-    draft = path.with_name(f".{path.name}")
-    write(draft, contents, mode=mode)
+    draft_path = path.with_name(f".{path.name}")
+    write(draft_path, contents, mode=mode)
     if durable:
-        descriptor = os.open(draft, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(draft_path, os.O_RDONLY | os.O_CLOEXEC)
         os.fsync(descriptor)
         os.close(descriptor)
-    draft.replace(path)
+    draft_path.replace(path)
     if durable:
         descriptor = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
         os.fsync(descriptor)

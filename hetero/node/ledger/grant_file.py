@@ -67,13 +67,13 @@ def limit_of(
     piece: DeviceAllocation, device: Device, *, context: bool, strict: bool = False
 ) -> DeviceLimit:
     """Return the limit that `piece` on `device` means."""
-    core = CORE_FULL
+    core_share = CORE_FULL
     if piece.core is not None:
-        core = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))
+        core_share = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))
     return DeviceLimit(
         name=piece.part or piece.device,
         memory=piece.takes[MEMORY],
-        core=core,
+        core=core_share,
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
         strict=strict,
@@ -84,20 +84,20 @@ def limit_of(
 
 
 def pack(
-    identity: str, limits: Sequence[DeviceLimit], *, policy: Policy, priority: Priority
+    grant_id: str, limits: Sequence[DeviceLimit], *, policy: Policy, priority: Priority
 ) -> bytes:
     """Return the contents of a grant file. Raises `BadInput` for what the layout cannot hold."""
     if len(limits) > MAX_DEVICES:
         raise BadInput(f"{len(limits)} devices asked: one grant holds at most {MAX_DEVICES}")
-    entries = []
+    packed_entries = []
     for limit in limits:
-        name = (limit.driver_name or limit.name).encode()
-        if len(name) > 63:
+        device_name = (limit.driver_name or limit.name).encode()
+        if len(device_name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
-        words = (limit.core, policy_of(limit, policy), PRIORITIES[priority], _flags(limit))
-        entries.append(ENTRY.pack(name, limit.memory, *words))
-    header = HEADER.pack(MAGIC, VERSION, len(limits), identity.encode())
-    return (header + b"".join(entries)).ljust(SIZE, b"\0")
+        share_words = (limit.core, policy_of(limit, policy), PRIORITIES[priority], _flags(limit))
+        packed_entries.append(ENTRY.pack(device_name, limit.memory, *share_words))
+    header = HEADER.pack(MAGIC, VERSION, len(limits), grant_id.encode())
+    return (header + b"".join(packed_entries)).ljust(SIZE, b"\0")
 
 
 def policy_of(limit: DeviceLimit, policy: Policy) -> int:
@@ -106,8 +106,8 @@ def policy_of(limit: DeviceLimit, policy: Policy) -> int:
 
 
 def _flags(limit: DeviceLimit) -> int:
-    words = (_SPILL, limit.spill), (_CONTEXT, limit.context), (_STRICT, limit.strict)
-    return sum(word for word, said in (*words, (_SERVICE, limit.service)) if said)
+    flag_and_state = (_SPILL, limit.spill), (_CONTEXT, limit.context), (_STRICT, limit.strict)
+    return sum(flag for flag, is_set in (*flag_and_state, (_SERVICE, limit.service)) if is_set)
 
 
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
@@ -118,39 +118,39 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
     contents = path.read_bytes()
     if len(contents) != SIZE:
         raise ValueError(f"{len(contents)} bytes, not {SIZE}")
-    magic, version, count, _ = HEADER.unpack_from(contents)
-    if (magic, version) != (MAGIC, VERSION) or count > MAX_DEVICES:
+    magic, version, device_count, _ = HEADER.unpack_from(contents)
+    if (magic, version) != (MAGIC, VERSION) or device_count > MAX_DEVICES:
         raise ValueError("not a grant file of this version")
     return tuple(
         DeviceLimit(
-            name=name.rstrip(b"\0").decode(),
-            memory=memory,
-            core=core,
+            name=name_bytes.rstrip(b"\0").decode(),
+            memory=memory_bytes,
+            core=core_share,
             spill=bool(flags & _SPILL),
             context=bool(flags & _CONTEXT),
             strict=bool(flags & _STRICT),
             service=bool(flags & _SERVICE),
         )
-        for name, memory, core, _, _, flags in (
+        for name_bytes, memory_bytes, core_share, _, _, flags in (
             ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)
-            for position in range(count)
+            for position in range(device_count)
         )
     )
 
 
-def holds_limits(contents: bytes, packed: bytes) -> bool:
+def holds_limits(contents: bytes, expected: bytes) -> bool:
     """Return whether a file's contents say what was packed, whatever excess they say besides."""
     if len(contents) != SIZE:
         return False
-    without = bytearray(contents)
+    without_excess = bytearray(contents)
     for position in range(MAX_DEVICES):
-        at = HEADER.size + position * ENTRY.size + _EXCESS_AT
-        without[at : at + 8] = bytes(8)
-    return without == packed
+        offset = HEADER.size + position * ENTRY.size + _EXCESS_AT
+        without_excess[offset : offset + 8] = bytes(8)
+    return without_excess == expected
 
 
-def read_excess(path: Path, *, devices: int) -> tuple[int, ...]:
-    """Return the bytes that each of the first `devices` devices of a grant counts besides.
+def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:
+    """Return the bytes that each of the first `device_count` devices of a grant counts besides.
 
     Raises `OSError` or `ValueError` if the file holds no limits.
     """
@@ -158,22 +158,24 @@ def read_excess(path: Path, *, devices: int) -> tuple[int, ...]:
     if len(contents) != SIZE:
         raise ValueError(f"{len(contents)} bytes, not {SIZE}")
     return tuple(
-        int.from_bytes(contents[at : at + 8], "little")
-        for at in (HEADER.size + position * ENTRY.size + _EXCESS_AT for position in range(devices))
+        int.from_bytes(contents[offset : offset + 8], "little")
+        for offset in (
+            HEADER.size + position * ENTRY.size + _EXCESS_AT for position in range(device_count)
+        )
     )
 
 
-def store_excess(path: Path, excess: Sequence[int]) -> None:
+def store_excess(path: Path, excess_bytes: Sequence[int]) -> None:
     """Have the grant's programs count these bytes of each device as held, from the next on.
 
     They are stored as limits are. Raises `OSError` where this user may not.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        with mmap.mmap(descriptor, SIZE) as mapped:
-            for position, memory in enumerate(excess):
-                entry = HEADER.size + position * ENTRY.size
-                ctypes.c_uint64.from_buffer(mapped, entry + _EXCESS_AT).value = memory
+        with mmap.mmap(descriptor, SIZE) as mapping:
+            for position, device_excess in enumerate(excess_bytes):
+                offset = HEADER.size + position * ENTRY.size
+                ctypes.c_uint64.from_buffer(mapping, offset + _EXCESS_AT).value = device_excess
     finally:
         os.close(descriptor)
 
@@ -185,12 +187,12 @@ def store_limits(path: Path, limits: Iterable[DeviceLimit], *, policy: Policy) -
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
-        with mmap.mmap(descriptor, SIZE) as mapped:
+        with mmap.mmap(descriptor, SIZE) as mapping:
             for position, limit in enumerate(limits):
-                entry = HEADER.size + position * ENTRY.size
-                core = limit.core | policy_of(limit, policy) << 32  # little-endian neighbours
-                ctypes.c_uint64.from_buffer(mapped, entry + _MEMORY_AT).value = limit.memory
-                ctypes.c_uint64.from_buffer(mapped, entry + _CORE_AT).value = core
-                ctypes.c_uint32.from_buffer(mapped, entry + _FLAGS_AT).value = _flags(limit)
+                offset = HEADER.size + position * ENTRY.size
+                share_word = limit.core | policy_of(limit, policy) << 32  # little-endian neighbours
+                ctypes.c_uint64.from_buffer(mapping, offset + _MEMORY_AT).value = limit.memory
+                ctypes.c_uint64.from_buffer(mapping, offset + _CORE_AT).value = share_word
+                ctypes.c_uint32.from_buffer(mapping, offset + _FLAGS_AT).value = _flags(limit)
     finally:
         os.close(descriptor)

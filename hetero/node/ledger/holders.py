@@ -17,42 +17,42 @@ _File = tuple[int, int]
 def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     """Return the processes that hold any of the files of each name, in one walk over /proc.
 
-    Whoever merely looks (this program, for one) opens them for reading and does not count.
-    Processes of other users are seen by root alone.
+    A process that opened them for reading alone, as this program does, does not count. Processes of
+    other users are seen by root alone.
     """
-    names: dict[_File, str] = {}
+    name_by_file: dict[_File, str] = {}
     for name, paths in files.items():
         for path in paths:
             try:
                 status = path.stat()
             except OSError:
                 continue
-            names[status.st_dev, status.st_ino] = name
-    holding: dict[str, list[int]] = {name: [] for name in files}
-    if names:
-        for pid in (int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
-            for name in {names[file] for file in held_files(pid, names)}:
-                holding[name].append(pid)
-    return {name: tuple(sorted(pids)) for name, pids in holding.items()}
+            name_by_file[status.st_dev, status.st_ino] = name
+    pids_by_name: dict[str, list[int]] = {name: [] for name in files}
+    if name_by_file:
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+            for name in {name_by_file[file] for file in held_files(pid, name_by_file)}:
+                pids_by_name[name].append(pid)
+    return {name: tuple(sorted(pids)) for name, pids in pids_by_name.items()}
 
 
-def held_files(pid: int, wanted: Collection[_File]) -> set[_File]:
+def held_files(pid: int, wanted_files: Collection[_File]) -> set[_File]:
     """Return which of the wanted files the process has open for writing or mapped writable."""
-    held: set[_File] = set()
+    files_held: set[_File] = set()
     try:
-        with os.scandir(f"/proc/{pid}/fd") as descriptors:
-            for descriptor in descriptors:
+        with os.scandir(f"/proc/{pid}/fd") as descriptor_entries:
+            for descriptor_entry in descriptor_entries:
                 try:
                     # The link's own permission bits say how the file was opened.
-                    if descriptor.stat(follow_symlinks=False).st_mode & 0o200:
-                        target = descriptor.stat()
-                        held.add((target.st_dev, target.st_ino))
+                    if descriptor_entry.stat(follow_symlinks=False).st_mode & 0o200:
+                        file_status = descriptor_entry.stat()
+                        files_held.add((file_status.st_dev, file_status.st_ino))
                 except OSError:
                     continue  # closed since
-        held.update(file for file, permissions, _ in mappings(pid) if "w" in permissions)
+        files_held.update(file for file, permissions, _ in mappings(pid) if "w" in permissions)
     except (OSError, ValueError):
         pass  # gone since, or another user's
-    return held.intersection(wanted)
+    return files_held.intersection(wanted_files)
 
 
 def mappings(pid: int) -> Iterator[tuple[_File, str, int]]:
@@ -73,41 +73,41 @@ def _user_of(pid: int) -> int:
     raise ProcessLookupError
 
 
-def end(files: Iterable[Path], *, grace: float, owner: int | None = None) -> None:
-    """Ask the files' holders to end, then make them: SIGTERM, and SIGKILL after `grace` seconds.
+def end(files: Iterable[Path], *, grace_s: float, owner_uid: int | None = None) -> None:
+    """Ask the files' holders to end, then make them: SIGTERM, and SIGKILL after `grace_s` seconds.
 
-    Of an `owner` only the processes are: the others got an open file from it, as a service does
+    Of an `owner_uid` only the processes are: the others got an open file from it, as a service does
     whose client sends it one.
 
     A pidfd stands for the process itself: one that let go meanwhile, or took over the number of
     one that did, is left alone. So is this process, which ends by itself.
     """
-    name, paths = "", tuple(files)
-    processes, spared = [], set[int]()
+    no_name, paths = "", tuple(files)
+    pids_and_pidfds, spared_pids = [], set[int]()
     try:
-        for pid in holders({name: paths})[name]:
+        for pid in holders({no_name: paths})[no_name]:
             if pid == os.getpid():
                 continue
             with suppress(ProcessLookupError, FileNotFoundError):
-                process = os.pidfd_open(pid)
-                processes.append((pid, process))
-                if owner is not None and _user_of(pid) != owner:
-                    spared.add(pid)
-        still = set(holders({name: paths})[name]) - spared
-        waiting = [process for pid, process in processes if pid in still]
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in waiting:
+                pidfd = os.pidfd_open(pid)
+                pids_and_pidfds.append((pid, pidfd))
+                if owner_uid is not None and _user_of(pid) != owner_uid:
+                    spared_pids.add(pid)
+        holding_pids = set(holders({no_name: paths})[no_name]) - spared_pids
+        waiting_pidfds = [pidfd for pid, pidfd in pids_and_pidfds if pid in holding_pids]
+        for signal_number in (signal.SIGTERM, signal.SIGKILL):
+            for pidfd in waiting_pidfds:
                 with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(process, number)
-            deadline = time.monotonic() + grace
-            for process in waiting:
+                    signal.pidfd_send_signal(pidfd, signal_number)
+            deadline_s = time.monotonic() + grace_s
+            for pidfd in waiting_pidfds:
                 # Readable means ended; poll has no limit on the descriptor's number.
                 poll = select.poll()
-                poll.register(process, select.POLLIN)
-                poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+                poll.register(pidfd, select.POLLIN)
+                poll.poll(max(0.0, deadline_s - time.monotonic()) * 1000)
     finally:
-        for _, process in processes:
-            os.close(process)
+        for _, pidfd in pids_and_pidfds:
+            os.close(pidfd)
 
 
 def program(pid: int) -> str:

@@ -1,6 +1,6 @@
 """The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
 
-    lock                    locked by whoever admits, changes or sweeps
+    lock                    locked during an admission, a change or a sweep
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
     grants/<id>/tenant/           what the limiter maps; private/boards/<device>: board.py
@@ -78,8 +78,8 @@ class ContainerInfo:
 class Grant:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
-    `limits` is what the grant file says, one for each of the allocation's pieces, but for the core
-    of one without a limit beside others that have one (residual_share.py). `container` is the one
+    `limits` is what the grant file says, one for each of the allocation's pieces. The core of one
+    without a limit differs where co-tenants have one (residual_share.py). `container` is the one
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
     `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
     whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
@@ -168,9 +168,9 @@ class Ledger:
         """Where programs of other users read them: a mount of heterod's, read-only."""
         return self.path / "boards"
 
-    def directory(self, identity: str) -> Path:
+    def directory(self, grant_id: str) -> Path:
         """Return the directory of a grant."""
-        return self._grants / identity
+        return self._grants / grant_id
 
     def snapshot(self) -> Snapshot:
         """Return what stands now. Sweeps first, unless somebody is at the ledger already."""
@@ -191,7 +191,7 @@ class Ledger:
         with ExitStack() as opened:
             with self._in_a_line():
                 descriptor = opened.enter_context(self._open_lock())
-            if not lock(descriptor, within=self.patience):
+            if not lock(descriptor, within_s=self.patience):
                 raise HeteroError(
                     f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
                     "holds it; is one stopped? Try again when it has ended"
@@ -207,14 +207,14 @@ class Ledger:
         try:
             if grant.share:
                 self._record(grant)
-            self._write_limits([*self._read(but=grant.id).grants, grant])
+            self._write_limits([*self._read(except_id=grant.id).grants, grant])
         except (OSError, HeteroError) as error:
             os.close(descriptor)
             self.drop(grant.id)
             if isinstance(error, HeteroError):
                 raise
-            what = f"share {grant.share}" if grant.share else f"the ledger {self.path}"
-            raise HeteroError(f"{what}: {error.strerror}") from None
+            subject = f"share {grant.share}" if grant.share else f"the ledger {self.path}"
+            raise HeteroError(f"{subject}: {error.strerror}") from None
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
     def replace(self, handle: GrantHandle, grant: Grant) -> GrantHandle:
@@ -223,10 +223,10 @@ class Ledger:
         After an error nothing of both is left but the handle's descriptor.
         """
         self._remove(handle.grant.id)
-        made = self.add(grant)
-        os.dup2(made.descriptor, handle.descriptor, inheritable=False)
-        os.close(made.descriptor)
-        return evolve(made, descriptor=handle.descriptor)
+        new_handle = self.add(grant)
+        os.dup2(new_handle.descriptor, handle.descriptor, inheritable=False)
+        os.close(new_handle.descriptor)
+        return evolve(new_handle, descriptor=handle.descriptor)
 
     def pin(self, grant: Grant, *, instead_of: GrantHandle, standing: Sequence[Grant]) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
@@ -238,19 +238,19 @@ class Ledger:
         os.close(self._build(grant))
         try:
             with self._in_a_line():
-                others = (entry for entry in standing if entry.id != instead_of.grant.id)
-                self._write_limits((*others, grant))
+                other_grants = (grant for grant in standing if grant.id != instead_of.grant.id)
+                self._write_limits((*other_grants, grant))
         except HeteroError:
             self._remove(grant.id)
             raise
 
-    def pin_again(self, identity: str) -> None:
+    def pin_again(self, grant_id: str) -> None:
         """Pin a grant that stands, though it had been unpinned; within `admission`."""
-        os.close(create(self.directory(identity) / PINNED, mode=0o600))
+        os.close(create(self.directory(grant_id) / PINNED, mode=0o600))
 
-    def note(self, identity: str, line: str) -> bool:
+    def note(self, grant_id: str, line: str) -> bool:
         """Add a line to what a grant's owner notes, or return False if it is not pinned."""
-        path = self.directory(identity) / PINNED
+        path = self.directory(grant_id) / PINNED
         with self._in_a_line():
             try:
                 descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
@@ -262,62 +262,62 @@ class Ledger:
                 os.close(descriptor)
         return True
 
-    def notes(self, identity: str) -> tuple[str, ...]:
+    def notes(self, grant_id: str) -> tuple[str, ...]:
         """Return the lines that the owner of a grant noted; none if it is not pinned."""
         try:
-            return tuple((self.directory(identity) / PINNED).read_text().splitlines())
+            return tuple((self.directory(grant_id) / PINNED).read_text().splitlines())
         except FileNotFoundError:
             return ()
 
-    def unpin(self, identity: str) -> None:
+    def unpin(self, grant_id: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""
         with suppress(FileNotFoundError):
-            (self.directory(identity) / PINNED).unlink()
+            (self.directory(grant_id) / PINNED).unlink()
         self.snapshot()
 
     def _build(self, grant: Grant) -> int:
         """Make the directory of a grant, all of it or nothing; return its locked `alive`."""
-        draft, final = self._grants / f".{grant.id}", self.directory(grant.id)
+        draft_directory, final_directory = self._grants / f".{grant.id}", self.directory(grant.id)
         descriptor = -1
         try:
-            make(draft, mode=0o755)
+            make(draft_directory, mode=0o755)
             # Locked before others may open it: a stranger's lock could keep ours out.
-            descriptor = create(draft / ALIVE, mode=0o600)
+            descriptor = create(draft_directory / ALIVE, mode=0o600)
             if not try_lock(descriptor):
-                raise HeteroError(f"{draft}: locked by another process; try again")
+                raise HeteroError(f"{draft_directory}: locked by another process; try again")
             os.fchmod(descriptor, 0o644)
             write_tenant(
-                draft,
+                draft_directory,
                 grant.id,
                 allocation=grant.allocation,
                 limits=grant.limits,
                 boards=self.boards,
-                shown=self.boards if grant.uid is None else self.shown_boards,
+                shown_boards=self.boards if grant.uid is None else self.shown_boards,
                 uid=grant.uid,
             )
             if grant.owner:
-                write(draft / PINNED, b"", mode=0o600)
+                write(draft_directory / PINNED, b"", mode=0o600)
             if grant.share:
-                (draft / ALLOCATION).symlink_to(self._record_of(grant.id))
+                (draft_directory / ALLOCATION).symlink_to(self._record_of(grant.id))
             else:
-                write(draft / ALLOCATION, codec.dumps(grant).encode(), mode=0o644)
+                write(draft_directory / ALLOCATION, codec.dumps(grant).encode(), mode=0o644)
             if grant.container and grant.container.state:
-                (draft / CONTAINER).symlink_to(grant.container.state)
-            draft.rename(final)
+                (draft_directory / CONTAINER).symlink_to(grant.container.state)
+            draft_directory.rename(final_directory)
         except BaseException as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            shutil.rmtree(draft, ignore_errors=True)
+            shutil.rmtree(draft_directory, ignore_errors=True)
             remove_pages(self.boards, grant.id)
             if isinstance(error, OSError):
                 raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
             raise
         return descriptor
 
-    def _record_of(self, identity: str) -> Path:
+    def _record_of(self, grant_id: str) -> Path:
         if self.persistent is None:
             raise HeteroError("shares are root's: only root's ledger outlives a program")
-        return self.persistent / "shares" / f"{identity}.json"
+        return self.persistent / "shares" / f"{grant_id}.json"
 
     def _records(self) -> list[Path]:
         return sorted(self.persistent.glob("shares/[!.]*.json")) if self.persistent else []
@@ -328,11 +328,11 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         replace(path, codec.dumps(grant).encode(), mode=0o644, durable=True)
 
-    def drop(self, identity: str) -> None:
+    def drop(self, grant_id: str) -> None:
         """End a share, or what is left of one; within `admission`."""
         if self.persistent:
-            self._record_of(identity).unlink(missing_ok=True)
-        self._remove(identity)
+            self._record_of(grant_id).unlink(missing_ok=True)
+        self._remove(grant_id)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
@@ -345,9 +345,9 @@ class Ledger:
         Killed between the two, the next sweep brings the limits in line with the entry.
         """
         directory = self.directory(grant.id)
-        entry = (directory / ALLOCATION).resolve()  # a share's is its record
+        entry_path = (directory / ALLOCATION).resolve()  # a share's is its record
         with self._in_a_line():
-            replace(entry, codec.dumps(grant).encode(), mode=0o644, durable=bool(grant.share))
+            replace(entry_path, codec.dumps(grant).encode(), mode=0o644, durable=bool(grant.share))
         self._write_limits(self._read().grants)
 
     @contextmanager
@@ -358,25 +358,30 @@ class Ledger:
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
 
-    def row(self, identity: str) -> GangRow | None:
+    def row(self, grant_id: str) -> GangRow | None:
         """Return the row of a grant that stands; None if it is no gang."""
         grants = self._read().grants
-        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
-        return gang_rows(grants, held, self.periods()).get(identity)
+        limits_by_grant = with_rest(
+            {
+                grant_on_file.id: (grant_on_file.allocation.policy, grant_on_file.limits)
+                for grant_on_file in grants
+            }
+        )
+        return gang_rows(grants, limits_by_grant, self.periods()).get(grant_id)
 
-    def stands(self, identity: str) -> bool:
+    def stands(self, grant_id: str) -> bool:
         """Return whether anybody holds or keeps the grant, or what it was made for is there."""
-        directory = str(self.directory(identity))  # asked of every grant at every look
-        if os.path.islink(entry := f"{directory}/{ALLOCATION}"):  # a share
-            return os.path.exists(entry)
-        container = f"{directory}/{CONTAINER}"
+        directory = str(self.directory(grant_id))  # asked of every grant at every look
+        if os.path.islink(entry_path := f"{directory}/{ALLOCATION}"):  # a share
+            return os.path.exists(entry_path)
+        container_link = f"{directory}/{CONTAINER}"
         if os.path.exists(f"{directory}/{PINNED}"):
             return True
-        if os.path.islink(container) and _is_there(container):
+        if os.path.islink(container_link) and _is_there(container_link):
             return True
-        for name in (ALIVE, USAGE):
+        for file_name in (ALIVE, USAGE):
             try:
-                descriptor = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = os.open(f"{directory}/{file_name}", os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             except PermissionError:
@@ -388,9 +393,9 @@ class Ledger:
                 os.close(descriptor)
         return False
 
-    def is_share(self, identity: str) -> bool:
+    def is_share(self, grant_id: str) -> bool:
         """Return whether the grant is a share, be its record readable or not."""
-        return (self.directory(identity) / ALLOCATION).is_symlink()
+        return (self.directory(grant_id) / ALLOCATION).is_symlink()
 
     @contextmanager
     def _open_lock(self) -> Iterator[int]:
@@ -400,33 +405,35 @@ class Ledger:
         finally:
             os.close(descriptor)
 
-    def _names(self, *, drafts: bool = False) -> list[str]:
+    def _names(self, *, with_drafts: bool = False) -> list[str]:
         try:
             names = os.listdir(self._grants)
         except (FileNotFoundError, PermissionError):
             return []
-        return sorted(name for name in names if drafts or not name.startswith("."))
+        return sorted(name for name in names if with_drafts or not name.startswith("."))
 
-    def _read(self, unreadable: Iterable[Unreadable] = (), *, but: str | None = None) -> Snapshot:
+    def _read(
+        self, unreadable: Iterable[Unreadable] = (), *, except_id: str | None = None
+    ) -> Snapshot:
         grants: list[Grant] = []
         unreadable = list(unreadable)
-        stale: list[str] = []
-        for identity in self._names():
-            if identity == but:
+        stale_ids: list[str] = []
+        for grant_id in self._names():
+            if grant_id == except_id:
                 continue
-            if not self.stands(identity):
-                stale.append(identity)
+            if not self.stands(grant_id):
+                stale_ids.append(grant_id)
                 continue
-            path = self.directory(identity) / ALLOCATION
+            path = self.directory(grant_id) / ALLOCATION
             try:
-                entry = _entry(path.read_text(), str(path))
+                grant = _entry(path.read_text(), str(path))
             except (BadInput, OSError, UnicodeDecodeError) as error:
-                if not self.stands(identity):
+                if not self.stands(grant_id):
                     continue  # it ended while we looked
-                unreadable.append(Unreadable(id=identity, reason=str(error)))
+                unreadable.append(Unreadable(id=grant_id, reason=str(error)))
             else:
-                grants.append(entry)
-        return Snapshot(grants=tuple(grants), unreadable=tuple(unreadable), stale=tuple(stale))
+                grants.append(grant)
+        return Snapshot(grants=tuple(grants), unreadable=tuple(unreadable), stale=tuple(stale_ids))
 
     def _sweep(self) -> Snapshot:
         """With the lock held: bring the ledger in line with what is there, and look.
@@ -435,7 +442,7 @@ class Ledger:
         should a change have been killed.
         """
         self._expect_this_boot()
-        for name in self._names(drafts=True):
+        for name in self._names(with_drafts=True):
             if name.startswith("."):
                 shutil.rmtree(self._grants / name, ignore_errors=True)
             elif not self.stands(name):
@@ -448,53 +455,57 @@ class Ledger:
 
     def _cut_back(self, grants: Iterable[Grant]) -> None:
         """Undo what programs did to fill the directory: it is everybody's."""
-        for entry in grants:
-            for name, size in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
+        for grant in grants:
+            for file_name, size_bytes in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
                 with suppress(OSError):  # it ended meanwhile
-                    cut_back(self.directory(entry.id) / name, size)
+                    cut_back(self.directory(grant.id) / file_name, size_bytes)
 
     def _write_limits(self, grants: Sequence[Grant]) -> None:
         """Have every grant file and board say what the entries come to."""
-        held = with_rest({entry.id: (entry.allocation.policy, entry.limits) for entry in grants})
-        for entry in grants:
-            path, limits = self.directory(entry.id) / GRANT, held[entry.id]
-            terms = entry.allocation
-            right = grant_file.pack(entry.id, limits, policy=terms.policy, priority=terms.priority)
+        limits_by_grant = with_rest(
+            {grant.id: (grant.allocation.policy, grant.limits) for grant in grants}
+        )
+        for grant in grants:
+            path, limits = self.directory(grant.id) / GRANT, limits_by_grant[grant.id]
+            allocation = grant.allocation
+            wanted_contents = grant_file.pack(
+                grant.id, limits, policy=allocation.policy, priority=allocation.priority
+            )
             with suppress(OSError, ValueError):
-                if not grant_file.holds_limits(path.read_bytes(), right):
-                    grant_file.store_limits(path, limits, policy=terms.policy)
+                if not grant_file.holds_limits(path.read_bytes(), wanted_contents):
+                    grant_file.store_limits(path, limits, policy=allocation.policy)
         periods = self.periods()
-        gangs = gang_rows(grants, held, periods)
+        gangs = gang_rows(grants, limits_by_grant, periods)
         rows: dict[str, list[Row]] = {}
-        for entry in grants:
-            for limit in held[entry.id]:
+        for grant in grants:
+            for device_limit in limits_by_grant[grant.id]:
                 row = Row(
-                    id=entry.id,
-                    core=limit.core,
-                    policy=grant_file.policy_of(limit, entry.allocation.policy),
-                    priority=grant_file.PRIORITIES[entry.allocation.priority],
-                    gang=_on(gangs.get(entry.id), limit),
+                    id=grant.id,
+                    core=device_limit.core,
+                    policy=grant_file.policy_of(device_limit, grant.allocation.policy),
+                    priority=grant_file.PRIORITIES[grant.allocation.priority],
+                    gang=_on(gangs.get(grant.id), device_limit),
                 )
-                rows.setdefault(board_of(self.boards, limit.name).name, []).append(row)
-        for name, of_board in rows.items():
-            write_board(self.boards / name, of_board, overrun=periods.overrun or 0)
-        for board in self.boards.glob("*"):
-            if board.name not in rows:
-                remove_board(board)
+                rows.setdefault(board_of(self.boards, device_limit.name).name, []).append(row)
+        for device, board_rows in rows.items():
+            write_board(self.boards / device, board_rows, overrun_ns=periods.overrun or 0)
+        for board_directory in self.boards.glob("*"):
+            if board_directory.name not in rows:
+                remove_board(board_directory)
 
     def _expect_this_boot(self) -> None:
-        """Start afresh in a state directory that outlived a boot: whoever held its grants is gone.
+        """Start afresh in a state directory that outlived a boot: no holder of its grants is left.
 
         Not even their files are of use: a lock may lie in one that nobody is left to open.
         """
-        path, boot = self.path / "boot", _boot()
-        seen = path.read_bytes() if path.exists() else None
-        if seen == boot:
+        path, boot_id = self.path / "boot", _boot()
+        boot_id_on_file = path.read_bytes() if path.exists() else None
+        if boot_id_on_file == boot_id:
             return
-        if seen is not None:
-            for name in self._names(drafts=True):
+        if boot_id_on_file is not None:
+            for name in self._names(with_drafts=True):
                 self._remove(name.lstrip("."))
-        replace(path, boot, mode=0o644)
+        replace(path, boot_id, mode=0o644)
 
     def _restore(self) -> Iterator[Unreadable]:
         """Make the shares stand that have a record and no directory; yield those that cannot."""
@@ -507,39 +518,46 @@ class Ledger:
             except (HeteroError, OSError, UnicodeDecodeError) as error:
                 yield Unreadable(id=record.stem, reason=str(error))
 
-    def _remove(self, identity: str) -> None:
+    def _remove(self, grant_id: str) -> None:
         # Out of sight first: a grant that is half removed must not be seen as one.
-        out = self._grants / f".{identity}"
+        hidden_directory = self._grants / f".{grant_id}"
         with suppress(FileNotFoundError):
-            self.directory(identity).rename(out)
-        remove_pages(self.boards, identity)
-        shutil.rmtree(out, ignore_errors=True)
+            self.directory(grant_id).rename(hidden_directory)
+        remove_pages(self.boards, grant_id)
+        shutil.rmtree(hidden_directory, ignore_errors=True)
 
     def _new_id(self) -> str:
         while True:
-            identity = os.urandom(4).hex()
-            if not self.directory(identity).exists():
-                return identity
+            grant_id = os.urandom(4).hex()
+            if not self.directory(grant_id).exists():
+                return grant_id
 
 
 def gang_rows(
-    grants: Iterable[Grant], held: Mapping[str, tuple[DeviceLimit, ...]], periods: Periods
+    grants: Iterable[Grant],
+    limits_by_grant: Mapping[str, tuple[DeviceLimit, ...]],
+    periods: Periods,
 ) -> dict[str, GangRow]:
-    """Return the rows of those grants that are gangs, by id; `held` are the limits of each."""
-    asked: dict[str, GangRow] = {}
-    fixed: dict[str, GangRow] = {}
-    for entry in sorted(grants, key=lambda grant: (grant.since, grant.id)):
-        terms = entry.allocation
-        row = gang_row(held[entry.id], policy=terms.policy, gang=terms.gang, period=periods.period)
+    """Return the rows of those grants that are gangs, by id; their limits are given by id, too."""
+    asked_rows: dict[str, GangRow] = {}
+    fixed_rows: dict[str, GangRow] = {}
+    for grant in sorted(grants, key=lambda grant: (grant.since, grant.id)):
+        allocation = grant.allocation
+        row = gang_row(
+            limits_by_grant[grant.id],
+            policy=allocation.policy,
+            gang=allocation.gang,
+            period_ns=periods.period,
+        )
         if row is not None:
-            (fixed if terms.gang and terms.gang.row else asked)[entry.id] = row
-    taken = Counter[str]()
-    for limit in chain.from_iterable(held.values()):
-        taken[limit.name] += limit.core
-    placed = place_rows(with_spare(asked, taken), fixed)
-    if any(placed[name].length < row.length for name, row in asked.items()):
-        return place_rows(asked, fixed)
-    return placed
+            (fixed_rows if allocation.gang and allocation.gang.row else asked_rows)[grant.id] = row
+    core_by_device = Counter[str]()
+    for limit in chain.from_iterable(limits_by_grant.values()):
+        core_by_device[limit.name] += limit.core
+    placed_rows = place_rows(with_spare(asked_rows, core_by_device), fixed_rows)
+    if any(placed_rows[grant_id].length < row.length for grant_id, row in asked_rows.items()):
+        return place_rows(asked_rows, fixed_rows)
+    return placed_rows
 
 
 def _on(row: GangRow | None, limit: DeviceLimit) -> GangRow | None:
@@ -558,9 +576,9 @@ def _is_there(path: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _entry(text: str, source: str) -> Grant:
+def _entry(json_text: str, source: str) -> Grant:
     """Return the entry in a file; a node's agent reads the same ones again and again."""
-    return codec.loads(text, Grant, source=source)
+    return codec.loads(json_text, Grant, source=source)
 
 
 def _boot() -> bytes:

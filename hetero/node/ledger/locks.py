@@ -23,9 +23,9 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.2
 
 def try_lock(descriptor: int) -> bool:
     """Lock the whole file exclusively, or return False when another open file has it."""
-    asked = _lock(fcntl.F_WRLCK, *_WHOLE_FILE)
+    wanted_lock = _lock(fcntl.F_WRLCK, *_WHOLE_FILE)
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, asked)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, wanted_lock)
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
@@ -33,15 +33,15 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def lock(descriptor: int, *, within: float) -> bool:
-    """Lock the whole file exclusively, or return False when that took over `within` seconds."""
-    began = time.monotonic()
+def lock(descriptor: int, *, within_s: float) -> bool:
+    """Lock the whole file exclusively, or return False when that took over `within_s` seconds."""
+    began_s = time.monotonic()
     while not try_lock(descriptor):
-        waited = time.monotonic() - began
-        if waited >= within:
+        waited_s = time.monotonic() - began_s
+        if waited_s >= within_s:
             return False
-        pause = min(max(waited / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        time.sleep(pause * (0.5 + random.random()))
+        pause_s = min(max(waited_s / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        time.sleep(pause_s * (0.5 + random.random()))
     return True
 
 
@@ -53,14 +53,14 @@ def wait_until_free(descriptor: int) -> None:
 def is_held(descriptor: int, byte: int | None = None) -> bool:
     """Return whether another open file holds an exclusive lock on the byte, or on any (None).
 
-    The probe is for a shared lock, so that a mere reader's lock does not count: whoever may only
-    read a grant cannot keep it standing.
+    The probe is for a shared lock, so that a reader's lock does not count: a process that may
+    only read a grant cannot keep it standing.
     """
-    asked = _lock(fcntl.F_RDLCK, *(_WHOLE_FILE if byte is None else (byte, 1)))
-    answer: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, asked)
-    kind: int = _FLOCK.unpack(answer)[0]
-    return kind != fcntl.F_UNLCK
+    wanted_lock = _lock(fcntl.F_RDLCK, *(_WHOLE_FILE if byte is None else (byte, 1)))
+    found_lock: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted_lock)
+    lock_kind: int = _FLOCK.unpack(found_lock)[0]
+    return lock_kind != fcntl.F_UNLCK
 
 
-def _lock(kind: int, start: int, length: int) -> bytes:
-    return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
+def _lock(lock_kind: int, start: int, length: int) -> bytes:
+    return _FLOCK.pack(lock_kind, os.SEEK_SET, start, length, 0)

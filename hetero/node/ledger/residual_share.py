@@ -1,4 +1,4 @@
-"""Says what a grant without a core limit may have beside grants that have one: what they leave.
+"""Says what a grant without a core limit may have where co-tenants have one: what they leave.
 
 Work outside time slices runs into those of others and takes from what they were promised. So a
 grant whose core is not limited runs in elastic time slices while a neighbour's core is limited: it
@@ -28,24 +28,24 @@ def with_rest(
     Grants whose policy is off, and those that have a part of the multiprocessors, are left out of
     it: they never run in time slices.
     """
-    taken, unlimited_count = Counter[str](), Counter[str]()
+    core_by_device, unlimited = Counter[str](), Counter[str]()
     for policy, limits in grants.values():
         for limit in limits if policy is not Policy.OFF else ():
             if limit.sm is not None:
                 continue
             if limit.core < CORE_FULL:
-                taken[limit.name] += limit.core
+                core_by_device[limit.name] += limit.core
             else:
-                unlimited_count[limit.name] += 1
+                unlimited[limit.name] += 1
 
-    def held(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
-        outside = policy is Policy.OFF or limit.sm is not None
-        if outside or limit.core < CORE_FULL or not taken[limit.name]:
+    def limit_in_force(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
+        is_outside = policy is Policy.OFF or limit.sm is not None
+        if is_outside or limit.core < CORE_FULL or not core_by_device[limit.name]:
             return limit
-        left = max(LEAST, (CORE_FULL - taken[limit.name]) // unlimited_count[limit.name])
-        return evolve(limit, core=left, rest=True)
+        core_left = max(LEAST, (CORE_FULL - core_by_device[limit.name]) // unlimited[limit.name])
+        return evolve(limit, core=core_left, rest=True)
 
     return {
-        identity: tuple(held(policy, limit) for limit in limits)
-        for identity, (policy, limits) in grants.items()
+        grant_id: tuple(limit_in_force(policy, limit) for limit in limits)
+        for grant_id, (policy, limits) in grants.items()
     }

@@ -1,7 +1,7 @@
 """Gives gangs their rows: the part of each period that a grant of several devices has on all.
 
-Rows are given anew whenever grants come, change or go, and by the grants alone: whoever looks finds
-the same. docs/decisions/gangs.md says what a row is.
+Rows are given anew whenever grants come, change or go. They follow from the grants alone, so every
+process computes the same. docs/decisions/gangs.md says what a row is.
 """
 
 from __future__ import annotations
@@ -54,92 +54,105 @@ class GangRow:
         """Return whether two rows have a device and any time in common."""
         if not self.length or not other.length or self.devices.isdisjoint(other.devices):
             return False
-        ahead = (other.begin - self.begin) % self.period
-        return ahead < self.length or self.period - ahead < other.length
+        ahead_ns = (other.begin - self.begin) % self.period
+        return ahead_ns < self.length or self.period - ahead_ns < other.length
 
 
 def gang_row(
-    limits: Sequence[DeviceLimit], *, policy: Policy, gang: Gang | None, period: int
+    limits: Sequence[DeviceLimit], *, policy: Policy, gang: Gang | None, period_ns: int
 ) -> GangRow | None:
     """Return the row that a grant asks for, wherever it begins; None if it is no gang.
 
     A gang has several devices that are limited, or was made one by hand.
     """
-    limited = [limit for limit in limits if limit.core < CORE_FULL]
-    by_hand = gang is not None and gang.row is not None
+    limited_devices = [limit for limit in limits if limit.core < CORE_FULL]
+    is_by_hand = gang is not None and gang.row is not None
     if policy is Policy.OFF or (gang is not None and gang.off):
         return None
-    if not limited or (len(limited) < 2 and not by_hand):
+    if not limited_devices or (len(limited_devices) < 2 and not is_by_hand):
         return None
-    core = min(limit.core for limit in limited)
-    length = period * core // CORE_FULL
-    begin = 0
+    core_share = min(limit.core for limit in limited_devices)
+    length_ns = period_ns * core_share // CORE_FULL
+    begin_ns = 0
     if gang is not None and gang.row is not None and gang.rows is not None:
-        begin = period * (gang.row - 1) // gang.rows
-        length = min(length, period // gang.rows)
+        begin_ns = period_ns * (gang.row - 1) // gang.rows
+        length_ns = min(length_ns, period_ns // gang.rows)
     return GangRow(
-        core=core,
-        begin=begin,
-        length=length,
-        period=period,
-        asked=length,
-        devices=frozenset(limit.name for limit in limited),
-        by_hand=by_hand,
+        core=core_share,
+        begin=begin_ns,
+        length=length_ns,
+        period=period_ns,
+        asked=length_ns,
+        devices=frozenset(limit.name for limit in limited_devices),
+        by_hand=is_by_hand,
     )
 
 
-def with_spare(rows: Mapping[str, GangRow], taken: Mapping[str, int]) -> dict[str, GangRow]:
-    """Return the rows with what may be spared for each; `taken` is all that is given of a device.
+def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> dict[str, GangRow]:
+    """Return the rows with what may be spared for each; `core_given` is what grants have.
 
     The latter is in a grant file's units. Gangs have even parts of what is free of a device.
     """
 
-    def spare(row: GangRow) -> int:
-        shares_left = (
-            (CORE_FULL - taken[device]) // sum(device in one.devices for one in rows.values())
+    def spare_ns(row: GangRow) -> int:
+        spare_shares = (
+            (CORE_FULL - core_given[device])
+            // sum(device in other_row.devices for other_row in rows.values())
             for device in row.devices
         )
-        return max(0, min(row.period * SPARE // 100, row.period * min(shares_left) // CORE_FULL))
+        return max(0, min(row.period * SPARE // 100, row.period * min(spare_shares) // CORE_FULL))
 
-    return {name: evolve(row, length=row.length + spare(row)) for name, row in rows.items()}
+    return {
+        grant_id: evolve(row, length=row.length + spare_ns(row)) for grant_id, row in rows.items()
+    }
 
 
 def place_rows(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> dict[str, GangRow]:
     """Return where each row is, by the grant's id; those in `fixed` stay where they are.
 
-    First fit around the period, in the order of `asked`; if somebody is left without, the longest
-    first. Who does not fit even so has the longest part that is free, if it is of any use.
+    First fit around the period, in the order of `asked`. If one does not fit, the longest goes
+    first. One that does not fit even so has the longest part that is free, if it is of any use.
     """
-    longest = dict(sorted(asked.items(), key=lambda named: -named[1].length))
+    longest_first = dict(sorted(asked.items(), key=lambda id_and_row: -id_and_row[1].length))
     placed = _first_fit(asked, fixed)
-    if any(placed[name].length < row.length for name, row in asked.items()):
-        other = _first_fit(longest, fixed)
-        if sum(row.length for row in other.values()) > sum(row.length for row in placed.values()):
-            placed = other
+    if any(placed[grant_id].length < row.length for grant_id, row in asked.items()):
+        other_placed = _first_fit(longest_first, fixed)
+        if sum(row.length for row in other_placed.values()) > sum(
+            row.length for row in placed.values()
+        ):
+            placed = other_placed
     return placed
 
 
 def _first_fit(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> dict[str, GangRow]:
     placed = dict(fixed)
-    for name, row in asked.items():
-        placed[name] = _fitted(row, placed.values())
+    for grant_id, row in asked.items():
+        placed[grant_id] = _fitted(row, placed.values())
     return placed
 
 
-def _fitted(row: GangRow, others: Iterable[GangRow]) -> GangRow:
-    overlapping = [one for one in others if one.length and not one.devices.isdisjoint(row.devices)]
-    ends = sorted({(one.begin + one.length) % row.period for one in overlapping} | {0})
-    best = evolve(row, length=0)
-    for begin in ends:
-        length = min(chain((row.length,), (_until(one, begin) for one in overlapping)))
-        if length > best.length:
-            best = evolve(row, begin=begin, length=length)
-        if best.length == row.length:
+def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:
+    overlapping_rows = [
+        other_row
+        for other_row in other_rows
+        if other_row.length and not other_row.devices.isdisjoint(row.devices)
+    ]
+    ends_ns = sorted(
+        {(other_row.begin + other_row.length) % row.period for other_row in overlapping_rows} | {0}
+    )
+    longest_row = evolve(row, length=0)
+    for begin_ns in ends_ns:
+        length_ns = min(
+            chain((row.length,), (_until(other_row, begin_ns) for other_row in overlapping_rows))
+        )
+        if length_ns > longest_row.length:
+            longest_row = evolve(row, begin=begin_ns, length=length_ns)
+        if longest_row.length == row.length:
             break
-    return best if best.length >= min(LEAST, row.length) else evolve(row, length=0)
+    return longest_row if longest_row.length >= min(LEAST, row.length) else evolve(row, length=0)
 
 
-def _until(other: GangRow, begin: int) -> int:
-    """Return how much time there is from `begin` on to where another row begins."""
-    ahead = (other.begin - begin) % other.period
-    return 0 if other.period - ahead < other.length or ahead == 0 else ahead
+def _until(other: GangRow, begin_ns: int) -> int:
+    """Return how much time there is from `begin_ns` on to where another row begins."""
+    ahead_ns = (other.begin - begin_ns) % other.period
+    return 0 if other.period - ahead_ns < other.length or ahead_ns == 0 else ahead_ns

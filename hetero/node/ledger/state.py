@@ -75,7 +75,7 @@ def make(path: Path, *, mode: int) -> None:
         path.chmod(mode)
 
 
-def resize(path: Path, size: int) -> None:
+def resize(path: Path, size_bytes: int) -> None:
     """Bring a file that programs may write to a size; not while one has a lease on it.
 
     The kernel ends a lease 45 s after this has asked for it.
@@ -83,6 +83,6 @@ def resize(path: Path, size: int) -> None:
     with suppress(BlockingIOError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            os.truncate(descriptor, size)
+            os.truncate(descriptor, size_bytes)
         finally:
             os.close(descriptor)

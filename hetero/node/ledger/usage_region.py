@@ -101,13 +101,13 @@ class Region:
     slots: Mapping[int, Slot]
 
 
-def read_counts(path: Path, *, devices: int) -> tuple[Counts, ...]:
-    """Return the counts of the grant's first `devices` devices; none where no process came yet."""
-    return read_region(path, devices=devices).counts
+def read_counts(path: Path, *, device_count: int) -> tuple[Counts, ...]:
+    """Return the counts of a grant's first devices; none before its first process."""
+    return read_region(path, device_count=device_count).counts
 
 
-def read_region(path: Path | str, *, devices: int = MAX_DEVICES) -> Region:
-    """Return what a region says of the first `devices`; nothing where no process came yet.
+def read_region(path: Path | str, *, device_count: int = MAX_DEVICES) -> Region:
+    """Return what a region says of the first `device_count`; nothing where no process came yet.
 
     A slot counts while its process lives, which is while the slot's byte is locked, and while
     others have open what its process shared. Raises
@@ -115,71 +115,79 @@ def read_region(path: Path | str, *, devices: int = MAX_DEVICES) -> Region:
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        head = os.pread(descriptor, _FIRST, 0)
-        if (size := os.fstat(descriptor).st_size) < SIZE or len(head) < _FIRST:
-            raise ValueError(f"{size} bytes, not {SIZE}")
-        magic, version, slots, reached, _ = HEADER.unpack_from(head)
+        head_bytes = os.pread(descriptor, _FIRST, 0)
+        if (size_bytes := os.fstat(descriptor).st_size) < SIZE or len(head_bytes) < _FIRST:
+            raise ValueError(f"{size_bytes} bytes, not {SIZE}")
+        magic, version, slot_count, reached_slots, _ = HEADER.unpack_from(head_bytes)
         if magic == 0:
             return Region(slots={})
-        if (magic, version, slots) != (MAGIC, VERSION, SLOTS):
+        if (magic, version, slot_count) != (MAGIC, VERSION, SLOTS):
             raise ValueError("not a usage region of this version")
         # Slots beyond were never taken; a tenant that says so of others hides its own charges.
-        contents = os.pread(descriptor, min(reached, SLOTS) * SLOT.size, _FIRST)
-        held = tuple(
-            number for number in range(len(contents) // SLOT.size) if is_held(descriptor, number)
+        slot_bytes = os.pread(descriptor, min(reached_slots, SLOTS) * SLOT.size, _FIRST)
+        held_slots = tuple(
+            slot_number
+            for slot_number in range(len(slot_bytes) // SLOT.size)
+            if is_held(descriptor, slot_number)
         )
-        gang = os.pread(descriptor, GANG.size, _GANG_AT)
+        gang_bytes = os.pread(descriptor, GANG.size, _GANG_AT)
     finally:
         os.close(descriptor)
-    return _region(head, contents, held, gang, devices)
+    return _region(head_bytes, slot_bytes, held_slots, gang_bytes, device_count)
 
 
 @lru_cache(maxsize=256)
 def _region(
-    head: bytes, contents: bytes, held: tuple[int, ...], gang: bytes, devices: int
+    head_bytes: bytes,
+    slot_bytes: bytes,
+    held_slots: tuple[int, ...],
+    gang_bytes: bytes,
+    device_count: int,
 ) -> Region:
     """Return what these bytes say. Of a grant that does nothing they are always the same."""
-    unknown = HEADER.unpack_from(head)[-1]
-    live = {
-        number: _slot(words)
-        for number, words in enumerate(SLOT.iter_unpack(contents[: _whole(contents)]))
-        if words[-1] == LEFT or number in held
+    unknown_bytes = HEADER.unpack_from(head_bytes)[-1]
+    live_slots = {
+        slot_number: _slot(words)
+        for slot_number, words in enumerate(SLOT.iter_unpack(slot_bytes[: _whole(slot_bytes)]))
+        if words[-1] == LEFT or slot_number in held_slots
     }
-    counts = []
-    for position in range(devices):
-        words = DEVICE.unpack_from(head, HEADER.size + position * DEVICE.size)
-        _, peak, denied, _, device_ns, _, _, granted, stopped_ns, borrowed_ns = words
-        memory = sum(slot.used[position] for slot in live.values())
-        counts.append(
+    device_counts = []
+    for position in range(device_count):
+        words = DEVICE.unpack_from(head_bytes, HEADER.size + position * DEVICE.size)
+        _, peak_bytes, denials, _, device_ns, _, _, granted_bytes, stopped_ns, borrowed_ns = words
+        memory_bytes = sum(slot.used[position] for slot in live_slots.values())
+        device_counts.append(
             Counts(
-                memory=memory,
-                peak=peak,
-                denied=denied,
+                memory=memory_bytes,
+                peak=peak_bytes,
+                denied=denials,
                 device_ns=device_ns,
-                granted=granted,
+                granted=granted_bytes,
                 stopped_ns=stopped_ns,
                 borrowed_ns=borrowed_ns,
             )
         )
-    return Region(unknown=unknown, gang=_gang(gang), counts=tuple(counts), slots=live)
+    return Region(
+        unknown=unknown_bytes, gang=_gang(gang_bytes), counts=tuple(device_counts), slots=live_slots
+    )
 
 
 def _gang(contents: bytes) -> GangState | None:
     if len(contents) < GANG.size:
         return None
-    _, phase, *gang_words, intrusions, _, _, intruded, met = GANG.unpack(contents)
-    asked, rows, overruns, end, _, _ = gang_words[-6:]
-    if not rows:
+    _, phase, *gang_words, intrusion_count, _, _, intruded_ns, met_ns = GANG.unpack(contents)
+    asked_ns, row_count, overrun_count, end_ns, _, _ = gang_words[-6:]
+    if not row_count:
         return None
     return GangState(
         runs=phase != 0,
-        asked_ns=asked,
-        rows=rows,
-        overruns=overruns,
-        end_ns=end,
-        intrusions=intrusions,
-        intruded_ns=intruded,
-        met_ns=met,
+        asked_ns=asked_ns,
+        rows=row_count,
+        overruns=overrun_count,
+        end_ns=end_ns,
+        intrusions=intrusion_count,
+        intruded_ns=intruded_ns,
+        met_ns=met_ns,
     )
 
 
@@ -189,8 +197,10 @@ def _whole(contents: bytes) -> int:
 
 
 def _slot(words: tuple[int, ...]) -> Slot:
-    of = MAX_DEVICES
-    return Slot(used=words[:of], uncharged=words[of : 2 * of], pid=words[-1])
+    device_count = MAX_DEVICES
+    return Slot(
+        used=words[:device_count], uncharged=words[device_count : 2 * device_count], pid=words[-1]
+    )
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:
@@ -200,11 +210,11 @@ def slots_of(pid: int, region: Path) -> frozenset[int]:
     """
     try:
         status = region.stat()
-        wanted = (status.st_dev, status.st_ino)
+        wanted_file = (status.st_dev, status.st_ino)
         return frozenset(
             offset // SLOT_OFFSET
             for file, permissions, offset in mappings(pid)
-            if file == wanted and permissions == "---s"
+            if file == wanted_file and permissions == "---s"
         )
     except (OSError, ValueError):
         return frozenset()

@@ -27,10 +27,10 @@ class WatchedLedger:
 
     def snapshot(self) -> Snapshot:
         """Return what stands now, as `Ledger.snapshot` does."""
-        seen, now = tuple(self._marks()), time.monotonic()
-        if seen != self._seen or now - self._swept > ANYWAY:
+        marks_now, now_s = tuple(self._marks()), time.monotonic()
+        if marks_now != self._seen or now_s - self._swept > ANYWAY:
             self._snapshot = self.ledger.snapshot()
-            self._seen, self._swept = tuple(self._marks()), now
+            self._seen, self._swept = tuple(self._marks()), now_s
         return self._snapshot
 
     def _marks(self) -> Iterator[object]:
@@ -38,16 +38,16 @@ class WatchedLedger:
         if self.ledger.persistent:
             with suppress(OSError):
                 yield os.stat(self.ledger.persistent / "shares").st_mtime_ns
-        grants = self.ledger.path / "grants"
-        names: list[str] = []
+        grants_path = self.ledger.path / "grants"
+        grant_names: list[str] = []
         with suppress(OSError):
-            names = sorted(os.listdir(grants))
-        for name in names:
-            yield name, self.ledger.stands(name)
+            grant_names = sorted(os.listdir(grants_path))
+        for grant_name in grant_names:
+            yield grant_name, self.ledger.stands(grant_name)
             with suppress(OSError):  # it ended; or its files are another user's
                 # Entries are replaced, which the directory's time says.
-                yield os.stat(f"{grants}/{name}").st_mtime_ns
-                yield os.stat(f"{grants}/{name}/{ALIVE}").st_size
-                with os.scandir(f"{grants}/{name}/{TENANT}") as files:
+                yield os.stat(f"{grants_path}/{grant_name}").st_mtime_ns
+                yield os.stat(f"{grants_path}/{grant_name}/{ALIVE}").st_size
+                with os.scandir(f"{grants_path}/{grant_name}/{TENANT}") as files:
                     for file in files:
                         yield file.name, file.stat(follow_symlinks=False).st_size

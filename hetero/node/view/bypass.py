@@ -60,8 +60,8 @@ class Bypass:
         return f"holds {self.memory >> 20} MiB of {self.device[:12]}"
 
     def __str__(self) -> str:
-        who = f"{self.program} ({self.pid}) {self.what}"
-        return f"{who} past the limiter of grant {self.grant}: end it, or the grant"
+        description = f"{self.program} ({self.pid}) {self.what}"
+        return f"{description} past the limiter of grant {self.grant}: end it, or the grant"
 
 
 @frozen(kw_only=True)
@@ -93,48 +93,57 @@ class Unowned:
         return f"{self.memory >> 20} MiB of {self.device[:12]} are in use and are no process's"
 
 
-def find_bypass(node: Node, snapshot: Snapshot, seen: Comparison) -> tuple[Bypass, ...]:
+def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple[Bypass, ...]:
     """Return who is where no limiter holds it, as far as this user can see.
 
     Only devices that a limiter keeps (enforcement preload) and that somebody holds a grant of are
     looked at; a grant whose policy is off is not held to anything.
     """
-    off = {entry.id for entry in snapshot.grants if entry.allocation.policy is Policy.OFF}
+    off_ids = {grant.id for grant in snapshot.grants if grant.allocation.policy is Policy.OFF}
     bypasses = [
-        Bypass(device=device.uuid, pid=pid, program=program(pid), memory=memory, grant=grant)
-        for device, usage in seen.usages
+        Bypass(
+            device=device.uuid, pid=pid, program=program(pid), memory=memory_bytes, grant=grant_id
+        )
+        for device, usage in comparison.usages
         if is_shared(device, snapshot)
-        for pid, memory in (usage.processes or {}).items()
-        if pid in seen.owners and pid not in seen.limited
-        for grant in (seen.grant_of(pid),)
-        if (memory and grant not in off if grant else _ours(pid))
+        for pid, memory_bytes in (usage.processes or {}).items()
+        if pid in comparison.owners and pid not in comparison.limited
+        for grant_id in (comparison.grant_of(pid),)
+        if (memory_bytes and grant_id not in off_ids if grant_id else _ours(pid))
     ]
-    return (*bypasses, *(each for entry in snapshot.grants for each in time_past(node, entry.id)))
+    return (
+        *bypasses,
+        *(
+            device_bypass
+            for grant in snapshot.grants
+            for device_bypass in time_past(node, grant.id)
+        ),
+    )
 
 
-def time_past(node: Node, grant: str) -> Iterator[Bypass]:
-    """Yield what device time a grant takes past its limiter, as who watches saw it lately."""
-    path = node.directory(grant) / PAST
+def time_past(node: Node, grant_id: str) -> Iterator[Bypass]:
+    """Yield what device time a grant takes past its limiter, by the watcher's last note."""
+    path = node.directory(grant_id) / PAST
     with suppress(OSError, ValueError):
         if path.stat().st_mtime > time.time() - 3 * PERIOD:
-            for pid, part, device in map(str.split, path.read_text().splitlines()):
+            for pid, device_part, device in map(str.split, path.read_text().splitlines()):
                 yield Bypass(
                     device=device,
                     pid=int(pid),
                     program=program(int(pid)),
-                    grant=grant,
-                    core=100 * float(part),
+                    grant=grant_id,
+                    core=100 * float(device_part),
                 )
 
 
 def unowned_memory(node: Node) -> Iterator[Unowned]:
-    """Yield what memory of cards is no process's, as who watches saw it lately."""
+    """Yield what memory of cards is no process's, by the watcher's last note."""
     for ledger in filter(None, (node.ledger, node.system)):
         path = ledger.path / UNOWNED
         with suppress(OSError, ValueError):
             if path.stat().st_mtime > time.time() - 3 * PERIOD:
-                for memory, device in map(str.split, path.read_text().splitlines()):
-                    yield Unowned(device=device, memory=int(memory))
+                for memory_bytes, device in map(str.split, path.read_text().splitlines()):
+                    yield Unowned(device=device, memory=int(memory_bytes))
 
 
 def _ours(pid: int) -> bool:

@@ -34,34 +34,46 @@ _EXITING, _FLAGS = 0x4, 6
 
 def containers(grants: Mapping[str, Path]) -> dict[str, tuple[ContainerInfo, ...]]:
     """Return the containers that see each grant file."""
-    return {grant: tuple(seen.values()) for grant, seen in containers_by_space(grants).items()}
+    return {
+        grant_id: tuple(container_by_space.values())
+        for grant_id, container_by_space in containers_by_space(grants).items()
+    }
 
 
-def in_use(ledger: Ledger, owners: Mapping[str, Collection[str]]) -> set[str]:
+def in_use(ledger: Ledger, owner_uids_by_grant: Mapping[str, Collection[str]]) -> set[str]:
     """Return those of a ledger's grants that a container uses: sees one, or is of its pods.
 
-    `owners` has the UIDs of each grant's pods. What changed its root sees its grant no more.
+    `owner_uids_by_grant` has the UIDs of each grant's pods. A process that changed its root no
+    longer sees its grant.
     """
-    grants = {identity: ledger.directory(identity) / GRANT for identity in owners}
-    used = {identity for identity, seen in containers_by_space(grants).items() if seen}
-    unseen = owners.keys() - used
-    if any(owners[identity] for identity in unseen):
-        tasks = filter(None, map(running_task, processes()))
-        cgroups = {cgroup for task in tasks if (cgroup := container_cgroup(task))}
-        used |= {name for name in unseen if any(_runs_in(cgroups, uid) for uid in owners[name])}
-    return used
+    grant_files = {grant_id: ledger.directory(grant_id) / GRANT for grant_id in owner_uids_by_grant}
+    used_ids = {
+        grant_id
+        for grant_id, container_by_space in containers_by_space(grant_files).items()
+        if container_by_space
+    }
+    unseen_ids = owner_uids_by_grant.keys() - used_ids
+    if any(owner_uids_by_grant[grant_id] for grant_id in unseen_ids):
+        thread_ids = filter(None, map(running_task, processes()))
+        cgroups = {cgroup for thread_id in thread_ids if (cgroup := container_cgroup(thread_id))}
+        used_ids |= {
+            grant_id
+            for grant_id in unseen_ids
+            if any(_runs_in(cgroups, owner_uid) for owner_uid in owner_uids_by_grant[grant_id])
+        }
+    return used_ids
 
 
-def is_of_pod(cgroup: str, uid: str) -> bool:
+def is_of_pod(cgroup: str, pod_uid: str) -> bool:
     """Whether a pod's UID is in the name of a cgroup; systemd's names have no hyphens."""
-    return bool(uid) and uid in cgroup.replace("_", "-")
+    return bool(pod_uid) and pod_uid in cgroup.replace("_", "-")
 
 
 def container_cgroup(pid: int) -> str | None:
     """Return the cgroup of the container that a process is in; None for one in no container."""
     with suppress(OSError):
-        match = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
-        return match and match[1]
+        cgroup_match = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+        return cgroup_match and cgroup_match[1]
     return None
 
 
@@ -70,26 +82,29 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
 
     That is one walk over /proc.
     """
-    wanted: dict[tuple[int, int], str] = {}
-    for identity, path in grants.items():
+    grant_by_file: dict[tuple[int, int], str] = {}
+    for grant_id, path in grants.items():
         with suppress(OSError):
             status = path.stat()
-            wanted[status.st_dev, status.st_ino] = identity
-    seeing: dict[str, dict[str, int]] = {identity: {} for identity in grants}
-    if wanted:
+            grant_by_file[status.st_dev, status.st_ino] = grant_id
+    pids_by_space: dict[str, dict[str, int]] = {grant_id: {} for grant_id in grants}
+    if grant_by_file:
         for pid in sorted(processes()):
             with suppress(OSError):
-                inside = os.stat(f"/proc/{pid}/{_INSIDE}")
-                if (inside.st_dev, inside.st_ino) in wanted:
-                    seen = seeing[wanted[inside.st_dev, inside.st_ino]]
-                    seen.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
-    known = dict(_known()) if any(seeing.values()) else {}
+                file_status = os.stat(f"/proc/{pid}/{_INSIDE}")
+                if (file_status.st_dev, file_status.st_ino) in grant_by_file:
+                    pid_by_space = pids_by_space[
+                        grant_by_file[file_status.st_dev, file_status.st_ino]
+                    ]
+                    pid_by_space.setdefault(os.readlink(f"/proc/{pid}/ns/mnt"), pid)
+    container_by_space = dict(_known()) if any(pids_by_space.values()) else {}
     return {
-        identity: {
-            space: known.get(space) or ContainerInfo(id=str(pid), name=f"with process {pid}")
-            for space, pid in spaces.items()
+        grant_id: {
+            namespace: container_by_space.get(namespace)
+            or ContainerInfo(id=str(pid), name=f"with process {pid}")
+            for namespace, pid in pid_by_space.items()
         }
-        for identity, spaces in seeing.items()
+        for grant_id, pid_by_space in pids_by_space.items()
     }
 
 
@@ -109,28 +124,28 @@ def space_of(pid: int) -> str | None:
         return None
 
 
-def describe(identity: str, bundle: Path, *, state: str | None = None) -> ContainerInfo:
-    """Return what people call a container, from what its engine keeps beside its bundle."""
-    config = read_json(bundle / "config.json")
-    notes = config.get("annotations") or {}
-    name = notes.get("io.kubernetes.cri.container-name")
-    image = notes.get("io.kubernetes.cri.image-name")
+def describe(container_id: str, bundle: Path, *, state: str | None = None) -> ContainerInfo:
+    """Return what people call a container, from what its engine keeps next to its bundle."""
+    oci_config = read_json(bundle / "config.json")
+    annotations = oci_config.get("annotations") or {}
+    name = annotations.get("io.kubernetes.cri.container-name")
+    image = annotations.get("io.kubernetes.cri.image-name")
     # podman: <storage>/overlay-containers/<id>/userdata is the bundle.
-    for entries in ("containers.json", "volatile-containers.json"):
-        for entry in read_json(bundle.parent.parent / entries, default=[]):
-            if entry.get("id") == identity:
-                name = next(iter(entry.get("names") or ()), None)
-                image = json.loads(entry.get("metadata") or "{}").get("image-name")
-    docker = read_json(Path("/var/lib/docker/containers") / identity / "config.v2.json")
-    if docker:
-        name = docker.get("Name", "").lstrip("/")
-        image = docker.get("Config", {}).get("Image")
-    return ContainerInfo(id=identity, name=name or identity, image=image, state=state)
+    for file_name in ("containers.json", "volatile-containers.json"):
+        for container_entry in read_json(bundle.parent.parent / file_name, default=[]):
+            if container_entry.get("id") == container_id:
+                name = next(iter(container_entry.get("names") or ()), None)
+                image = json.loads(container_entry.get("metadata") or "{}").get("image-name")
+    docker_config = read_json(Path("/var/lib/docker/containers") / container_id / "config.v2.json")
+    if docker_config:
+        name = docker_config.get("Name", "").lstrip("/")
+        image = docker_config.get("Config", {}).get("Image")
+    return ContainerInfo(id=container_id, name=name or container_id, image=image, state=state)
 
 
 def processes() -> Iterator[int]:
     """Yield all processes that /proc has."""
-    return (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
 
 
 def running_task(pid: int) -> int | None:
@@ -145,31 +160,36 @@ def running_task(pid: int) -> int | None:
     return None
 
 
-def stat_of(task: int) -> list[str]:
+def stat_of(thread_id: int) -> list[str]:
     """Return the fields of a thread's `stat` from its state on; none if it is gone.
 
     Before them is its name, which may be any bytes.
     """
     with suppress(OSError):
-        return Path(f"/proc/{task}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        return (
+            Path(f"/proc/{thread_id}/stat").read_text(errors="replace").rpartition(")")[2].split()
+        )
     return []
 
 
-def _runs(task: int) -> bool:
-    fields = stat_of(task)
+def _runs(thread_id: int) -> bool:
+    fields = stat_of(thread_id)
     return bool(fields) and not int(fields[_FLAGS]) & _EXITING
 
 
 def _runs_in(cgroups: Collection[str], uid: str) -> bool:
     """Whether one of these cgroups is of a container of a pod, and not of its sandbox alone."""
-    of_pod = [one for one in cgroups if is_of_pod(one, uid)]
-    return len(of_pod) > 1 or any(not _BESIDE_SANDBOX.search(one) for one in of_pod)
+    pod_cgroups = [cgroup for cgroup in cgroups if is_of_pod(cgroup, uid)]
+    return len(pod_cgroups) > 1 or any(not _BESIDE_SANDBOX.search(cgroup) for cgroup in pod_cgroups)
 
 
 def _known() -> Iterator[tuple[str, ContainerInfo]]:
     """Yield every container a runtime knows, by its mount namespace."""
     for pattern in _STATES:
-        for state in Path("/").glob(f"{pattern}/*"):
-            bundle, pid = runtime_state(state)
+        for state_directory in Path("/").glob(f"{pattern}/*"):
+            bundle, pid = runtime_state(state_directory)
             with suppress(OSError):
-                yield os.readlink(f"/proc/{pid}/ns/mnt"), describe(state.name, bundle or Path("/"))
+                yield (
+                    os.readlink(f"/proc/{pid}/ns/mnt"),
+                    describe(state_directory.name, bundle or Path("/")),
+                )

@@ -60,44 +60,54 @@ class Overuse:
     part: float
 
 
-def overuse(samples: Sequence[Sample], shares: Mapping[str, float]) -> tuple[Overuse, ...]:
+def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> tuple[Overuse, ...]:
     """Return who took more of a device than was charged, over samples from the oldest on.
 
-    `shares` are the parts of the device, 0 to 1, that grants are held to: what is charged beyond is
-    the tenant's own word, and not believed. A grant without one may take all.
+    `share_by_grant` has the part of the device, 0 to 1, that each grant is held to. What is charged
+    beyond that is the tenant's own word, and not believed. A grant without a share may take all.
     """
-    span = samples[-1].at - samples[0].at if samples else 0.0
-    if span < LEAST:
+    span_s = samples[-1].at - samples[0].at if samples else 0.0
+    if span_s < LEAST:
         return ()
     worked: dict[str, dict[int, float]] = {}
-    for each in samples:
-        for (grant, pid), part in each.worked.items():
-            of_grant = worked.setdefault(grant, {})
-            of_grant[pid] = of_grant.get(pid, 0.0) + part / len(samples)
-    charged = _rates(samples[0].charged, samples[-1].charged, span)
-    light = _rates(samples[0].light, samples[-1].light, span)
-    beyond = {
-        grant: sum(worked.get(grant, {}).values()) - min(part, shares.get(grant, 1.0) + SLACK)
-        for grant, part in charged.items()
+    for sample in samples:
+        for (grant_id, pid), uncharged_part in sample.worked.items():
+            part_by_pid = worked.setdefault(grant_id, {})
+            part_by_pid[pid] = part_by_pid.get(pid, 0.0) + uncharged_part / len(samples)
+    charged = _rates(samples[0].charged, samples[-1].charged, span_s)
+    light_parts = _rates(samples[0].light, samples[-1].light, span_s)
+    uncharged_parts = {
+        grant_id: sum(worked.get(grant_id, {}).values())
+        - min(charged_part, share_by_grant.get(grant_id, 1.0) + SLACK)
+        for grant_id, charged_part in charged.items()
     }
-    idle = max(sum(each.busy for each in samples) / len(samples) - sum(charged.values()), 0.0)
-    bypasses = []
-    for grant, part in beyond.items():
+    idle = max(sum(sample.busy for sample in samples) / len(samples) - sum(charged.values()), 0.0)
+    overuses = []
+    for grant_id, uncharged_part in uncharged_parts.items():
         # Of two loops that each need 13 % of an H100 its driver says that it is always busy.
-        is_light = 0 < charged[grant] <= light.get(grant, 0.0) / LIGHT
-        missing = (0.0 if is_light else idle) + sum(
-            max(-other, 0.0) for name, other in beyond.items() if name != grant
+        is_light = 0 < charged[grant_id] <= light_parts.get(grant_id, 0.0) / LIGHT
+        missing_part = (0.0 if is_light else idle) + sum(
+            max(-other_part, 0.0)
+            for other_id, other_part in uncharged_parts.items()
+            if other_id != grant_id
         )
-        if grant in shares and part * span >= TAKEN and missing >= MISSING * part:
-            pid = max(worked[grant], key=lambda number: worked[grant][number])
-            bypasses.append(Overuse(grant=grant, pid=pid, part=part))
-    return tuple(bypasses)
+        if (
+            grant_id in share_by_grant
+            and uncharged_part * span_s >= TAKEN
+            and missing_part >= MISSING * uncharged_part
+        ):
+            pid = max(worked[grant_id], key=lambda pid: worked[grant_id][pid])
+            overuses.append(Overuse(grant=grant_id, pid=pid, part=uncharged_part))
+    return tuple(overuses)
 
 
 def _rates(
-    before: Mapping[str, float], after: Mapping[str, float], span: float
+    seconds_before: Mapping[str, float], seconds_after: Mapping[str, float], span_s: float
 ) -> dict[str, float]:
-    return {name: max(total - before.get(name, 0.0), 0.0) / span for name, total in after.items()}
+    return {
+        grant_id: max(total_s - seconds_before.get(grant_id, 0.0), 0.0) / span_s
+        for grant_id, total_s in seconds_after.items()
+    }
 
 
 @define
@@ -110,64 +120,74 @@ class DeviceTime:
         self,
         grants: Iterable[Grant],
         usages: Iterable[tuple[Device, Usage]],
-        owner: Mapping[int, str],
+        grant_by_pid: Mapping[int, str],
         regions: Mapping[str, Region],
-        boards: Path,
+        boards_directory: Path,
     ) -> dict[str, tuple[Overuse, ...]]:
         """Return, by device, who took its time past a limiter until now.
 
-        `owner` has the grant of each process that has one, `regions` what each grant counted;
-        `boards` is the ledger's directory of that name.
+        `grant_by_pid` has the grant of each process in one, `regions` what each grant counted.
+        `boards_directory` holds the ledger's boards.
         """
-        limited = [entry for entry in grants if entry.allocation.policy is not Policy.OFF]
-        times = {}
+        limited_grants = [grant for grant in grants if grant.allocation.policy is not Policy.OFF]
+        overuse_by_device = {}
         for device, usage in usages:
             if usage.busy is not None:
                 samples = self._samples.setdefault(device.uuid, deque())
-                last = samples[-1] if samples else None
-                samples.append(sample_of(limited, device, usage, owner, regions, boards, last))
+                last_sample = samples[-1] if samples else None
+                samples.append(
+                    sample_of(
+                        limited_grants,
+                        device,
+                        usage,
+                        grant_by_pid,
+                        regions,
+                        boards_directory,
+                        last_sample,
+                    )
+                )
                 while samples[0].at < samples[-1].at - WINDOW:
                     samples.popleft()
-                times[device.uuid] = overuse(samples, shares_of(limited, device))
-        return times
+                overuse_by_device[device.uuid] = overuse(samples, shares_of(limited_grants, device))
+        return overuse_by_device
 
 
 def sample_of(
     grants: Iterable[Grant],
     device: Device,
     usage: Usage,
-    owner: Mapping[int, str],
+    grant_by_pid: Mapping[int, str],
     regions: Mapping[str, Region],
-    boards: Path,
-    last: Sample | None = None,
+    boards_directory: Path,
+    last_sample: Sample | None = None,
 ) -> Sample:
-    """Return one look at a device whose `usage` was asked just now; `last` is the look before.
+    """Return a sample of a device whose `usage` was asked just now; `last_sample` came before it.
 
     What a grant used without a time slice is part of its charges, and so as before with them.
     """
-    charged = {}
-    for entry in grants:
-        for position, piece in enumerate(entry.allocation.pieces):
+    charged_s = {}
+    for grant in grants:
+        for position, piece in enumerate(grant.allocation.pieces):
             if piece.device == device.uuid:
-                region = regions.get(entry.id)  # none where its tenant scribbled on it
+                region = regions.get(grant.id)  # none where its tenant scribbled on it
                 counts = region.counts if region else ()
-                charged[entry.id] = counts[position].device_ns / 1e9 if counts else 0.0
+                charged_s[grant.id] = counts[position].device_ns / 1e9 if counts else 0.0
     worked = {
-        (owner[pid], pid): part
-        for pid, part in (usage.busy or {}).items()
-        if owner.get(pid) in charged
+        (grant_by_pid[pid], pid): busy_part
+        for pid, busy_part in (usage.busy or {}).items()
+        if grant_by_pid.get(pid) in charged_s
     }
-    board = board_of(boards, device.uuid)
+    board_directory = board_of(boards_directory, device.uuid)
     return Sample(
         at=time.monotonic(),
         busy=usage.core or 0.0,
         worked=worked,
-        charged=charged,
+        charged=charged_s,
         light={
-            grant: last.light[grant]
-            if last and last.charged.get(grant) == seconds
-            else light_seconds(board / grant)
-            for grant, seconds in charged.items()
+            grant_id: last_sample.light[grant_id]
+            if last_sample and last_sample.charged.get(grant_id) == charged_seconds
+            else light_seconds(board_directory / grant_id)
+            for grant_id, charged_seconds in charged_s.items()
         },
     )
 
@@ -175,12 +195,12 @@ def sample_of(
 def shares_of(grants: Iterable[Grant], device: Device) -> dict[str, float]:
     """Return the part of a device that each grant is held to; of elastic ones all may be lent."""
     return {
-        entry.id: limit.percent / 100 if _is_fixed(entry, limit) else 1.0
-        for entry in grants
-        for piece, limit in zip(entry.allocation.pieces, entry.limits, strict=True)
+        grant.id: limit.percent / 100 if _is_fixed(grant, limit) else 1.0
+        for grant in grants
+        for piece, limit in zip(grant.allocation.pieces, grant.limits, strict=True)
         if piece.device == device.uuid and limit.percent is not None
     }
 
 
-def _is_fixed(entry: Grant, limit: DeviceLimit) -> bool:
-    return entry.allocation.policy is Policy.FIXED and not limit.rest
+def _is_fixed(grant: Grant, limit: DeviceLimit) -> bool:
+    return grant.allocation.policy is Policy.FIXED and not limit.rest

@@ -74,22 +74,22 @@ def examine(node: Node) -> tuple[Finding, ...]:
 
 def standing_anywhere(node: Node) -> tuple[Grant, ...]:
     """Return all that stands, in this user's simulations as well: what an uninstall would break."""
-    top = node.ledger.path.parent if node.simulation else node.ledger.path
-    ledgers = [Ledger(path) for path in (top, *sorted(top.glob("sim-*")))]
+    top_directory = node.ledger.path.parent if node.simulation else node.ledger.path
+    ledgers = [Ledger(path) for path in (top_directory, *sorted(top_directory.glob("sim-*")))]
     if node.system:
         ledgers.append(node.system)
-    return tuple(entry for ledger in ledgers for entry in ledger.snapshot().grants)
+    return tuple(grant for ledger in ledgers for grant in ledger.snapshot().grants)
 
 
-def what_for(node: Node, entry: Grant) -> str:
+def what_for(node: Node, grant: Grant) -> str:
     """Return what a grant is for: its containers by name, its share, or its command."""
-    inside = [entry.container] if entry.container else []
-    if entry.share:
-        containers_of = containers({entry.id: node.directory(entry.id) / GRANT})
-        inside += containers_of[entry.id]
-    named = [f"share {entry.share}"] if entry.share else []
-    named += [f"container {container.name}" for container in inside]
-    return ", ".join(named) or shlex.join(entry.command)
+    inner_containers = [grant.container] if grant.container else []
+    if grant.share:
+        containers_by_grant = containers({grant.id: node.directory(grant.id) / GRANT})
+        inner_containers += containers_by_grant[grant.id]
+    labels = [f"share {grant.share}"] if grant.share else []
+    labels += [f"container {container.name}" for container in inner_containers]
+    return ", ".join(labels) or shlex.join(grant.command)
 
 
 def _simulated(node: Node) -> Iterator[Finding]:
@@ -101,15 +101,17 @@ def _simulated(node: Node) -> Iterator[Finding]:
 def _settings(settings: NodeSettings) -> Iterator[Finding]:
     """Yield what the node promises beyond its devices."""
     if settings.memory_scale > 1:
-        says = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
-        yield Finding("memory", Diagnosis.NOTE, says)
+        message = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
+        yield Finding("memory", Diagnosis.NOTE, message)
     if settings.core_scale > 1:
         yield Finding("core", Diagnosis.NOTE, f"is granted {settings.core_scale} times")
-    left_out = [*map(str, settings.exclude)]
+    excluded_cards = [*map(str, settings.exclude)]
     if settings.partitioned is Partitioned.NONE:
-        left_out.append("cards that are partitioned already")
-    if left_out:
-        yield Finding("left out", Diagnosis.NOTE, f"{', '.join(left_out)}: the settings say so")
+        excluded_cards.append("cards that are partitioned already")
+    if excluded_cards:
+        yield Finding(
+            "left out", Diagnosis.NOTE, f"{', '.join(excluded_cards)}: the settings say so"
+        )
     if settings.context:
         yield Finding("contexts", Diagnosis.NOTE, "count against a grant's memory")
 
@@ -126,36 +128,37 @@ def _vendor(row: VendorRow) -> Finding:
             return Finding(subject, Diagnosis.BAD, f"{row.source}: {row.reason}: mend or remove it")
 
 
-def _device(device: Device, by: Mapping[str, str]) -> Finding:
-    """Return how a device is given out, and by whom where that is not us: `by`, by UUID."""
+def _device(device: Device, giver_by_uuid: Mapping[str, str]) -> Finding:
+    """Return how a device is given out, and by whom where that is not us."""
     subject = f"device {device.uuid[:12]}"
-    if device.uuid in by:
-        says = f"claims get it from driver {by[device.uuid]}, which publishes {device.uuid}, too"
-        return Finding(subject, Diagnosis.NOTE, f"{says}: nothing is given of it here")
+    if device.uuid in giver_by_uuid:
+        driver = giver_by_uuid[device.uuid]
+        message = f"claims get it from driver {driver}, which publishes {device.uuid}, too"
+        return Finding(subject, Diagnosis.NOTE, f"{message}: nothing is given of it here")
     if not device.usable:
         return Finding(subject, Diagnosis.BAD, f"{device.health}: nothing is given of it")
     if isinstance(device.granularity, Whole):
         return Finding(subject, Diagnosis.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
         return Finding(subject, Diagnosis.NOTE, "shares are counted but not enforced")
-    means = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
-    return Finding(subject, Diagnosis.OK, f"shares are kept by {means}")
+    meaning = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
+    return Finding(subject, Diagnosis.OK, f"shares are kept by {meaning}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
     apis = {vendor.limiter for vendor in discovery.vendors}
-    for api in sorted(filter(None, apis)):
-        yield _limiter(api)
+    for driver_api in sorted(filter(None, apis)):
+        yield _limiter(driver_api)
 
 
-def _limiter(api: str) -> Finding:
+def _limiter(driver_api: str) -> Finding:
     """Load the limiter as `hetero run` does; the dynamic linker says so when it cannot."""
-    subject = f"limiter {api}"
+    subject = f"limiter {driver_api}"
     try:
-        path = limiter(api)
+        path = limiter(driver_api)
     except HeteroError as error:
         return Finding(subject, Diagnosis.BAD, str(error))
-    done = subprocess.run(
+    loaded = subprocess.run(
         [sys.executable, "-S", "-c", ""],
         env={"LD_PRELOAD": str(path)},
         capture_output=True,
@@ -163,9 +166,9 @@ def _limiter(api: str) -> Finding:
         timeout=30,
         check=False,
     )
-    if done.returncode or done.stderr:
-        why = done.stderr.strip() or f"exit code {done.returncode}"
-        return Finding(subject, Diagnosis.BAD, f"does not load ({why}): build it again")
+    if loaded.returncode or loaded.stderr:
+        reason = loaded.stderr.strip() or f"exit code {loaded.returncode}"
+        return Finding(subject, Diagnosis.BAD, f"does not load ({reason}): build it again")
     return Finding(subject, Diagnosis.OK, f"{path} loads")
 
 
@@ -181,14 +184,16 @@ def _daemon(node: Node) -> Iterator[Finding]:
 def _answers(client: DaemonClient) -> Iterator[Finding]:
     """Yield whether heterod answers a question, and what it says this user holds of its quotas."""
     try:
-        held = client.hurried.quotas()
+        held_quotas = client.hurried.quotas()
     except HeteroError as error:
         yield Finding("heterod", Diagnosis.BAD, str(error))
         return
     yield Finding("heterod", Diagnosis.OK, f"all users share {client.path.parent}")
-    for of in dict.fromkeys(one.of for one in held):
-        says = ", ".join(one.sentence for one in held if one.of == of)
-        yield Finding(f"quota {of}", Diagnosis.OK, says)
+    for owner in dict.fromkeys(held_quota.of for held_quota in held_quotas):
+        message = ", ".join(
+            held_quota.sentence for held_quota in held_quotas if held_quota.of == owner
+        )
+        yield Finding(f"quota {owner}", Diagnosis.OK, message)
 
 
 def _state(node: Node) -> Finding:
@@ -196,13 +201,13 @@ def _state(node: Node) -> Finding:
     try:
         if node.daemon is None:
             prepare(path)
-            with TemporaryFile(dir=path) as attempt:  # what a grant takes there
-                attempt.write(bytes(SIZE))
+            with TemporaryFile(dir=path) as trial_file:  # what a grant takes there
+                trial_file.write(bytes(SIZE))
     except HeteroError as error:
         return Finding("state", Diagnosis.BAD, str(error))
     except OSError as error:
-        says = f"{path} takes no grant: {error.strerror}: make room there, or set HETERO_STATE"
-        return Finding("state", Diagnosis.BAD, says)
+        message = f"{path} takes no grant: {error.strerror}: make room there, or set HETERO_STATE"
+        return Finding("state", Diagnosis.BAD, message)
     return Finding("state", Diagnosis.OK, str(path))
 
 
@@ -212,16 +217,16 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     It is bad where a process of a grant has none, or the grant holds more than its limit.
     """
     snapshot = node.snapshot()
-    seen = compare(node, snapshot, discovery.devices, Owners(node))
-    for fault in seen.faults:
+    comparison = compare(node, snapshot, discovery.devices, Owners(node))
+    for fault in comparison.faults:
         yield Finding("usage", Diagnosis.BAD, f"{fault}: nothing is known of its devices' usage")
-    for bypass in find_bypass(node, snapshot, seen):
+    for bypass in find_bypass(node, snapshot, comparison):
         if bypass.grant:
             yield Finding(bypass.subject, Diagnosis.BAD, str(bypass))
         else:
-            held = f"{bypass.program} holds {bypass.memory >> 20} MiB of {bypass.device[:12]}"
-            yield Finding(bypass.subject, Diagnosis.NOTE, f"{held} without a grant")
-    for excess in seen.excess.values():
+            message = f"{bypass.program} holds {bypass.memory >> 20} MiB of {bypass.device[:12]}"
+            yield Finding(bypass.subject, Diagnosis.NOTE, f"{message} without a grant")
+    for excess in comparison.excess.values():
         if excess.is_told:
             verdict = Diagnosis.BAD if excess.is_over else Diagnosis.NOTE
             yield Finding(excess.subject, verdict, excess.what)
@@ -231,23 +236,23 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
     """Yield the grants of one device whose programs nothing keeps from each other's files."""
-    together: dict[tuple[str, str], list[str]] = {}
-    for entry in node.snapshot().grants:
-        if not (entry.container or entry.share or entry.owner):
-            for name in dict.fromkeys(piece.device for piece in entry.allocation.pieces):
-                together.setdefault((name, entry.user), []).append(entry.id)
-    shared = {each.uuid for each in discovery.devices if each.enforcement.by_limiter}
-    for (name, user), grants in together.items():
-        if name in shared and len(grants) > 1:
-            says = f"are programs of {user} without containers: each can write the others' files"
-            subject = f"device {name[:12]}"
-            yield Finding(subject, Diagnosis.NOTE, f"grants {', '.join(grants)} {says}")
+    grants_by_device_and_user: dict[tuple[str, str], list[str]] = {}
+    for grant in node.snapshot().grants:
+        if not (grant.container or grant.share or grant.owner):
+            for device_uuid in dict.fromkeys(piece.device for piece in grant.allocation.pieces):
+                grants_by_device_and_user.setdefault((device_uuid, grant.user), []).append(grant.id)
+    shared_uuids = {device.uuid for device in discovery.devices if device.enforcement.by_limiter}
+    for (device_uuid, user), grant_ids in grants_by_device_and_user.items():
+        if device_uuid in shared_uuids and len(grant_ids) > 1:
+            message = f"are programs of {user} without containers: each can write the others' files"
+            subject = f"device {device_uuid[:12]}"
+            yield Finding(subject, Diagnosis.NOTE, f"grants {', '.join(grant_ids)} {message}")
 
 
 def _gangs(node: Node) -> Iterator[Finding]:
     """Yield what keeps rows in time from being of use."""
-    for grant, says in apart(node):
-        yield Finding(f"grant {grant}", Diagnosis.NOTE, says)
+    for grant_id, message in apart(node):
+        yield Finding(f"grant {grant_id}", Diagnosis.NOTE, message)
     if any(map(by_hand, node.snapshot().grants)):
         try:
             timekeeping = clock()
@@ -261,25 +266,27 @@ def _gangs(node: Node) -> Iterator[Finding]:
 
 def _ledger(node: Node) -> Iterator[Finding]:
     snapshot = node.snapshot()
-    for broken in snapshot.unreadable:
+    for unreadable in snapshot.unreadable:
         yield Finding(
-            f"grant {broken.id}",
+            f"grant {unreadable.id}",
             Diagnosis.BAD,
-            f"stands but {broken.reason}; nothing is given until it ends: "
-            f"`hetero release --force {broken.id}` ends it",
+            f"stands but {unreadable.reason}; nothing is given until it ends: "
+            f"`hetero release --force {unreadable.id}` ends it",
         )
-    processes = node.processes(entry.id for entry in snapshot.grants)
-    for entry in snapshot.grants:
-        if not processes[entry.id] and not entry.share and not entry.container:
+    pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
+    for grant in snapshot.grants:
+        if not pids_by_grant[grant.id] and not grant.share and not grant.container:
             yield Finding(
-                f"grant {entry.id}", Diagnosis.NOTE, "stands by processes this user cannot see"
+                f"grant {grant.id}", Diagnosis.NOTE, "stands by processes this user cannot see"
             )
-    stand = f"{len(snapshot.grants)} grants stand"
+    message = f"{len(snapshot.grants)} grants stand"
     if snapshot.stale:
-        stale = ", ".join(snapshot.stale)
-        yield Finding("ledger", Diagnosis.BAD, f"{stand}; dead ones cannot be removed: {stale}")
+        stale_ids = ", ".join(snapshot.stale)
+        yield Finding(
+            "ledger", Diagnosis.BAD, f"{message}; dead ones cannot be removed: {stale_ids}"
+        )
     else:
-        yield Finding("ledger", Diagnosis.OK, f"{stand}, nothing stale")
+        yield Finding("ledger", Diagnosis.OK, f"{message}, nothing stale")
 
 
 def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -299,5 +306,5 @@ def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
 def _enforcing(node: Node) -> Iterator[Finding]:
     """Yield what the vendors said that failed at the last grant of their devices."""
     for failure in node.registry.failures():
-        says = f"{failure}: kept until a grant of its devices succeeds"
-        yield Finding("enforce", Diagnosis.BAD, says)
+        message = f"{failure}: kept until a grant of its devices succeeds"
+        yield Finding("enforce", Diagnosis.BAD, message)

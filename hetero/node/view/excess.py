@@ -81,10 +81,10 @@ class Excess:
     @property
     def what(self) -> str:
         """What it is, as the end of `grant ab …`."""
-        beyond = f", {self.over >> 20} MiB beyond its limit" if self.is_over else ""
+        beyond_text = f", {self.over >> 20} MiB beyond its limit" if self.is_over else ""
         return (
             f"holds {self.memory >> 20} MiB of {self.device[:12]} that its limiter did not "
-            f"count{beyond}, most in process {self.pid} ({self.program})"
+            f"count{beyond_text}, most in process {self.pid} ({self.program})"
         )
 
     def __str__(self) -> str:
@@ -130,8 +130,8 @@ class Comparison:
         )
 
 
-def _figures(of: tuple[Device, Usage]) -> tuple[object, ...]:
-    device, usage = of
+def _figures(device_and_usage: tuple[Device, Usage]) -> tuple[object, ...]:
+    device, usage = device_and_usage
     return device.uuid, usage.memory, usage.processes, set(usage.busy or ())
 
 
@@ -146,40 +146,43 @@ def compare(
     node: Node,
     snapshot: Snapshot,
     devices: Iterable[Device],
-    owners: Owners,
+    owner_finder: Owners,
     *,
-    last: Comparison | None = None,
+    last_comparison: Comparison | None = None,
 ) -> Comparison:
     """Ask the drivers, and hold what they say against what the limiters counted.
 
-    Of `last`, the look before, all is kept but times where nobody holds anything else since.
+    Where nobody holds anything else since `last_comparison`, all of that is kept but its times.
     """
     before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
-    if last and last.is_still(snapshot, usages, before):
-        return evolve(last, usages=usages, faults=faults, regions=before)
-    shared = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
-    named = {pid for _, usage in shared for pid in (*(usage.processes or ()), *(usage.busy or ()))}
-    owned = owners.of(sorted(named), snapshot.grants)
+    if last_comparison and last_comparison.is_still(snapshot, usages, before):
+        return evolve(last_comparison, usages=usages, faults=faults, regions=before)
+    shared_usages = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
+    named_pids = {
+        pid for _, usage in shared_usages for pid in (*(usage.processes or ()), *(usage.busy or ()))
+    }
+    owner_by_pid = owner_finder.of(sorted(named_pids), snapshot.grants)
     after = _regions(node, snapshot.grants)
-    limited = frozenset(
-        pid for pid, owner in owned.items() if owner and _slots(after, before, owner)
+    limited_pids = frozenset(
+        pid for pid, owner in owner_by_pid.items() if owner and _slots(after, before, owner)
     )
-    excess = {
-        (entry.id, device.uuid): made
-        for device, usage in shared
+    excess_by_grant = {
+        (grant.id, device.uuid): grant_excess
+        for device, usage in shared_usages
         if usage.processes is not None
-        for entry in snapshot.grants
-        if (made := _excess(entry, device, usage.processes, owned, before, after)) is not None
+        for grant in snapshot.grants
+        if (grant_excess := _excess(grant, device, usage.processes, owner_by_pid, before, after))
+        is not None
     }
     return Comparison(
         snapshot=snapshot,
         usages=usages,
         faults=faults,
         regions=after,
-        owners=owned,
-        limited=limited,
-        excess=excess,
+        owners=owner_by_pid,
+        limited=limited_pids,
+        excess=excess_by_grant,
         settled=_held(before) == _held(after),
     )
 
@@ -188,50 +191,54 @@ def is_shared(device: Device, snapshot: Snapshot) -> bool:
     """Whether limiters hold grants of the device."""
     return device.enforcement.by_limiter and any(
         piece.device == device.uuid
-        for entry in snapshot.grants
-        for piece in entry.allocation.pieces
+        for grant in snapshot.grants
+        for piece in grant.allocation.pieces
     )
 
 
 def excess_of(
-    processes: Mapping[int, ProcessUse], *, charged: int, limit: int, contexts_are_charged: bool
+    use_by_pid: Mapping[int, ProcessUse],
+    *,
+    charged_bytes: int,
+    limit_bytes: int,
+    with_contexts: bool,
 ) -> int:
     """Return the bytes that are counted for these processes of a grant and not charged to it.
 
-    `charged` is the grant's own word, so no more than its limit is believed.
+    `charged_bytes` is the grant's own word, so no more than its limit is believed.
     """
-    beyond = sum(
-        max(one.memory - _uncharged(one, contexts_are_charged), 0) for one in processes.values()
+    beyond_bytes = sum(
+        max(use.memory - _uncharged(use, with_contexts), 0) for use in use_by_pid.values()
     )
-    return max(beyond - min(charged, limit), 0)
+    return max(beyond_bytes - min(charged_bytes, limit_bytes), 0)
 
 
-def _uncharged(use: ProcessUse, contexts_are_charged: bool) -> int:
+def _uncharged(use: ProcessUse, with_contexts: bool) -> int:
     """Return how much of a process's memory it need not be charged for."""
     if not use.limited:
         return 0
-    context = CONTEXT if use.context is None else min(use.context, CONTEXT)
-    if contexts_are_charged and use.context is not None:
-        context = 0
-    return context
+    context_bytes = CONTEXT if use.context is None else min(use.context, CONTEXT)
+    if with_contexts and use.context is not None:
+        context_bytes = 0
+    return context_bytes
 
 
-def charged_at_most(before: int, granted_before: int, granted_after: int) -> int:
+def charged_at_most(charged_before: int, granted_before: int, granted_after: int) -> int:
     """Return the most that was charged at once between two looks, from the totals ever granted.
 
     A driver's figure from between is then never above the charges because of an allocation.
     """
-    return before + (granted_after - granted_before) % 2**64
+    return charged_before + (granted_after - granted_before) % 2**64
 
 
 def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
     """Return what the grants' processes counted; those that cannot be read are left out."""
-    regions = {}
-    for entry in grants:
+    region_by_grant = {}
+    for grant in grants:
         with suppress(OSError, ValueError):  # it ended, is another user's, or was scribbled on
-            path = f"{node.directory(entry.id)}/{USAGE}"
-            regions[entry.id] = read_region(path, devices=len(entry.limits))
-    return regions
+            path = f"{node.directory(grant.id)}/{USAGE}"
+            region_by_grant[grant.id] = read_region(path, device_count=len(grant.limits))
+    return region_by_grant
 
 
 def _slots(
@@ -242,76 +249,99 @@ def _slots(
     In a region that cannot be read nobody counts anything.
     """
     live = [regions[owner.grant].slots for regions in (before, after) if owner.grant in regions]
-    return frozenset(slot for slot in owner.slots if any(slot in one for one in live))
+    return frozenset(slot for slot in owner.slots if any(slot in slots for slots in live))
 
 
 def _excess(
-    entry: Grant,
+    grant: Grant,
     device: Device,
-    memory: Mapping[int, int],
-    owners: Mapping[int, Owner | None],
+    bytes_by_pid: Mapping[int, int],
+    owner_by_pid: Mapping[int, Owner | None],
     before: Mapping[str, Region],
     after: Mapping[str, Region],
 ) -> Excess | None:
     """Return a grant's excess on a device, None where it has none of it, or is held to nothing."""
     positions = [
         position
-        for position, piece in enumerate(entry.allocation.pieces)
+        for position, piece in enumerate(grant.allocation.pieces)
         if piece.device == device.uuid
     ]
-    if not positions or entry.allocation.policy is Policy.OFF:
+    if not positions or grant.allocation.policy is Policy.OFF:
         return None
     empty = Region(slots={})
-    regions = before.get(entry.id, empty), after.get(entry.id, empty)
-    processes = {
-        pid: _use(memory[pid], _slots(after, before, owner), regions, positions)
-        for pid, owner in owners.items()
-        if owner and owner.grant == entry.id and pid in memory
+    first_and_last = (before.get(grant.id, empty), after.get(grant.id, empty))
+    use_by_pid = {
+        pid: _use(bytes_by_pid[pid], _slots(after, before, owner), first_and_last, positions)
+        for pid, owner in owner_by_pid.items()
+        if owner and owner.grant == grant.id and pid in bytes_by_pid
     }
-    charged = sum(_charged(regions, position) for position in positions)
-    limit = sum(entry.limits[position].memory for position in positions)
-    counted = entry.limits[positions[0]].context
-    excess = excess_of(processes, charged=charged, limit=limit, contexts_are_charged=counted)
-    most = max(
-        processes,
+    charged_bytes = sum(_charged(first_and_last, position) for position in positions)
+    limit_bytes = sum(grant.limits[position].memory for position in positions)
+    with_contexts = grant.limits[positions[0]].context
+    excess_bytes = excess_of(
+        use_by_pid,
+        charged_bytes=charged_bytes,
+        limit_bytes=limit_bytes,
+        with_contexts=with_contexts,
+    )
+    largest_pid = max(
+        use_by_pid,
         key=lambda pid: (
-            processes[pid].memory - processes[pid].charged - _uncharged(processes[pid], counted)
+            use_by_pid[pid].memory
+            - use_by_pid[pid].charged
+            - _uncharged(use_by_pid[pid], with_contexts)
         ),
         default=0,
     )
     return Excess(
-        grant=entry.id,
+        grant=grant.id,
         device=device.uuid,
-        memory=excess,
-        over=max(min(charged, limit) + excess - limit, 0),
-        pid=most,
-        unlimited=sum(one.memory for one in processes.values() if not one.limited),
-        program=program(most) if excess else "",
+        memory=excess_bytes,
+        over=max(min(charged_bytes, limit_bytes) + excess_bytes - limit_bytes, 0),
+        pid=largest_pid,
+        unlimited=sum(use.memory for use in use_by_pid.values() if not use.limited),
+        program=program(largest_pid) if excess_bytes else "",
     )
 
 
-def _charged(regions: Sequence[Region], position: int) -> int:
+def _charged(first_and_last: Sequence[Region], position: int) -> int:
     """Return the most that a grant can have been charged with while the driver was asked."""
-    first, last = ((region.counts[position] if region.counts else None) for region in regions)
-    if last is None:
-        return first.memory if first else 0
-    if first is None:
-        return last.granted
-    return charged_at_most(first.memory, first.granted, last.granted)
+    counts_before, counts_after = (
+        (region.counts[position] if region.counts else None) for region in first_and_last
+    )
+    if counts_after is None:
+        return counts_before.memory if counts_before else 0
+    if counts_before is None:
+        return counts_after.granted
+    return charged_at_most(counts_before.memory, counts_before.granted, counts_after.granted)
 
 
 def _use(
-    memory: int, slots: Iterable[int], regions: Sequence[Region], positions: Sequence[int]
+    memory_bytes: int,
+    slot_numbers: Iterable[int],
+    first_and_last: Sequence[Region],
+    positions: Sequence[int],
 ) -> ProcessUse:
     """Return what is known of a process that keeps these slots: the most that either look says."""
-    reported = [region.slots[slot] for slot in slots for region in regions if slot in region.slots]
+    reported_slots = [
+        region.slots[slot_number]
+        for slot_number in slot_numbers
+        for region in first_and_last
+        if slot_number in region.slots
+    ]
 
-    def most(of: Iterable[Sequence[int]]) -> int:
-        return max((sum(one[position] for position in positions) for one in of), default=0)
+    def most_bytes(bytes_by_slot: Iterable[Sequence[int]]) -> int:
+        return max(
+            (
+                sum(bytes_by_position[position] for position in positions)
+                for bytes_by_position in bytes_by_slot
+            ),
+            default=0,
+        )
 
     return ProcessUse(
-        memory=memory,
-        limited=bool(slots),
-        charged=most(slot.used for slot in reported),
-        context=most(slot.uncharged for slot in reported) or None,
+        memory=memory_bytes,
+        limited=bool(slot_numbers),
+        charged=most_bytes(slot.used for slot in reported_slots),
+        context=most_bytes(slot.uncharged for slot in reported_slots) or None,
     )

@@ -54,11 +54,11 @@ def clock() -> Clock:
     """Return what the kernel says of its clock; raises `OSError` where it says nothing."""
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
-    state = libc.adjtimex(ctypes.byref(timex))
-    if state < 0:
+    clock_state = libc.adjtimex(ctypes.byref(timex))
+    if clock_state < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return Clock(state != _TIME_ERROR, timex.esterror / 1000, timex.maxerror / 1000)
+    return Clock(clock_state != _TIME_ERROR, timex.esterror / 1000, timex.maxerror / 1000)
 
 
 def by_hand(grant: Grant) -> bool:
@@ -71,7 +71,7 @@ def apart(node: Node) -> Iterator[tuple[str, str]]:
     """Yield the gangs whose processes each use one device and do not wait for each other, by id."""
     for grant in node.snapshot().grants:
         with suppress(OSError, ValueError):  # it ended, or is another user's
-            region = read_region(node.directory(grant.id) / USAGE, devices=len(grant.limits))
+            region = read_region(node.directory(grant.id) / USAGE, device_count=len(grant.limits))
             seconds = _apart_for(region, time.monotonic_ns())
             if seconds >= APART:
                 yield (
@@ -81,12 +81,19 @@ def apart(node: Node) -> Iterator[tuple[str, str]]:
                 )
 
 
-def _apart_for(region: Region, now: int) -> float:
+def _apart_for(region: Region, now_ns: int) -> float:
     """Return for how many seconds nobody waited for another; 0 where they may, or it is unknown."""
-    used = [{n for n, held in enumerate(slot.used) if held} for slot in region.slots.values()]
-    used = [each for each in used if each]
-    if region.gang is None or not region.gang.asked_ns or any(len(each) > 1 for each in used):
+    used_positions = [
+        {position for position, held_bytes in enumerate(slot.used) if held_bytes}
+        for slot in region.slots.values()
+    ]
+    used_positions = [positions for positions in used_positions if positions]
+    if (
+        region.gang is None
+        or not region.gang.asked_ns
+        or any(len(positions) > 1 for positions in used_positions)
+    ):
         return 0.0
-    if len(set().union(*used)) < 2:
+    if len(set().union(*used_positions)) < 2:
         return 0.0
-    return max(0.0, (now - max(region.gang.asked_ns, region.gang.met_ns)) / 1e9)
+    return max(0.0, (now_ns - max(region.gang.asked_ns, region.gang.met_ns)) / 1e9)

@@ -33,8 +33,8 @@ class Hurt:
         return f"grant {self.grant} lost its work on {self.device[:12]}: {self.why}"
 
 
-def hurt(node: Node, grant: str) -> str | None:
-    """Return what ended a grant's programs on their device, as who watches saw it."""
+def hurt(node: Node, grant_id: str) -> str | None:
+    """Return what ended a grant's programs on their device, by the watcher's note."""
     with suppress(OSError):
-        return (node.directory(grant) / HURT).read_text().strip() or None
+        return (node.directory(grant_id) / HURT).read_text().strip() or None
     return None

@@ -48,7 +48,7 @@ class Share:
     counts the allocations that were refused. `overhead` is what the driver counts for the grant's
     processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
     was charged and their contexts. `core_excess` is the device time that they took past their
-    limiter, in percent of the card, as heterod noted it lately where no tenant writes (None: it
+    limiter, in percent of the card, as heterod noted it last where no tenant writes (None: it
     noted none). `enforcement` is how the limits are kept.
     """
 
@@ -196,11 +196,11 @@ class CoreMeter:
 
     def sample(self, grants: Iterable[Grant]) -> dict[str, Region | None]:
         """Return what each grant's processes say until now; later means may begin here."""
-        now = time.monotonic()
-        regions = {entry.id: _region(self.node, entry) for entry in grants}
-        while len(self._samples) > 1 and self._samples[1][0] <= now - self.window:
+        now_s = time.monotonic()
+        regions = {grant.id: _region(self.node, grant) for grant in grants}
+        while len(self._samples) > 1 and self._samples[1][0] <= now_s - self.window:
             self._samples.popleft()
-        self._samples.append((now, regions))
+        self._samples.append((now_s, regions))
         return regions
 
     def wait(self, seconds: float) -> None:
@@ -209,42 +209,42 @@ class CoreMeter:
         if any(region and region.counts for region in regions):
             time.sleep(seconds)
 
-    def used(self, entry: Grant, position: int) -> float | None:
+    def used(self, grant: Grant, position: int) -> float | None:
         """Return the mean at the last sample, in percent of a device; None where none is known."""
-        mean = self._mean(entry, position, "device_ns")
+        mean_s = self._mean(grant, position, "device_ns")
         # The counts are the tenant's own word: no device gives more than all of its time.
-        return None if mean is None else min(100 * mean, 100.0)
+        return None if mean_s is None else min(100 * mean_s, 100.0)
 
-    def borrowed(self, entry: Grant, position: int) -> float | None:
+    def borrowed(self, grant: Grant, position: int) -> float | None:
         """Return the part of `used` that others lent."""
-        mean = self._mean(entry, position, "borrowed_ns")
-        return None if mean is None else min(100 * mean, 100.0)
+        mean_s = self._mean(grant, position, "borrowed_ns")
+        return None if mean_s is None else min(100 * mean_s, 100.0)
 
-    def stopped(self, entry: Grant, position: int) -> float | None:
+    def stopped(self, grant: Grant, position: int) -> float | None:
         """Return for how many milliseconds a second processes waited for the device."""
-        mean = self._mean(entry, position, "stopped_ns")
-        return None if mean is None else 1000 * mean
+        mean_s = self._mean(grant, position, "stopped_ns")
+        return None if mean_s is None else 1000 * mean_s
 
-    def _mean(self, entry: Grant, position: int, name: str) -> float | None:
+    def _mean(self, grant: Grant, position: int, count_name: str) -> float | None:
         """Return what a count of nanoseconds grew by in a second, in seconds."""
-        now, _ = self._samples[-1]
-        means = [
-            (then, getattr(region.counts[position], name))
-            for then, regions in self._samples
-            if (region := regions.get(entry.id)) and region.counts
+        now_s, _ = self._samples[-1]
+        times_and_totals = [
+            (time_s, getattr(region.counts[position], count_name))
+            for time_s, regions in self._samples
+            if (region := regions.get(grant.id)) and region.counts
         ]
-        (then, before), (_, spent) = means[0], means[-1]
-        if then < now:
-            spent -= before
+        (first_s, first_ns), (_, spent_ns) = times_and_totals[0], times_and_totals[-1]
+        if first_s < now_s:
+            spent_ns -= first_ns
         else:
-            then = now - self._age(entry)
-        return max(spent / (now - then) / 1e9, 0.0) if now > then else None
+            first_s = now_s - self._age(grant)
+        return max(spent_ns / (now_s - first_s) / 1e9, 0.0) if now_s > first_s else None
 
-    def _age(self, entry: Grant) -> float:
+    def _age(self, grant: Grant) -> float:
         """Return the seconds since a grant began, finer than its entry says; 0: not known."""
         with suppress(OSError):
-            began = (self.node.directory(entry.id) / ALIVE).stat().st_mtime
-            return max(time.time() - began, 0.0)
+            began_s = (self.node.directory(grant.id) / ALIVE).stat().st_mtime
+            return max(time.time() - began_s, 0.0)
         return 0.0
 
 
@@ -252,26 +252,31 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     """Return every device, how busy it is, and who holds what; `meter` says over which time."""
     discovery = node.discover()
     snapshot = node.snapshot()
-    free = inventory_of(discovery, snapshot).free()
-    seen = compare(node, snapshot, discovery.devices, Owners(node))
-    usages = seen.usages
+    free_by_uuid = inventory_of(discovery, snapshot).free()
+    comparison = compare(node, snapshot, discovery.devices, Owners(node))
+    usages = comparison.usages
     devices = []
-    for number, (device, usage) in enumerate(usages):
-        views = [
-            (entry.id, piece)
-            for entry in snapshot.grants
-            for piece in entry.allocation.pieces
+    for device_number, (device, usage) in enumerate(usages):
+        ids_and_pieces = [
+            (grant.id, piece)
+            for grant in snapshot.grants
+            for piece in grant.allocation.pieces
             if piece.device == device.uuid
         ]
-        left = free[device.uuid]
+        device_free = free_by_uuid[device.uuid]
         devices.append(
             DeviceView(
-                number=number,
+                number=device_number,
                 device=device,
-                held={name: all_ - left[name] for name, all_ in device.capacity.items()},
+                held={
+                    counter: total - device_free[counter]
+                    for counter, total in device.capacity.items()
+                },
                 usage=usage,
-                grants=tuple(dict.fromkeys(identity for identity, _ in views)),
-                open=any(piece.core is None and not piece.takes.get(CORE) for _, piece in views),
+                grants=tuple(dict.fromkeys(grant_id for grant_id, _ in ids_and_pieces)),
+                open=any(
+                    piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
+                ),
             )
         )
     return NodeView(
@@ -279,9 +284,11 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         grants=_views(
             node,
             snapshot,
-            seen,
+            comparison,
             meter or CoreMeter(node),
-            numbers={device.uuid: number for number, (device, _) in enumerate(usages)},
+            number_by_uuid={
+                device.uuid: device_number for device_number, (device, _) in enumerate(usages)
+            },
         ),
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
@@ -298,13 +305,15 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     if seconds is not None:
         meter.wait(seconds)
     snapshot = node.snapshot()
-    numbers, vendors = _known(snapshot)
+    number_by_uuid, vendor_names = _known(snapshot)
     # No driver is asked where there is nothing to ask it about.
-    devices = node.discover(names=vendors).devices if snapshot.grants else ()
-    numbers = numbers or {device.uuid: number for number, device in enumerate(devices)}
-    seen = compare(node, snapshot, devices, Owners(node))
+    devices = node.discover(names=vendor_names).devices if snapshot.grants else ()
+    number_by_uuid = number_by_uuid or {
+        device.uuid: device_number for device_number, device in enumerate(devices)
+    }
+    comparison = compare(node, snapshot, devices, Owners(node))
     return GrantsView(
-        grants=_views(node, snapshot, seen, meter, numbers=numbers),
+        grants=_views(node, snapshot, comparison, meter, number_by_uuid=number_by_uuid),
         unreadable=snapshot.unreadable,
         simulated=_rack(node),
     )
@@ -315,16 +324,16 @@ def _known(snapshot: Snapshot) -> tuple[dict[str, int], set[str] | None]:
 
     Where grants do not say the numbers, all vendors' devices must be counted: None.
     """
-    if not all(entry.numbers for entry in snapshot.grants):
+    if not all(grant.numbers for grant in snapshot.grants):
         return {}, None
-    pieces = [
-        (piece, number)
-        for entry in snapshot.grants
-        for piece, number in zip(entry.allocation.pieces, entry.numbers, strict=True)
+    pieces_and_numbers = [
+        (piece, device_number)
+        for grant in snapshot.grants
+        for piece, device_number in zip(grant.allocation.pieces, grant.numbers, strict=True)
     ]
     return (
-        {piece.device: number for piece, number in pieces},
-        {piece.vendor for piece, _ in pieces},
+        {piece.device: device_number for piece, device_number in pieces_and_numbers},
+        {piece.vendor for piece, _ in pieces_and_numbers},
     )
 
 
@@ -335,60 +344,64 @@ def _rack(node: Node) -> str | None:
 def _views(
     node: Node,
     snapshot: Snapshot,
-    seen: Comparison,
+    comparison: Comparison,
     meter: CoreMeter,
     *,
-    numbers: Mapping[str, int],
+    number_by_uuid: Mapping[str, int],
 ) -> tuple[GrantView, ...]:
     """Return the grants by the first of their devices, the oldest first."""
-    driver = {device.uuid: usage.processes or {} for device, usage in seen.usages}
-    regions = meter.sample(snapshot.grants)
-    processes = node.processes(entry.id for entry in snapshot.grants)
+    bytes_by_device = {device.uuid: usage.processes or {} for device, usage in comparison.usages}
+    region_by_grant = meter.sample(snapshot.grants)
+    pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
     inside = containers_by_space(
-        {entry.id: node.directory(entry.id) / GRANT for entry in snapshot.grants if entry.share}
+        {grant.id: node.directory(grant.id) / GRANT for grant in snapshot.grants if grant.share}
     )
-    past = find_bypass(node, snapshot, seen)
-    held = {entry.id: _in_force(node, entry) for entry in snapshot.grants}
-    rows = gang_rows(snapshot.grants, held, node.ledger.periods())
+    bypasses = find_bypass(node, snapshot, comparison)
+    limits_by_grant = {grant.id: _in_force(node, grant) for grant in snapshot.grants}
+    row_by_grant = gang_rows(snapshot.grants, limits_by_grant, node.ledger.periods())
     views = (
         GrantView(
-            id=entry.id,
-            label=entry.label,
-            user=entry.user,
-            command=entry.command,
-            since=entry.since,
-            policy=entry.allocation.policy,
-            priority=entry.allocation.priority,
-            processes=processes[entry.id],
-            containers=(entry.container,)
-            if entry.container
-            else tuple(inside.get(entry.id, {}).values()),
-            share=entry.share,
-            running=_running(node, entry, processes[entry.id], inside, regions[entry.id]),
-            shares=_shares(
-                entry,
-                held[entry.id],
-                numbers,
-                driver={
-                    uuid: sum(counted.get(pid, 0) for pid in processes[entry.id])
-                    for uuid, counted in driver.items()
-                },
-                region=regions[entry.id],
-                meter=meter,
-                enforcements={device.uuid: device.enforcement for device, _ in seen.usages},
-                excess=seen.excess,
-                past=_past(each for each in past if each.grant == entry.id),
+            id=grant.id,
+            label=grant.label,
+            user=grant.user,
+            command=grant.command,
+            since=grant.since,
+            policy=grant.allocation.policy,
+            priority=grant.allocation.priority,
+            processes=pids_by_grant[grant.id],
+            containers=(grant.container,)
+            if grant.container
+            else tuple(inside.get(grant.id, {}).values()),
+            share=grant.share,
+            running=_running(
+                node, grant, pids_by_grant[grant.id], inside, region_by_grant[grant.id]
             ),
-            bypass=tuple(each for each in past if each.grant == entry.id),
-            hurt=hurt(node, entry.id),
-            unknown=region.unknown if (region := regions[entry.id]) else None,
-            row=_row(rows[entry.id], regions[entry.id]) if entry.id in rows else None,
+            shares=_shares(
+                grant,
+                limits_by_grant[grant.id],
+                number_by_uuid,
+                bytes_by_device={
+                    uuid: sum(bytes_by_pid.get(pid, 0) for pid in pids_by_grant[grant.id])
+                    for uuid, bytes_by_pid in bytes_by_device.items()
+                },
+                region=region_by_grant[grant.id],
+                meter=meter,
+                enforcements={device.uuid: device.enforcement for device, _ in comparison.usages},
+                excess=comparison.excess,
+                seconds_by_device=_past(bypass for bypass in bypasses if bypass.grant == grant.id),
+            ),
+            bypass=tuple(bypass for bypass in bypasses if bypass.grant == grant.id),
+            hurt=hurt(node, grant.id),
+            unknown=region.unknown if (region := region_by_grant[grant.id]) else None,
+            row=_row(row_by_grant[grant.id], region_by_grant[grant.id])
+            if grant.id in row_by_grant
+            else None,
         )
-        for entry in snapshot.grants
+        for grant in snapshot.grants
     )
-    ordered = sorted(views, key=_place)
-    with_lent = lending(share for view in ordered for share in view.shares)
-    return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in ordered)
+    sorted_views = sorted(views, key=_place)
+    with_lent = lending(share for view in sorted_views for share in view.shares)
+    return tuple(evolve(view, shares=tuple(map(with_lent, view.shares))) for view in sorted_views)
 
 
 def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[str, Timeshare]:
@@ -396,31 +409,35 @@ def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[st
 
     Nothing is asked of a driver.
     """
-    regions = meter.sample(grants)
-    held = {entry.id: _in_force(node, entry) for entry in grants}
-    rows = gang_rows(grants, held, node.ledger.periods())
-    shares = {
-        entry.id: _shares(
-            entry,
-            held[entry.id],
+    region_by_grant = meter.sample(grants)
+    limits_by_grant = {grant.id: _in_force(node, grant) for grant in grants}
+    row_by_grant = gang_rows(grants, limits_by_grant, node.ledger.periods())
+    shares_by_grant = {
+        grant.id: _shares(
+            grant,
+            limits_by_grant[grant.id],
             {},
-            driver={},
-            region=regions[entry.id],
+            bytes_by_device={},
+            region=region_by_grant[grant.id],
             meter=meter,
             enforcements={},
             excess={},
-            past={},
+            seconds_by_device={},
         )
-        for entry in grants
+        for grant in grants
     }
-    with_lent = lending(share for each in shares.values() for share in each)
+    with_lent = lending(
+        share for grant_shares in shares_by_grant.values() for share in grant_shares
+    )
     return {
-        identity: Timeshare(
-            region=regions[identity],
-            row=_row(rows[identity], regions[identity]) if identity in rows else None,
-            lent=tuple(with_lent(share).core_lent for share in each),
+        grant_id: Timeshare(
+            region=region_by_grant[grant_id],
+            row=_row(row_by_grant[grant_id], region_by_grant[grant_id])
+            if grant_id in row_by_grant
+            else None,
+            lent=tuple(with_lent(share).core_lent for share in grant_shares),
         )
-        for identity, each in shares.items()
+        for grant_id, grant_shares in shares_by_grant.items()
     }
 
 
@@ -431,43 +448,43 @@ def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
     what nobody was given, from each as much in proportion. A device's limited shares are looked at
     alone, in percent of the card.
     """
-    unused: dict[str, float] = {}
-    nobodys: dict[str, float] = {}
+    unused_percent: dict[str, float] = {}
+    ungranted_percent: dict[str, float] = {}
     borrowed: dict[str, float] = {}
     for share in shares:
         if share.core is not None and share.core_used is not None:
-            unused[share.device] = unused.get(share.device, 0) + _unused(share)
-            nobodys[share.device] = nobodys.get(share.device, 100) - share.core
+            unused_percent[share.device] = unused_percent.get(share.device, 0) + _unused(share)
+            ungranted_percent[share.device] = ungranted_percent.get(share.device, 100) - share.core
             borrowed[share.device] = borrowed.get(share.device, 0) + (share.core_borrowed or 0)
 
     def tell(share: Share) -> Share:
         if share.core is None or share.core_used is None:
             return share
-        lendable = unused[share.device] + max(nobodys[share.device], 0)
-        part = min(borrowed[share.device] / lendable, 1) if lendable else 0.0
-        return evolve(share, core_lent=part * _unused(share))
+        lendable = unused_percent[share.device] + max(ungranted_percent[share.device], 0)
+        lent_part = min(borrowed[share.device] / lendable, 1) if lendable else 0.0
+        return evolve(share, core_lent=lent_part * _unused(share))
 
     return tell
 
 
 def _unused(share: Share) -> float:
     """Return what is left of a limited share, in percent of the card."""
-    own = (share.core_used or 0) - (share.core_borrowed or 0)
-    return max((share.core or 0) - own, 0)
+    own_percent = (share.core_used or 0) - (share.core_borrowed or 0)
+    return max((share.core or 0) - own_percent, 0)
 
 
 def _place(view: GrantView) -> tuple[float, str, str]:
-    numbers = [share.number for share in view.shares if share.number is not None]
-    return min(numbers, default=float("inf")), view.since, view.id
+    device_numbers = [share.number for share in view.shares if share.number is not None]
+    return min(device_numbers, default=float("inf")), view.since, view.id
 
 
 def _row(row: GangRow, region: Region | None) -> RowView:
-    view = RowView(begin=row.begin / 1e6, length=row.length / 1e6, period=row.period / 1e6)
+    row_view = RowView(begin=row.begin / 1e6, length=row.length / 1e6, period=row.period / 1e6)
     gang = region.gang if region else None
     if gang is None:
-        return view
+        return row_view
     return evolve(
-        view,
+        row_view,
         runs=gang.runs and gang.asked_ns != 0,
         rows=gang.rows,
         overruns=gang.overruns,
@@ -477,98 +494,112 @@ def _row(row: GangRow, region: Region | None) -> RowView:
     )
 
 
-def _region(node: Node, entry: Grant) -> Region | None:
+def _region(node: Node, grant: Grant) -> Region | None:
     """Return what the grant's processes say of themselves; None where that is not to be known."""
-    if entry.allocation.policy is not Policy.OFF:
+    if grant.allocation.policy is not Policy.OFF:
         # It ended, is another user's, or its tenant scribbled on it.
         with suppress(OSError, ValueError):
-            return read_region(node.directory(entry.id) / USAGE, devices=len(entry.limits))
+            return read_region(node.directory(grant.id) / USAGE, device_count=len(grant.limits))
     return None
 
 
 def _running(
     node: Node,
-    entry: Grant,
+    grant: Grant,
     pids: Sequence[int],
     inside: Mapping[str, Mapping[str, ContainerInfo]],
     region: Region | None,
 ) -> tuple[Process, ...]:
-    path = node.directory(entry.id) / USAGE
-    slots = region.slots if region else {}
-    shown_processes = []
+    path = node.directory(grant.id) / USAGE
+    slot_by_number = region.slots if region else {}
+    process_views = []
     for pid in pids:
-        container = entry.container or inside.get(entry.id, {}).get(space_of(pid) or "")
+        container = grant.container or inside.get(grant.id, {}).get(space_of(pid) or "")
         # A PID in the region is what the process calls itself; the slot it keeps is its own.
-        used = [slots[slot].used for slot in slots_of(pid, path) if slot in slots] if slots else []
-        shown_processes.append(
+        used_bytes = (
+            [
+                slot_by_number[slot_number].used
+                for slot_number in slots_of(pid, path)
+                if slot_number in slot_by_number
+            ]
+            if slot_by_number
+            else []
+        )
+        process_views.append(
             Process(
                 pid=pid,
                 program=program(pid),
                 container=container.id if container else None,
-                memory=used[0][: len(entry.limits)] if used else (),
+                memory=used_bytes[0][: len(grant.limits)] if used_bytes else (),
             )
         )
-    return tuple(shown_processes)
+    return tuple(process_views)
 
 
 def _past(bypasses: Iterable[Bypass]) -> dict[str, float]:
     """Return the device time that was taken past the limiter, by device."""
-    past: dict[str, float] = {}
-    for each in bypasses:
-        if each.core:
-            past[each.device] = past.get(each.device, 0) + each.core
-    return past
+    seconds_by_device: dict[str, float] = {}
+    for bypass in bypasses:
+        if bypass.core:
+            seconds_by_device[bypass.device] = seconds_by_device.get(bypass.device, 0) + bypass.core
+    return seconds_by_device
 
 
-def _in_force(node: Node, entry: Grant) -> tuple[DeviceLimit, ...]:
+def _in_force(node: Node, grant: Grant) -> tuple[DeviceLimit, ...]:
     """Return what the grant's programs are held to; what was asked where that is not to be read."""
     try:
-        return read_limits(node.directory(entry.id) / GRANT)
+        return read_limits(node.directory(grant.id) / GRANT)
     except (OSError, ValueError):
-        return entry.limits
+        return grant.limits
 
 
 def _shares(
-    entry: Grant,
+    grant: Grant,
     limits: tuple[DeviceLimit, ...],
-    numbers: Mapping[str, int],
+    number_by_uuid: Mapping[str, int],
     *,
-    driver: Mapping[str, int],
+    bytes_by_device: Mapping[str, int],
     region: Region | None,
     meter: CoreMeter,
     enforcements: Mapping[str, Enforcement],
     excess: Mapping[tuple[str, str], Excess],
-    past: Mapping[str, float],
+    seconds_by_device: Mapping[str, float],
 ) -> tuple[Share, ...]:
-    shares = []
-    for position, (piece, asked, limit) in enumerate(
-        zip(entry.allocation.pieces, entry.limits, limits, strict=True)
+    share_views = []
+    for position, (piece, asked_limit, limit) in enumerate(
+        zip(grant.allocation.pieces, grant.limits, limits, strict=True)
     ):
-        now = region.counts[position] if region and region.counts else None
-        limited = limit.percent is not None
-        held = driver.get(piece.device)
+        device_counts = region.counts[position] if region and region.counts else None
+        is_limited = limit.percent is not None
+        held_bytes = bytes_by_device.get(piece.device)
         enforcement = enforcements.get(piece.device)
-        if entry.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
+        if grant.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
             enforcement = Enforcement.NONE  # no limiter was loaded
-        shares.append(
+        share_views.append(
             Share(
                 device=limit.name,
-                number=numbers.get(piece.device),
+                number=number_by_uuid.get(piece.device),
                 memory=limit.memory,
                 core=limit.percent,
-                rest=limited and asked.core == CORE_FULL,
-                sm=asked.sm,
+                rest=is_limited and asked_limit.core == CORE_FULL,
+                sm=asked_limit.sm,
                 spill=limit.spill,
-                memory_used=now.memory if now else None,
+                memory_used=device_counts.memory if device_counts else None,
                 # Device time is only counted where it is limited.
-                core_used=meter.used(entry, position) if now and limited else None,
-                core_borrowed=meter.borrowed(entry, position) if now and limited else None,
-                core_stopped=meter.stopped(entry, position) if now and limited else None,
-                denied=now.denied if now else None,
-                overhead=max(0, held - now.memory) if held and now else None,
-                excess=excess.get((entry.id, piece.device)),
-                core_excess=past.get(piece.device),
+                core_used=meter.used(grant, position) if device_counts and is_limited else None,
+                core_borrowed=meter.borrowed(grant, position)
+                if device_counts and is_limited
+                else None,
+                core_stopped=meter.stopped(grant, position)
+                if device_counts and is_limited
+                else None,
+                denied=device_counts.denied if device_counts else None,
+                overhead=max(0, held_bytes - device_counts.memory)
+                if held_bytes and device_counts
+                else None,
+                excess=excess.get((grant.id, piece.device)),
+                core_excess=seconds_by_device.get(piece.device),
                 enforcement=enforcement,
             )
         )
-    return tuple(shares)
+    return tuple(share_views)

@@ -14,15 +14,16 @@ class RuntimeState(NamedTuple):
     pid: int | None
 
 
-def runtime_state(state: Path) -> RuntimeState:
+def runtime_state(state_dir: Path) -> RuntimeState:
     """Return what the runtime keeps in the directory of a container's state."""
     # runc says where the bundle is by a label, crun outright.
-    runc, crun = read_json(state / "state.json"), read_json(state / "status")
-    labels = (runc.get("config") or {}).get("labels") or ()
-    named = [label[7:] for label in labels if label.startswith("bundle=")]
-    bundle = crun.get("bundle") or next(iter(named), None)
+    runc_state, crun_state = read_json(state_dir / "state.json"), read_json(state_dir / "status")
+    labels = (runc_state.get("config") or {}).get("labels") or ()
+    bundle_paths = [label[7:] for label in labels if label.startswith("bundle=")]
+    bundle = crun_state.get("bundle") or next(iter(bundle_paths), None)
     return RuntimeState(
-        Path(bundle) if bundle else None, runc.get("init_process_pid") or crun.get("pid")
+        Path(bundle) if bundle else None,
+        runc_state.get("init_process_pid") or crun_state.get("pid"),
     )
 
 

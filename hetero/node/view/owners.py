@@ -59,48 +59,54 @@ class Owners:
 
         Processes of other users are strangers to all but root.
         """
-        before = self._known
-        same = self._grants == {entry.id for entry in grants}
-        self._grants, self._known = frozenset(entry.id for entry in grants), {}
+        known_before = self._known
+        is_same_grants = self._grants == {grant.id for grant in grants}
+        self._grants, self._known = frozenset(grant.id for grant in grants), {}
         for pid in pids:
-            task = running_task(pid)
-            fields = stat_of(task) if task else []
-            if not task or not fields:
+            thread_id = running_task(pid)
+            stat_fields = stat_of(thread_id) if thread_id else []
+            if not thread_id or not stat_fields:
                 continue
-            program, owner = before.get(pid, ((), None))
-            born = tuple(fields[each] for each in _BORN)
-            known = program == born and (same if owner is None else owner.grant in self._grants)
-            if not known or (owner is not None and not owner.slots):
-                owner = self._find(task, grants)
-            self._known[pid] = born, owner
+            program_before, owner = known_before.get(pid, ((), None))
+            birth_fields = tuple(stat_fields[position] for position in _BORN)
+            is_known = program_before == birth_fields and (
+                is_same_grants if owner is None else owner.grant in self._grants
+            )
+            if not is_known or (owner is not None and not owner.slots):
+                owner = self._find(thread_id, grants)
+            self._known[pid] = birth_fields, owner
         return {pid: owner for pid, (_, owner) in self._known.items()}
 
-    def _find(self, task: int, grants: Collection[Grant]) -> Owner | None:
-        directories = {entry.id: self.node.directory(entry.id) for entry in grants}
-        grant = _holds(task, directories) or _sees(task, directories)
-        if grant is None and (cgroup := container_cgroup(task)):
-            in_cgroup = (other for other in processes() if container_cgroup(other) == cgroup)
-            grant = next(filter(None, (_sees(other, directories) for other in in_cgroup)), None)
-            grant = grant or _of_owner(cgroup, grants)
-        if grant is None:
+    def _find(self, thread_id: int, grants: Collection[Grant]) -> Owner | None:
+        directories = {grant.id: self.node.directory(grant.id) for grant in grants}
+        grant_id = _holds(thread_id, directories) or _sees(thread_id, directories)
+        if grant_id is None and (cgroup := container_cgroup(thread_id)):
+            pids_of_cgroup = (
+                other_pid for other_pid in processes() if container_cgroup(other_pid) == cgroup
+            )
+            grant_id = next(
+                filter(None, (_sees(other_pid, directories) for other_pid in pids_of_cgroup)), None
+            )
+            grant_id = grant_id or _of_owner(cgroup, grants)
+        if grant_id is None:
             return None
-        return Owner(grant=grant, slots=slots_of(task, directories[grant] / USAGE))
+        return Owner(grant=grant_id, slots=slots_of(thread_id, directories[grant_id] / USAGE))
 
 
 def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
     """Return the grant whose files a process has open for writing or mapped."""
-    files: dict[tuple[int, int], str] = {}
-    for identity, directory in directories.items():
-        for name in (ALIVE, USAGE):
+    grant_by_file: dict[tuple[int, int], str] = {}
+    for grant, directory in directories.items():
+        for file_name in (ALIVE, USAGE):
             with suppress(OSError):
-                status = os.stat(directory / name)
-                files[status.st_dev, status.st_ino] = identity
-    return next((files[file] for file in held_files(pid, files)), None)
+                file_status = os.stat(directory / file_name)
+                grant_by_file[file_status.st_dev, file_status.st_ino] = grant
+    return next((grant_by_file[file] for file in held_files(pid, grant_by_file)), None)
 
 
 def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
     """Return the grant that a process sees where a container has its own."""
-    return next((name for name, path in directories.items() if sees(pid, path / GRANT)), None)
+    return next((grant for grant, path in directories.items() if sees(pid, path / GRANT)), None)
 
 
 def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
@@ -108,4 +114,6 @@ def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
 
     Its container may have had something mounted over the grant that it would see.
     """
-    return next((one.id for one in grants if is_of_pod(cgroup, one.owner.get("uid", ""))), None)
+    return next(
+        (grant.id for grant in grants if is_of_pod(cgroup, grant.owner.get("uid", ""))), None
+    )
