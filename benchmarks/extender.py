@@ -198,11 +198,11 @@ def main() -> None:
     """Measure at both sizes."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        authority = issue("ca", by=None)
+        authority = issue("ca", issuer=None)
         made = {
             "ca": authority,
-            "scheduler": issue("scheduler", by=authority, hosts=("localhost",)),
-            "caller": issue("caller", by=authority),
+            "scheduler": issue("scheduler", issuer=authority, hosts=("localhost",)),
+            "caller": issue("caller", issuer=authority),
         }
         for file, pair in made.items():
             texts = pair.texts()

@@ -1,6 +1,6 @@
 """A cluster as its API tells it: every node's devices, the pods that hold of them, and their use.
 
-Use is what the agents tell Prometheus, read through the API: whoever may see the pods of the agents
+Use is what the agents tell Prometheus, read through the API. A user who may see the agents' pods
 and reach into them sees it, from anywhere.
 """
 
@@ -81,37 +81,39 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
     What is used is looked up if `seconds` says over how long.
     """
 
-    async def asked() -> ClusterView:
+    async def read() -> ClusterView:
         async with Api(Access.here(), connect=IMPATIENT).open() as api:
             return await snapshot(api, seconds=seconds)
 
-    return asyncio.run(asked())
+    return asyncio.run(read())
 
 
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `read_cluster`."""
-    answers = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
-    nodes, pods = read_all(NodeObject, answers[0]["items"]), read_all(Pod, answers[1]["items"])
-    holding = tuple(view for pod in pods for view in _holding(pod))
+    replies = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
+    nodes, pods = read_all(NodeObject, replies[0]["items"]), read_all(Pod, replies[1]["items"])
+    pod_views = tuple(view for pod in pods for view in _holding(pod))
     members = tuple(
-        _member(node, holding) for node in nodes if INVENTORY in node.metadata.annotations
+        _member(node, pod_views) for node in nodes if INVENTORY in node.metadata.annotations
     )
-    before: dict[str, _Heard] = {}
-    now: dict[str, _Heard] = {}
+    metrics_before: dict[str, _Heard] = {}
+    metrics_now: dict[str, _Heard] = {}
     if seconds is not None:
-        agents = dict(filter(None, map(_agent, pods)))
-        before = await _hear(api, agents)
+        path_by_node = dict(filter(None, map(_agent, pods)))
+        metrics_before = await _hear(api, path_by_node)
         await asyncio.sleep(seconds)
-        now = await _hear(api, agents)
-        members = tuple(_used(member, now.get(member.name)) for member in members)
-    rows = {row.device.uuid: row for member in members for row in member.devices}
-    known = partial(_share, rows=rows, before=before, now=now)
-    used = tuple(
-        evolve(view, shares=tuple(known(view, piece) for piece in view.allocation.pieces))
-        for view in holding
+        metrics_now = await _hear(api, path_by_node)
+        members = tuple(_used(member, metrics_now.get(member.name)) for member in members)
+    row_by_uuid = {row.device.uuid: row for member in members for row in member.devices}
+    share_of = partial(
+        _share, row_by_uuid=row_by_uuid, metrics_before=metrics_before, metrics_now=metrics_now
     )
-    with_lent = lending(share for view in used for share in view.shares)
-    views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used)
+    used_views = tuple(
+        evolve(view, shares=tuple(share_of(view, piece) for piece in view.allocation.pieces))
+        for view in pod_views
+    )
+    with_lent = lending(share for view in used_views for share in view.shares)
+    views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
     return ClusterView(nodes=members, pods=tuple(views))
 
 
@@ -120,64 +122,64 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
 
 def _agent(pod: Pod) -> tuple[str, str] | None:
     """Return an agent's node and where the API serves its metrics; None for any other pod."""
-    about, node = pod.metadata, pod.spec.node_name
-    if node is None or not _AGENTS.items() <= about.labels.items():
+    metadata, node = pod.metadata, pod.spec.node_name
+    if node is None or not _AGENTS.items() <= metadata.labels.items():
         return None
-    declared = (port for one in pod.spec.containers for port in one.ports)
-    ports = {port.name: port.container_port for port in declared}
-    name = next((name for name in _PORTS if name in ports), "metrics")
-    at = f"{_PORTS[name]}{about.name}:{ports.get(name, 80)}"
-    return node, f"/api/v1/namespaces/{about.namespace}/pods/{at}/proxy/metrics"
+    declared_ports = (port for container in pod.spec.containers for port in container.ports)
+    number_by_name = {port.name: port.container_port for port in declared_ports}
+    port_name = next((port_name for port_name in _PORTS if port_name in number_by_name), "metrics")
+    pod_and_port = f"{_PORTS[port_name]}{metadata.name}:{number_by_name.get(port_name, 80)}"
+    return node, f"/api/v1/namespaces/{metadata.namespace}/pods/{pod_and_port}/proxy/metrics"
 
 
-async def _token(api: Api, agents: Iterable[str]) -> dict[str, str]:
+async def _token(api: Api, paths: Iterable[str]) -> dict[str, str]:
     """Return the header that lets in: the API hands no token of ours on, and none of ours should.
 
     Raises `ApiError`.
     """
-    secure = next((path for path in agents if "/https:" in path), None)
-    if secure is None:
+    secure_path = next((path for path in paths if "/https:" in path), None)
+    if secure_path is None:
         return {}
-    namespace = secure.partition("/pods/")[0]
+    namespace = secure_path.partition("/pods/")[0]
     spec = {"audiences": [AUDIENCE], "expirationSeconds": 600}
     path = f"{namespace}/serviceaccounts/{_READER}/token"
     return {TOKEN: (await api.post(path, {"spec": spec}))["status"]["token"]}
 
 
-async def _hear(api: Api, agents: Mapping[str, str]) -> dict[str, _Heard]:
+async def _hear(api: Api, path_by_node: Mapping[str, str]) -> dict[str, _Heard]:
     try:
-        headers = await _token(api, agents.values())
+        headers = await _token(api, path_by_node.values())
     except ApiError as error:
-        return dict.fromkeys(agents, _Heard(silent=str(error)))
+        return dict.fromkeys(path_by_node, _Heard(silent=str(error)))
 
-    async def answer_of(path: str) -> _Heard:
+    async def metrics_at(path: str) -> _Heard:
         try:
-            text = await api.text(path, headers)
+            metrics_text = await api.text(path, headers)
         except ApiError as error:
             return _Heard(silent=str(error))
-        values = {
+        value_by_labels = {
             (sample.name, *(sample.labels.get(label, "") for label in _LABELS)): sample.value
-            for family in text_string_to_metric_families(text)
+            for family in text_string_to_metric_families(metrics_text)
             for sample in family.samples
             if "UUID" in sample.labels
         }
-        return _Heard(at=monotonic(), values=values)
+        return _Heard(at=monotonic(), values=value_by_labels)
 
-    heard = await asyncio.gather(*map(answer_of, agents.values()))
-    return dict(zip(agents, heard, strict=True))
+    metrics = await asyncio.gather(*map(metrics_at, path_by_node.values()))
+    return dict(zip(path_by_node, metrics, strict=True))
 
 
-def _used(member: MemberView, heard: _Heard | None) -> MemberView:
+def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
     """Return the node with what its devices are used now."""
-    if heard is None or heard.silent:
-        return evolve(member, silent="no agent runs there" if heard is None else heard.silent)
+    if metrics is None or metrics.silent:
+        return evolve(member, silent="no agent runs there" if metrics is None else metrics.silent)
 
     def usage(uuid: str) -> Usage:
-        memory, busy = (
-            heard.values.get((f"hetero_device_{name}", uuid, "", "", ""))
+        memory_bytes, core_part = (
+            metrics.values.get((f"hetero_device_{name}", uuid, "", "", ""))
             for name in ("memory_used_bytes", "utilization_ratio")
         )
-        return Usage(memory=None if memory is None else int(memory), core=busy)
+        return Usage(memory=None if memory_bytes is None else int(memory_bytes), core=core_part)
 
     devices = (evolve(view, usage=usage(view.device.uuid)) for view in member.devices)
     return evolve(member, devices=tuple(devices))
@@ -187,54 +189,66 @@ def _share(
     view: PodView,
     piece: DeviceAllocation,
     *,
-    rows: Mapping[str, DeviceView],
-    before: Mapping[str, _Heard],
-    now: Mapping[str, _Heard],
+    row_by_uuid: Mapping[str, DeviceView],
+    metrics_before: Mapping[str, _Heard],
+    metrics_now: Mapping[str, _Heard],
 ) -> Share:
     """Return what a container has and uses of the device of a grant."""
-    row, nothing = rows.get(piece.device), _Heard()
-    old, new = before.get(view.node, nothing), now.get(view.node, nothing)
-    whose = (piece.device, view.namespace, view.pod, view.container)
-    memory = new.values.get(("hetero_share_memory_used_bytes", *whose))
+    device_view, no_metrics = row_by_uuid.get(piece.device), _Heard()
+    old_metrics, new_metrics = (
+        metrics_before.get(view.node, no_metrics),
+        metrics_now.get(view.node, no_metrics),
+    )
+    labels = (piece.device, view.namespace, view.pod, view.container)
+    memory_bytes = new_metrics.values.get(("hetero_share_memory_used_bytes", *labels))
 
     def mean(name: str) -> float | None:
         """Return what a count of seconds grew by in a second; None where no core is limited."""
-        key = (f"hetero_share_{name}_seconds_total", *whose)
-        if core is None or key not in old.values or key not in new.values:
+        sample_key = (f"hetero_share_{name}_seconds_total", *labels)
+        if (
+            core_percent is None
+            or sample_key not in old_metrics.values
+            or sample_key not in new_metrics.values
+        ):
             return None
-        return max(new.values[key] - old.values[key], 0) / (new.at - old.at)
+        return max(new_metrics.values[sample_key] - old_metrics.values[sample_key], 0) / (
+            new_metrics.at - old_metrics.at
+        )
 
-    core = None
-    if row is not None and piece.core is not None:
-        core = 100 * piece.core / row.device.of_card(CORE)
-    used, borrowed, stopped = mean("core"), mean("borrowed"), mean("stopped")
+    core_percent = None
+    if device_view is not None and piece.core is not None:
+        core_percent = 100 * piece.core / device_view.device.of_card(CORE)
+    core_used, core_borrowed, stopped_s = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
-        number=row.number if row else None,
+        number=device_view.number if device_view else None,
         memory=piece.takes[MEMORY],
-        core=core,
-        enforcement=row.device.enforcement if row else None,
-        memory_used=None if memory is None else int(memory),
-        core_used=None if used is None else 100 * used,
-        core_borrowed=None if borrowed is None else 100 * borrowed,
-        core_stopped=None if stopped is None else 1000 * stopped,
+        core=core_percent,
+        enforcement=device_view.device.enforcement if device_view else None,
+        memory_used=None if memory_bytes is None else int(memory_bytes),
+        core_used=None if core_used is None else 100 * core_used,
+        core_borrowed=None if core_borrowed is None else 100 * core_borrowed,
+        core_stopped=None if stopped_s is None else 1000 * stopped_s,
     )
 
 
 # --- what stands ------------------------------------------------------------------------------
 
 
-def _member(node: NodeObject, holding: tuple[PodView, ...]) -> MemberView:
+def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
     name = node.metadata.name
     try:
         devices = published_devices(node.metadata.annotations[INVENTORY], node=name)
     except BadInput as error:
         return MemberView(name=name, devices=(), fault=str(error))
-    on_node = tuple(view for view in holding if view.node == name)
-    free = Inventory(devices, tuple(view.allocation for view in on_node)).free()
+    node_views = tuple(view for view in pod_views if view.node == name)
+    free_by_uuid = Inventory(devices, tuple(view.allocation for view in node_views)).free()
 
     def held(device: Device) -> dict[str, int]:
-        return {name: all_ - free[device.uuid][name] for name, all_ in device.capacity.items()}
+        return {
+            counter: total - free_by_uuid[device.uuid][counter]
+            for counter, total in device.capacity.items()
+        }
 
     return MemberView(
         name=name,
@@ -246,7 +260,7 @@ def _member(node: NodeObject, holding: tuple[PodView, ...]) -> MemberView:
                 usage=Usage(),
                 grants=tuple(
                     f"{view.namespace}/{view.pod}/{view.container}"
-                    for view in on_node
+                    for view in node_views
                     if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
@@ -257,13 +271,13 @@ def _member(node: NodeObject, holding: tuple[PodView, ...]) -> MemberView:
 
 def _holding(pod: Pod) -> tuple[PodView, ...]:
     """Return what the pod's containers hold; nothing when it ended or is not bound."""
-    about, node = pod.metadata, pod.spec.node_name
-    text = about.annotations.get(ALLOCATION)
-    if text is None or node is None or ended(pod):
+    metadata, node = pod.metadata, pod.spec.node_name
+    allocation_json = metadata.annotations.get(ALLOCATION)
+    if allocation_json is None or node is None or ended(pod):
         return ()
     view = PodView(
-        namespace=about.namespace,
-        pod=about.name,
+        namespace=metadata.namespace,
+        pod=metadata.name,
         container="",
         node=node,
         phase=pod.status.phase or "Unknown",
@@ -271,10 +285,10 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
     )
     try:
         # Not verified here, where there is no key: what is shown decides nothing.
-        given = codec.loads(text, Assignment, source=f"pod {about.name}")
+        assignment = codec.loads(allocation_json, Assignment, source=f"pod {metadata.name}")
     except BadInput:
         return ()
     return tuple(
         evolve(view, container=container, allocation=allocation)
-        for container, allocation in given.containers
+        for container, allocation in assignment.containers
     )

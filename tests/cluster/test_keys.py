@@ -61,7 +61,7 @@ def ending_soon(lab: Lab, part: str = "webhook") -> x509.Certificate:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_pair, "_LASTS", timedelta(days=29))
         hosts = [f"hetero-webhook.{NAMESPACE}.svc"] if part == "webhook" else []
-        made = issue(f"hetero-{part}", by=authority, hosts=hosts)
+        made = issue(f"hetero-{part}", issuer=authority, hosts=hosts)
     data = {name: base64.b64encode(text).decode() for name, text in made.texts().items()}
     lab.patch(f"{SECRETS}/hetero-{part}-tls", {"data": data})
     return made.cert

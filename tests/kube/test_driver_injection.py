@@ -145,7 +145,7 @@ def test_a_mig_instance_comes_with_what_opens_it_in_every_way(
     injection = DriverInjection(way=way, root=tmp_path)
     injection.note_kubelet(NodeInfo(kubelet_version="v1.34.1"))
     made = injection.into(Pod(), edits, (hetero_nvidia.hetero_vendor(),))
-    response = answered(made, injection.annotations(made, grant="a1b2"))
+    response = answered(made, injection.annotations(made, grant_id="a1b2"))
 
     by_spec = way in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
     assert [() if by_spec else nodes] == [tuple(one.host_path for one in response.devices)]
@@ -163,11 +163,11 @@ def test_annotations_name_devices_where_the_kubelet_does_not(root: Path) -> None
     by = DriverInjection(way=InjectionWay.CDI_ANNOTATIONS, root=root)
     by.note_kubelet(NodeInfo(kubelet_version="v1.20.2"))
     edits = by.into(Pod(), EDITS)
-    response = answered(edits, by.annotations(edits, grant="a1b2"))
+    response = answered(edits, by.annotations(edits, grant_id="a1b2"))
 
     assert {"cdi.k8s.io/hetero_a1b2": "vendor.com/card=card-1"} == dict(response.annotations)
     assert ([], []) == (list(response.cdi_devices), list(response.devices))
-    assert {} == DriverInjection(way=InjectionWay.CDI_CRI).annotations(edits, grant="a1b2")
+    assert {} == DriverInjection(way=InjectionWay.CDI_CRI).annotations(edits, grant_id="a1b2")
 
 
 def test_the_ways_have_their_short_names() -> None:

@@ -236,7 +236,7 @@ def test_a_certificate_is_renewed_two_weeks_before_anybody_is_told(days: int, st
     now, authority = datetime.now(timezone.utc), Pair.read(texts(api, "ca"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(key_pair, "_LASTS", timedelta(days=days))
-        old = key_pair.issue("hetero-webhook", by=authority, hosts=["hetero-webhook.ns.svc"])
+        old = key_pair.issue("hetero-webhook", issuer=authority, hosts=["hetero-webhook.ns.svc"])
     data = {name: base64.b64encode(text).decode() for name, text in old.texts().items()}
     api.objects[f"{SECRETS}-webhook-tls"]["data"] |= data
     api.calls.clear()
@@ -252,7 +252,7 @@ def test_a_certificate_is_renewed_two_weeks_before_anybody_is_told(days: int, st
 def test_kube_scheduler_starts_anew_when_the_certificate_it_calls_with_is_renewed() -> None:
     api = renewed(release())
     assert {} == api.objects[DEPLOYMENT]["spec"]
-    expired = key_pair.issue("other-ca", by=None)  # it is not our authority's, so it is renewed
+    expired = key_pair.issue("other-ca", issuer=None)  # it is not our authority's, so it is renewed
     data = {name: base64.b64encode(text).decode() for name, text in expired.texts().items()}
     api.objects[f"{SECRETS}-caller-tls"]["data"] |= data
 

@@ -218,7 +218,7 @@ class Agent:
         app = metrics_app(self.metrics.registry, gate=Gate(self.api) if secure else None)
         app.router.add_get("/readyz", self._ready)
         tls = own_context(self.options.name) if secure else None
-        async with opened(app, host="", port=self.options.metrics, tls=tls):
+        async with opened(app, host="", port=self.options.metrics, tls_context=tls):
             yield
 
     async def _ready(self, _: web.Request) -> web.Response:

@@ -1,9 +1,10 @@
 """Finds out whose share the kubelet is asking for, gives it, and takes it back with its pod.
 
 The kubelet's Allocate names no pod. But its list of what pods hold has every pod it knows, also the
-one it is admitting at this moment, and it admits one at a time: whoever is on that list, on this
-node by the API's word, has a signed allocation and holds nothing yet is the one. When the container
-starts, the same list says who got the devices, and a start that does not match is stopped.
+one it is admitting at this moment, and it admits one at a time. The one is the pod that is on that
+list, is on this node by the API's word, has a signed allocation and holds nothing yet. When the
+container starts, the same list says who got the devices, and a start that does not match is
+stopped.
 
 A kubelet waits for each answer before it goes on to the next pod. So a pod's grants are made when
 the API says that it is on this node, which the kubelet hears at the same moment: Allocate hands out
@@ -53,7 +54,7 @@ from hetero.registry.registry import Discovery
 log = logging.getLogger(__name__)
 
 #: How long Allocate waits for a share whose pod is gone and whose processes are about to be. The
-#: kubelet admits pods one by one: whoever waits here lets all others wait.
+#: kubelet admits pods one by one: a pod that waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
 #: How long it waits for an API server that is away: the kubelet ends for good whom we refuse, and
@@ -83,7 +84,7 @@ class Allocator:
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
     # By a pod's UID, its grants by container as they are made or were: of the same vendors one pod
-    # after the other, as the API tells of them. Whoever waits for a vendor has others go on.
+    # after the other, as the API tells of them. Pods of other vendors do not wait.
     _making: dict[str, asyncio.Future[dict[str, Grant]]] = field(init=False, factory=dict)
     _makers: defaultdict[frozenset[str], ThreadPoolExecutor] = field(
         init=False, factory=partial(defaultdict, partial(ThreadPoolExecutor, 1))
@@ -115,10 +116,10 @@ class Allocator:
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
         """Note all the pods of this node."""
-        known = {pod.metadata.uid: pod for pod in pods}
-        for uid in self.pods.by_uid.keys() - known.keys():
+        pod_by_uid = {pod.metadata.uid: pod for pod in pods}
+        for uid in self.pods.by_uid.keys() - pod_by_uid.keys():
             self.remove_pod(uid)
-        for pod in known.values():
+        for pod in pod_by_uid.values():
             self.update_pod(pod)
         self.pods.listed = True
         self.reconcile_due.set()
@@ -126,21 +127,23 @@ class Allocator:
     # --- what the kubelet asks ------------------------------------------------------------------
 
     async def prefer(
-        self, resource: str, available: list[str], must: list[str], size: int
+        self, resource: str, available: list[str], required: list[str], id_count: int
     ) -> list[str]:
         """Return the ids that are slots of the very cards the container was given."""
-        wanted = await self._wanted(resource, size)
-        chosen = list(must)
-        left = [name for name in available if name not in chosen]
-        for piece in wanted.allocation.pieces:
-            if any(device_of(name) == piece.device for name in chosen):
+        container = await self._wanted(resource, id_count)
+        chosen_ids = list(required)
+        other_ids = [slot_id for slot_id in available if slot_id not in chosen_ids]
+        for piece in container.allocation.pieces:
+            if any(device_of(slot_id) == piece.device for slot_id in chosen_ids):
                 continue
-            slot = next((name for name in left if device_of(name) == piece.device), None)
+            slot = next(
+                (slot_id for slot_id in other_ids if device_of(slot_id) == piece.device), None
+            )
             if slot is not None:
-                chosen.append(slot)
-                left.remove(slot)
-        ids = (chosen + left)[:size]
-        self._preferred = (resource, frozenset(ids), wanted, monotonic())
+                chosen_ids.append(slot)
+                other_ids.remove(slot)
+        ids = (chosen_ids + other_ids)[:id_count]
+        self._preferred = (resource, frozenset(ids), container, monotonic())
         return ids
 
     async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
@@ -148,11 +151,13 @@ class Allocator:
 
         Its mounts are as the kubelet may remember them.
         """
-        names = frozenset(ids)
-        wanted = self._just_preferred(resource, names) or await self._wanted(resource, len(names))
-        grant = await self._give(wanted, _line(resource, names))
+        id_set = frozenset(ids)
+        container = self._just_preferred(resource, id_set) or await self._wanted(
+            resource, len(id_set)
+        )
+        grant = await self._give(container, _line(resource, id_set))
         mounts = self._remembered.put(grant.id, grant.edits.mounts)
-        log.info("%s: given grant %s", wanted, grant.id)
+        log.info("%s: given grant %s", container, grant.id)
         return evolve(grant, edits=evolve(grant.edits, mounts=mounts))
 
     async def confirm(self, resource: str, ids: Iterable[str]) -> None:
@@ -160,63 +165,66 @@ class Allocator:
 
         Raises `Refused` when it did not. A share that was lost, as at a reboot, is given again.
         """
-        names = frozenset(ids)
-        line = _line(resource, names)
-        owners = [
-            (await self.pods.named(*pod), container)
+        id_set = frozenset(ids)
+        line = _line(resource, id_set)
+        holders = [
+            (await self.pods.named(*pod), container_name)
             for pod, containers in (await self.kubelet.held()).items()
-            for container, resources in containers.items()
-            if names <= resources.get(resource, frozenset())
+            for container_name, resources in containers.items()
+            if id_set <= resources.get(resource, frozenset())
         ]
-        (pod, container), *others = owners or [(None, "")]
-        if pod is not None and not others and line in self._notes(pod, container):
+        (pod, container_name), *other_owners = holders or [(None, "")]
+        if pod is not None and not other_owners and line in self._notes(pod, container_name):
             return
-        served = [e for e in await self._standing() if line in self.node.ledger.notes(e.id)]
-        if not owners:
+        grants = [
+            grant for grant in await self._standing() if line in self.node.ledger.notes(grant.id)
+        ]
+        if not holders:
             # Kubelets before 1.29 do not list init containers.
-            (pod, container), *others = [
-                (self.pod_of(entry), entry.owner["container"]) for entry in served
+            (pod, container_name), *other_owners = [
+                (self.pod_of(grant), grant.owner["container"]) for grant in grants
             ] or [(None, "")]
-        if pod is None or others:
-            raise Refused(f"the kubelet does not say which container got {_list(names)}")
-        for entry in served:
+        if pod is None or other_owners:
+            raise Refused(f"the kubelet does not say which container got {_list(id_set)}")
+        for grant in grants:
             # An init container's devices are handed on to a later container of the same pod.
-            if entry.owner["uid"] != pod.metadata.uid:
+            if grant.owner["uid"] != pod.metadata.uid:
                 raise Refused(
-                    f"{named(pod)}, container {container}, got {_list(names)}, which was given "
-                    f"for {entry.label}: it is not started (delete the pod and create it anew)"
+                    f"{named(pod)}, container {container_name}, got {_list(id_set)}, "
+                    f"which was given for {grant.label}: it is not started "
+                    "(delete the pod and create it anew)"
                 )
-        if not any(entry.owner["container"] == container for entry in served):
-            await self._give(self._signed(pod, container), line)
+        if not any(grant.owner["container"] == container_name for grant in grants):
+            await self._give(self._signed(pod, container_name), line)
 
     # --- whose it is ----------------------------------------------------------------------------
 
-    async def _wanted(self, resource: str, count: int) -> SignedContainer:
+    async def _wanted(self, resource: str, device_count: int) -> SignedContainer:
         """Return the container that is being admitted. Raises `Refused` when there is none."""
-        held, until = await self.kubelet.held(), monotonic() + _AWAY
+        held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
         candidates: list[SignedContainer] = []
-        faults: list[str] = []
-        for (namespace, name), pod_devices in held.items():
-            pod = await self.pods.named_by(until, namespace, name)
+        reasons: list[str] = []
+        for (namespace, name), pod_devices in held_by_pod.items():
+            pod = await self.pods.named_by(deadline_s, namespace, name)
             if pod is None or not active(pod):
                 continue
             try:
-                wanted = self._next(pod, resource, held=pod_devices)
+                container = self._next(pod, resource, held_by_container=pod_devices)
             except HeteroError as error:
-                faults.append(str(error))
+                reasons.append(str(error))
                 continue
-            if wanted is not None and len(wanted.allocation.pieces) == count:
-                candidates.append(wanted)
+            if container is not None and len(container.allocation.pieces) == device_count:
+                candidates.append(container)
         if not candidates:
-            why = "; ".join(faults) or "the scheduler gave none on this node what it asks"
-            raise Refused(f"no pod waits for {count} {resource}: {why}")
+            reason = "; ".join(reasons) or "the scheduler gave none on this node what it asks"
+            raise Refused(f"no pod waits for {device_count} {resource}: {reason}")
         # Of two, the kubelet refused one for another reason, and we or the API have not heard yet:
         # the one being admitted is the one that was bound last, whatever changed since.
         if len(candidates) > 1:
             candidates = [
-                one for one in candidates if await self.pods.still_active(one.pod)
+                candidate for candidate in candidates if await self.pods.still_active(candidate.pod)
             ] or candidates
-        return max(candidates, key=lambda signed: self.pods.order(signed.pod))
+        return max(candidates, key=lambda candidate: self.pods.order(candidate.pod))
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return whom these very ids were chosen for by the call before this one, if they were.
@@ -227,50 +235,54 @@ class Allocator:
         preferred, self._preferred = self._preferred, None
         if preferred is None or preferred[:2] != (resource, ids):
             return None
-        _, _, wanted, at = preferred
-        return wanted if monotonic() - at < _AT_ONCE else None
+        _, _, container, preferred_at_s = preferred
+        return container if monotonic() - preferred_at_s < _AT_ONCE else None
 
     def _next(
-        self, pod: Pod, resource: str, *, held: Mapping[str, Mapping[str, frozenset[str]]]
+        self,
+        pod: Pod,
+        resource: str,
+        *,
+        held_by_container: Mapping[str, Mapping[str, frozenset[str]]],
     ) -> SignedContainer | None:
         """Return the pod's first container that asks for `resource` and does not hold it yet."""
-        for container in asking(pod, resource):
-            if held.get(container, {}).get(resource):
+        for container_name in asking(pod, resource):
+            if held_by_container.get(container_name, {}).get(resource):
                 continue
-            wanted = self._signed(pod, container)
+            share = self._signed(pod, container_name)
             # An init container, which older kubelets do not list, may be served all the same.
-            if container in held or not self._notes(pod, container):
-                return wanted
+            if container_name in held_by_container or not self._notes(pod, container_name):
+                return share
         return None
 
-    def _signed(self, pod: Pod, container: str) -> SignedContainer:
+    def _signed(self, pod: Pod, container_name: str) -> SignedContainer:
         """Return what the scheduler gave the container.
 
         Raises `BadInput` on a forgery, and where the container hides what would limit it.
         """
         for container_spec in pod.containers:
-            if container_spec.name == container:
+            if container_spec.name == container_name:
                 expect_unhidden(container_spec)
-        for wanted in self.pods.signed(pod):
-            if wanted.container == container:
-                return wanted
+        for signed_container in self.pods.signed(pod):
+            if signed_container.container == container_name:
+                return signed_container
         raise BadInput(
-            f"{named(pod)}: the scheduler gave container {container} no share: is its "
+            f"{named(pod)}: the scheduler gave container {container_name} no share: is its "
             "schedulerName the one of hetero? (if it started before hetero came, delete it and "
             "create it anew)"
         )
 
-    def pod_of(self, entry: Grant) -> Pod | None:
+    def pod_of(self, grant: Grant) -> Pod | None:
         """Return the pod that a grant is for, None for one that has none any more."""
-        return self.pods.by_uid.get(entry.owner.get("uid", ""))
+        return self.pods.by_uid.get(grant.owner.get("uid", ""))
 
-    def variable(self, entry: Grant, name: str) -> str | None:
+    def variable(self, grant: Grant, name: str) -> str | None:
         """Return a variable of the container a grant is for, as its pod sets it."""
-        pod = self.pod_of(entry)
+        pod = self.pod_of(grant)
         for container in pod.containers if pod else ():
-            if container.name == entry.owner["container"]:
-                variables = {one.name: one.value for one in container.env}
-                return variables.get(name)
+            if container.name == grant.owner["container"]:
+                value_by_name = {variable.name: variable.value for variable in container.env}
+                return value_by_name.get(name)
         return None
 
     # --- the ledger -----------------------------------------------------------------------------
@@ -278,66 +290,68 @@ class Allocator:
     async def _standing(self) -> tuple[Grant, ...]:
         """Return the grants of pods that stand."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
-        return tuple(entry for entry in snapshot.grants if entry.owner.get("uid"))
+        return tuple(grant for grant in snapshot.grants if grant.owner.get("uid"))
 
-    def _notes(self, pod: Pod, container: str) -> tuple[str, ...]:
+    def _notes(self, pod: Pod, container_name: str) -> tuple[str, ...]:
         """Return for which devices a container was given its grant."""
-        return self.node.ledger.notes(identity_of(pod.metadata.uid, container))
+        return self.node.ledger.notes(identity_of(pod.metadata.uid, container_name))
 
-    async def _give(self, wanted: SignedContainer, line: str) -> Grant:
+    async def _give(self, container: SignedContainer, note: str) -> Grant:
         """Return the grant of a container, and note for which devices it is given."""
-        began = monotonic()
+        began_s = monotonic()
         while True:
             try:
-                made = await asyncio.shield(self._made(wanted.pod))
-                grant = made.get(wanted.container)
-                if grant and self.node.ledger.note(grant.id, line):
+                grant_by_container = await asyncio.shield(self._made(container.pod))
+                grant = grant_by_container.get(container.container)
+                if grant and self.node.ledger.note(grant.id, note):
                     return grant
-                self._making.pop(wanted.pod.metadata.uid, None)
-                why = "its grant was unpinned"
+                self._making.pop(container.pod.metadata.uid, None)
+                reason = "its grant was unpinned"
             except Refused as error:
-                why = str(error)
-            if monotonic() - began > _PATIENCE:
-                raise Refused(f"{wanted}: {why}")
+                reason = str(error)
+            if monotonic() - began_s > _PATIENCE:
+                raise Refused(f"{container}: {reason}")
             await self.reconcile()
             await asyncio.sleep(_PAUSE)
 
     def _made(self, pod: Pod) -> asyncio.Future[dict[str, Grant]]:
         """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
         uid = pod.metadata.uid
-        making = self._making.get(uid)
-        if making is None:
-            given = self.pods.signed(pod)
-            vendors = frozenset().union(*(wanted.allocation.vendors for wanted in given))
+        future = self._making.get(uid)
+        if future is None:
+            signed_containers = self.pods.signed(pod)
+            vendors = frozenset().union(
+                *(container.allocation.vendors for container in signed_containers)
+            )
             maker = self._makers[vendors]
-            making = asyncio.get_running_loop().run_in_executor(maker, self._pin, given)
-            self._making[uid] = making
-            making.add_done_callback(partial(self._done, uid))
-        return making
+            future = asyncio.get_running_loop().run_in_executor(maker, self._pin, signed_containers)
+            self._making[uid] = future
+            future.add_done_callback(partial(self._done, uid))
+        return future
 
-    def _done(self, uid: str, making: asyncio.Future[dict[str, Grant]]) -> None:
+    def _done(self, uid: str, future: asyncio.Future[dict[str, Grant]]) -> None:
         """Have what failed made anew when it is asked for; see whether the pod is still here."""
-        if (making.cancelled() or making.exception()) and self._making.get(uid) is making:
+        if (future.cancelled() or future.exception()) and self._making.get(uid) is future:
             del self._making[uid]
         pod = self.pods.by_uid.get(uid)
         if pod is None or ended(pod):
             self.reconcile_due.set()
 
-    def _pin(self, given: Iterable[SignedContainer]) -> dict[str, Grant]:
+    def _pin(self, containers: Iterable[SignedContainer]) -> dict[str, Grant]:
         """Make the grants of a pod stand."""
         return {
-            wanted.container: pin(
+            container.container: pin(
                 self.node,
-                wanted.allocation,
+                container.allocation,
                 discovery=self.discovery,
-                grant_id=wanted.identity,
-                label="/".join((*wanted.pod.full_name, wanted.container)),
-                owner=wanted.owner,
+                grant_id=container.identity,
+                label="/".join((*container.pod.full_name, container.container)),
+                owner=container.owner,
                 libraries=self.libraries,
-                totals_of=partial(self._taken, wanted.pod),
-                injection=partial(self.inject, wanted.pod),
+                totals_of=partial(self._taken, container.pod),
+                injection=partial(self.inject, container.pod),
             )
-            for wanted in given
+            for container in containers
         }
 
     def inject(self, pod: Pod, edits: Edits) -> Edits:
@@ -346,19 +360,26 @@ class Allocator:
 
     def _taken(self, pod: Pod, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
         """Yield what grants take: of a pod whose init containers run, the most at any time."""
-        by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
-        for entry in grants:
-            by_pod[entry.owner.get("uid", "")].append(entry)
-        for uid, pod_grants in by_pod.items():
+        grants_by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
+        for grant in grants:
+            grants_by_pod[grant.owner.get("uid", "")].append(grant)
+        for uid, pod_grants in grants_by_pod.items():
             owner = pod if uid == pod.metadata.uid else self.pods.by_uid.get(uid)
             if owner is None:
                 yield from each(pod_grants)
                 continue
-            first = ending(owner)
-            main = {one.name for one in owner.spec.containers}
-            sidecars = {one.owner["container"] for one in pod_grants} - first - main
-            resting = set() if initialized(owner) else first
-            for usage in holds(*(_of(pod_grants, names) for names in (sidecars, main, resting))):
+            init_names = ending(owner)
+            main_names = {container.name for container in owner.spec.containers}
+            sidecar_names = (
+                {container.owner["container"] for container in pod_grants} - init_names - main_names
+            )
+            ended_names = set() if initialized(owner) else init_names
+            for usage in holds(
+                *(
+                    _of(pod_grants, container_names)
+                    for container_names in (sidecar_names, main_names, ended_names)
+                )
+            ):
                 yield usage.device, usage.takes
 
     async def reconcile(self) -> None:
@@ -368,53 +389,53 @@ class Allocator:
         deletes a pod by force has it gone before its containers are. What still sees its grant, or
         is in the cgroups of its pod, keeps it, and is looked at again.
         """
-        gone: set[str] = set()
+        vendors_gone: set[str] = set()
         links = self._remembered.names()  # before we look what stands: a link is made after that
-        stand: set[str] = set()
-        over: list[Grant] = []
-        unsaid = False
-        for entry in await self._standing():
-            is_over = await self.pods.is_over(entry)
-            unsaid |= is_over is None
+        standing_ids: set[str] = set()
+        ended_grants: list[Grant] = []
+        is_unsure = False
+        for grant in await self._standing():
+            is_over = await self.pods.is_over(grant)
+            is_unsure |= is_over is None
             if is_over or (
-                is_over is None and entry.id in self.running_on
+                is_over is None and grant.id in self.running_on
             ):  # what is over stays so
-                over.append(entry)
+                ended_grants.append(grant)
             else:
-                stand.add(entry.id)
-        owners = {one.id: (one.owner["uid"],) for one in over}
-        running = await asyncio.to_thread(in_use, self.node.ledger, owners)
-        for entry in over:
-            if entry.id not in running:
-                await asyncio.to_thread(self.node.ledger.unpin, entry.id)
-                log.info("%s: its pod is gone, grant %s is unpinned", entry.label, entry.id)
-                gone |= entry.allocation.vendors
-            elif entry.id not in self.running_on:
-                log.warning("%s: its pod is over, and a container runs on", entry.label)
+                standing_ids.add(grant.id)
+        uids_by_grant = {grant.id: (grant.owner["uid"],) for grant in ended_grants}
+        running_ids = await asyncio.to_thread(in_use, self.node.ledger, uids_by_grant)
+        for grant in ended_grants:
+            if grant.id not in running_ids:
+                await asyncio.to_thread(self.node.ledger.unpin, grant.id)
+                log.info("%s: its pod is gone, grant %s is unpinned", grant.label, grant.id)
+                vendors_gone |= grant.allocation.vendors
+            elif grant.id not in self.running_on:
+                log.warning("%s: its pod is over, and a container runs on", grant.label)
         self.running_on = {
-            entry.id: RunsOn(
-                takes={piece.device: piece.takes for piece in entry.allocation.pieces},
-                namespace=entry.owner["namespace"],
+            grant.id: RunsOn(
+                takes={piece.device: piece.takes for piece in grant.allocation.pieces},
+                namespace=grant.owner["namespace"],
             )
-            for entry in over
-            if entry.id in running
+            for grant in ended_grants
+            if grant.id in running_ids
         }
-        if gone:
-            await asyncio.to_thread(LocalGrants(self.node).sweep, gone)
-        self.reconciled |= self.pods.listed and not unsaid
-        if running or not self.reconciled:
+        if vendors_gone:
+            await asyncio.to_thread(LocalGrants(self.node).sweep, vendors_gone)
+        self.reconciled |= self.pods.listed and not is_unsure
+        if running_ids or not self.reconciled:
             asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
         if self.pods.listed:  # else a kubelet may still start any of them
-            self._remembered.remove(links - stand - running - self.pods.may_start())
+            self._remembered.remove(links - standing_ids - running_ids - self.pods.may_start())
 
     @property
     def _remembered(self) -> RememberedPaths:
         return RememberedPaths(self.node.ledger)
 
 
-def _of(grants: Iterable[Grant], containers: Container[str]) -> list[Allocation]:
+def _of(grants: Iterable[Grant], container_names: Container[str]) -> list[Allocation]:
     """Return what some containers of a pod were given."""
-    return [entry.allocation for entry in grants if entry.owner["container"] in containers]
+    return [grant.allocation for grant in grants if grant.owner["container"] in container_names]
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:

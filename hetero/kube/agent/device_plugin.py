@@ -41,31 +41,31 @@ Observe = Callable[[str, str, float], None]
 
 def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
     """Return what the kubelet is told: each slot of each device, with its health and NUMA node."""
-    answer = wire.ListAndWatchResponse()
+    response = wire.ListAndWatchResponse()
     for device in devices:
         for slot in range(device.capacity[SLOTS]):
-            entry = answer.devices.add(
+            slot_entry = response.devices.add(
                 ID=device_id(device.uuid, slot), health="Healthy" if device.usable else "Unhealthy"
             )
             if device.numa is not None:
-                entry.topology.nodes.add(ID=device.numa)
-    return answer
+                slot_entry.topology.nodes.add(ID=device.numa)
+    return response
 
 
 def answered(
     edits: Edits, annotations: Mapping[str, str] | None = None
 ) -> wire.ContainerAllocateResponse:
     """Return edits as the kubelet takes them, with annotations for the container runtime."""
-    answer = wire.ContainerAllocateResponse(envs=dict(edits.env), annotations=annotations)
+    response = wire.ContainerAllocateResponse(envs=dict(edits.env), annotations=annotations)
     for mount in edits.mounts:
-        answer.mounts.add(
+        response.mounts.add(
             host_path=mount.source, container_path=mount.target, read_only=not mount.writable
         )
     for path in edits.device_nodes:
-        answer.devices.add(host_path=path, container_path=path, permissions="rw")
-    for name in () if annotations else edits.cdi:
-        answer.cdi_devices.add(name=name)
-    return answer
+        response.devices.add(host_path=path, container_path=path, permissions="rw")
+    for cdi_name in () if annotations else edits.cdi:
+        response.cdi_devices.add(name=cdi_name)
+    return response
 
 
 @define(eq=False)
@@ -92,20 +92,22 @@ class DevicePlugin(DevicePluginServicer):
         """Whether the kubelet that runs now knows the devices and can ask for them."""
         return self._watching > 0 and self._is_known(self.kubelet.started())
 
-    def _is_known(self, kubelet: tuple[int, int] | None) -> bool:
+    def _is_known(self, kubelet_start: tuple[int, int] | None) -> bool:
         socket = self.kubelet.plugins / self.endpoint
-        return kubelet is not None and self._serving == (kubelet, _identity(socket))
+        return kubelet_start is not None and self._serving == (kubelet_start, _identity(socket))
 
     def offer(self, devices: Iterable[Device]) -> None:
         """Tell the kubelet of these devices, unless it knows them so already."""
-        now = listed(devices)
-        for entry in now.devices:
-            if len(entry.ID) > _LONGEST:
+        devices_now = listed(devices)
+        for slot_entry in devices_now.devices:
+            if len(slot_entry.ID) > _LONGEST:
                 log.error(
-                    "%s: device id %s is longer than the kubelet takes", self.resource, entry.ID
+                    "%s: device id %s is longer than the kubelet takes",
+                    self.resource,
+                    slot_entry.ID,
                 )
-        if now != self._devices:
-            self._devices = now
+        if devices_now != self._devices:
+            self._devices = devices_now
             self._changed.set()
             self._changed = asyncio.Event()
 
@@ -114,9 +116,9 @@ class DevicePlugin(DevicePluginServicer):
 
         Raises `HeteroError` when the kubelet does not take the registration (yet).
         """
-        kubelet = self.kubelet.started()
+        kubelet_start = self.kubelet.started()
         socket = self.kubelet.plugins / self.endpoint
-        if kubelet is None or self._is_known(kubelet):
+        if kubelet_start is None or self._is_known(kubelet_start):
             return
         await self.close()
         socket.unlink(missing_ok=True)
@@ -125,7 +127,7 @@ class DevicePlugin(DevicePluginServicer):
         self._server.add_insecure_port(f"unix://{socket}")
         await started(self._server)
         await self.kubelet.register(self.resource, self.endpoint)
-        self._serving = (kubelet, _identity(socket))
+        self._serving = (kubelet_start, _identity(socket))
         log.info("%s: registered with the kubelet", self.resource)
 
     async def close(self) -> None:
@@ -154,9 +156,9 @@ class DevicePlugin(DevicePluginServicer):
         self._watching += 1
         try:
             while True:
-                changed = self._changed
+                changed_event = self._changed
                 yield self._devices
-                await changed.wait()
+                await changed_event.wait()
         finally:
             self._watching -= 1
 
@@ -166,49 +168,49 @@ class DevicePlugin(DevicePluginServicer):
         context: grpc.aio.ServicerContext,
     ) -> wire.PreferredAllocationResponse:
         """Choose slots of the cards that the scheduler chose."""
-        answer, began = wire.PreferredAllocationResponse(), monotonic()
-        for asked in request.container_requests:
+        response, began_s = wire.PreferredAllocationResponse(), monotonic()
+        for container_request in request.container_requests:
             try:
                 ids = await self.allocator.prefer(
                     self.resource,
-                    list(asked.available_deviceIDs),
-                    list(asked.must_include_deviceIDs),
-                    asked.allocation_size,
+                    list(container_request.available_deviceIDs),
+                    list(container_request.must_include_deviceIDs),
+                    container_request.allocation_size,
                 )
             except HeteroError as error:
-                self.observe("prefer", "refused", monotonic() - began)
+                self.observe("prefer", "refused", monotonic() - began_s)
                 await self._refuse(context, error)
-            answer.container_responses.add(deviceIDs=ids)
-        self.observe("prefer", "ok", monotonic() - began)
-        return answer
+            response.container_responses.add(deviceIDs=ids)
+        self.observe("prefer", "ok", monotonic() - began_s)
+        return response
 
     async def Allocate(  # noqa: N802
         self, request: wire.AllocateRequest, context: grpc.aio.ServicerContext
     ) -> wire.AllocateResponse:
         """Give the container that is being admitted what the scheduler gave it."""
-        answer, began = wire.AllocateResponse(), monotonic()
-        for asked in request.container_requests:
+        response, began_s = wire.AllocateResponse(), monotonic()
+        for container_request in request.container_requests:
             try:
-                standing = await self.allocator.allocate(self.resource, asked.devices_ids)
+                grant = await self.allocator.allocate(self.resource, container_request.devices_ids)
             except HeteroError as error:
-                self.observe("allocate", "refused", monotonic() - began)
+                self.observe("allocate", "refused", monotonic() - began_s)
                 await self._refuse(context, error)
-            notes = self.allocator.driver.annotations(standing.edits, grant=standing.id)
-            answer.container_responses.append(answered(standing.edits, notes))
-        self.observe("allocate", "ok", monotonic() - began)
-        return answer
+            annotations = self.allocator.driver.annotations(grant.edits, grant_id=grant.id)
+            response.container_responses.append(answered(grant.edits, annotations))
+        self.observe("allocate", "ok", monotonic() - began_s)
+        return response
 
     async def PreStartContainer(  # noqa: N802
         self, request: wire.PreStartContainerRequest, context: grpc.aio.ServicerContext
     ) -> wire.PreStartContainerResponse:
         """Stop a start whose devices are not those the container was given."""
-        began = monotonic()
+        began_s = monotonic()
         try:
             await self.allocator.confirm(self.resource, request.devices_ids)
         except HeteroError as error:
-            self.observe("start", "refused", monotonic() - began)
+            self.observe("start", "refused", monotonic() - began_s)
             await self._refuse(context, error)
-        self.observe("start", "ok", monotonic() - began)
+        self.observe("start", "ok", monotonic() - began_s)
         return wire.PreStartContainerResponse()
 
     async def _refuse(self, context: grpc.aio.ServicerContext, error: HeteroError) -> NoReturn:

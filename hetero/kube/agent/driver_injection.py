@@ -33,37 +33,45 @@ class DriverInjection:
 
     def note_kubelet(self, kubelet: NodeInfo) -> None:
         """Note what the node says of its kubelet."""
-        version = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
-        self._by_name = version is not None and tuple(map(int, version.groups())) >= _KNOWS_CDI
+        version_match = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
+        self._by_name = (
+            version_match is not None and tuple(map(int, version_match.groups())) >= _KNOWS_CDI
+        )
 
     def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
         """Return what a container of the pod is given of the vendors' edits.
 
         What an image says of a runtime's further devices counts less than what is said here.
         """
-        injecting = (
+        injecting_vendors = (
             vendor
             for vendor in vendors
             if not edits.env.keys().isdisjoint((*vendor.runtime.variables, *vendor.visible))
         )
-        unsaid = dict.fromkeys((name for one in injecting for name in one.runtime.unsaid), "")
-        edits = evolve(edits, env={**unsaid, **edits.env})
-        by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
-        if by_runtime or pod.spec.runtime_class_name:
+        unset_variables = dict.fromkeys(
+            (variable for vendor in injecting_vendors for variable in vendor.runtime.unsaid), ""
+        )
+        edits = evolve(edits, env={**unset_variables, **edits.env})
+        is_by_runtime = self.way in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
+        if is_by_runtime or pod.spec.runtime_class_name:
             return without_driver(self._told(edits, vendors))
         if self.way is not InjectionWay.FILES and self._described(edits):
             env = dict(edits.env)
             for vendor in vendors:  # a runtime of its own that is there as well adds nothing
-                env |= {n: none for n, none in vendor.runtime.hiding.items() if n in env}
+                env |= {
+                    variable: value
+                    for variable, value in vendor.runtime.hiding.items()
+                    if variable in env
+                }
             return evolve(edits, env=env, files=(), device_nodes=())
         files = tuple(driver_files(edits.files, root=self.root))
         return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
 
-    def annotations(self, edits: Edits, *, grant: str) -> dict[str, str]:
+    def annotations(self, edits: Edits, *, grant_id: str) -> dict[str, str]:
         """Return the container's annotations that name its CDI devices, where those are the way."""
         if self.way is not InjectionWay.CDI_ANNOTATIONS or not edits.cdi:
             return {}
-        return {f"cdi.k8s.io/hetero_{grant}": ",".join(edits.cdi)}
+        return {f"cdi.k8s.io/hetero_{grant_id}": ",".join(edits.cdi)}
 
     def _told(self, edits: Edits, vendors: Iterable[Vendor]) -> Edits:
         """Return the edits with mounts in place of what a variable says, where that is the way."""
@@ -72,12 +80,12 @@ class DriverInjection:
         env, mounts = dict(edits.env), list(edits.mounts)
         for vendor in vendors:
             runtime = vendor.runtime
-            for name in runtime.variables if runtime.mounts else ():
-                value = env.get(name, "")
-                if value and value not in runtime.none:
-                    places = (f"{runtime.mounts}/{device}" for device in value.split(","))
-                    mounts += [Mount("/dev/null", place) for place in places]
-                    env[name] = str(runtime.mounts)
+            for variable in runtime.variables if runtime.mounts else ():
+                device_list = env.get(variable, "")
+                if device_list and device_list not in runtime.none:
+                    targets = (f"{runtime.mounts}/{device}" for device in device_list.split(","))
+                    mounts += [Mount("/dev/null", target) for target in targets]
+                    env[variable] = str(runtime.mounts)
         return evolve(edits, env=env, mounts=tuple(mounts))
 
     def _described(self, edits: Edits) -> bool:
@@ -85,10 +93,10 @@ class DriverInjection:
         if not edits.cdi:
             return False
         specs = Specs(tuple(self.root / path for path in ("etc/cdi", "run/cdi", "var/run/cdi")))
-        missing = [name for name in edits.cdi if not specs.present(name)]
-        if missing:
-            log.warning("no CDI spec of this node has %s: files it is", ", ".join(missing))
-        passed = self._by_name or self.way is InjectionWay.CDI_ANNOTATIONS
-        if not missing and not passed:
+        missing_names = [name for name in edits.cdi if not specs.present(name)]
+        if missing_names:
+            log.warning("no CDI spec of this node has %s: files it is", ", ".join(missing_names))
+        has_passed_names = self._by_name or self.way is InjectionWay.CDI_ANNOTATIONS
+        if not missing_names and not has_passed_names:
             log.warning("the kubelet is older than 1.29 and passes no CDI names on: files it is")
-        return not missing and passed
+        return not missing_names and has_passed_names

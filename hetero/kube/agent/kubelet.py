@@ -64,36 +64,38 @@ class Kubelet:
 
     async def held(self) -> Held:
         """Return what every container the kubelet knows holds, those being admitted too."""
-        answer = await self._listed()
-        held: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
-        for pod in answer.pod_resources:
-            containers = held.setdefault((pod.namespace, pod.name), {})
+        response = await self._listed()
+        devices_by_pod: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
+        for pod in response.pod_resources:
+            devices_by_container = devices_by_pod.setdefault((pod.namespace, pod.name), {})
             for container in pod.containers:
-                of = containers.setdefault(container.name, {})
-                for devices in container.devices:
+                ids_by_resource = devices_by_container.setdefault(container.name, {})
+                for container_devices in container.devices:
                     # A resource may be listed several times, once for each NUMA node.
-                    before = of.get(devices.resource_name, frozenset())
-                    of[devices.resource_name] = before | frozenset(devices.device_ids)
-        return held
+                    ids_before = ids_by_resource.get(container_devices.resource_name, frozenset())
+                    ids_by_resource[container_devices.resource_name] = ids_before | frozenset(
+                        container_devices.device_ids
+                    )
+        return devices_by_pod
 
     async def _listed(self) -> ListPodResourcesResponse:
         """Ask what pods hold, by a new connection if the kubelet started anew since the last."""
         socket = self.path / "pod-resources" / "kubelet.sock"
         while True:
-            fresh = self._asked is None
+            is_new = self._asked is None
             stub = self._asked
             if stub is None:
-                made = PodResourcesListerStub(_channel(socket))  # type: ignore[no-untyped-call]
-                stub = self._asked = made
+                new_stub = PodResourcesListerStub(_channel(socket))  # type: ignore[no-untyped-call]
+                stub = self._asked = new_stub
             try:
-                answer: ListPodResourcesResponse = await stub.List(
+                response: ListPodResourcesResponse = await stub.List(
                     ListPodResourcesRequest(), timeout=_SECONDS
                 )
-                return answer
+                return response
             except grpc.RpcError as error:
                 if self._asked is stub:
                     self._asked = None  # not closed: others may be asking by it at this moment
-                if fresh or error.code() != grpc.StatusCode.UNAVAILABLE:
+                if is_new or error.code() != grpc.StatusCode.UNAVAILABLE:
                     raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
 
 

@@ -31,12 +31,12 @@ _WINDOW = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
-def _gauge(name: str, says: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
+def _gauge(name: str, help_text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"hetero_share_{name}", help_text, labels=_SHARE)
 
 
-def _counter(name: str, says: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"hetero_share_{name}", says, labels=_SHARE)
+def _counter(name: str, help_text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"hetero_share_{name}", help_text, labels=_SHARE)
 
 
 @define(eq=False)
@@ -67,10 +67,10 @@ class Metrics(Collector):
         )
         self.registry.register(self)
 
-    def observe(self, call: str, result: str, seconds: float) -> None:
+    def observe(self, call_name: str, result: str, duration_s: float) -> None:
         """Note one call of the kubelet."""
-        self._calls.labels(call, result).inc()
-        self._seconds.labels(call).observe(seconds)
+        self._calls.labels(call_name, result).inc()
+        self._seconds.labels(call_name).observe(duration_s)
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the state of the node's devices and shares as it is now."""
@@ -78,127 +78,170 @@ class Metrics(Collector):
         yield from self._devices(inventory_of(self.allocator.discovery, snapshot).free())
         yield from self._shares(snapshot.grants)
         yield from self._counts(snapshot.grants)
-        up = GaugeMetricFamily("hetero_vendor_up", "Whether the driver answers", labels=("vendor",))
+        up_metric = GaugeMetricFamily(
+            "hetero_vendor_up", "Whether the driver answers", labels=("vendor",)
+        )
         for row in self.allocator.discovery.rows:
             if row.state not in ("absent", "untrusted"):
-                up.add_metric((row.name,), row.state == "ok")
-        yield up
+                up_metric.add_metric((row.name,), row.state == "ok")
+        yield up_metric
         yield GaugeMetricFamily(
             "hetero_ledger_unreadable",
             "Grants that stand and cannot be read",
             value=len(snapshot.unreadable),
         )
 
-    def _devices(self, free: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
-        def gauge(name: str, says: str, *more: str) -> GaugeMetricFamily:
-            return GaugeMetricFamily(f"hetero_device_{name}", says, labels=(*_DEVICE, *more))
+    def _devices(self, free_by_uuid: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
+        def gauge(name: str, help_text: str, *more_labels: str) -> GaugeMetricFamily:
+            return GaugeMetricFamily(
+                f"hetero_device_{name}", help_text, labels=(*_DEVICE, *more_labels)
+            )
 
-        total = gauge("memory_total_bytes", "Memory this node promises of the device")
-        given = gauge("memory_allocated_bytes", "Memory given to grants")
-        used = gauge("memory_used_bytes", "Memory in use, as the driver says")
-        core = gauge("core_allocated_ratio", "Share of the core given to grants")
-        busy = gauge(
+        total_memory = gauge("memory_total_bytes", "Memory this node promises of the device")
+        allocated_memory = gauge("memory_allocated_bytes", "Memory given to grants")
+        used_memory = gauge("memory_used_bytes", "Memory in use, as the driver says")
+        allocated_core = gauge("core_allocated_ratio", "Share of the core given to grants")
+        utilization = gauge(
             "utilization_ratio", "Share of its time the device is busy, as the driver says"
         )
-        slots = gauge("slots_total", "How many grants may share the device")
-        taken = gauge("slots_allocated", "How many slots are taken")
-        unowned = gauge(
+        total_slots = gauge("slots_total", "How many grants may share the device")
+        allocated_slots = gauge("slots_allocated", "How many slots are taken")
+        unowned_memory = gauge(
             "memory_unowned_bytes", "Memory in use that is no process's, beyond idle use"
         )
-        healthy = gauge("healthy", "Whether the device may be given out")
+        health = gauge("healthy", "Whether the device may be given out")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
         usages, _ = self.allocator.node.registry.observe_all(self.allocator.discovery.devices)
         for device, usage in usages:
-            labels, left = self._labels(device), free[device.uuid]
-            total.add_metric(labels, device.capacity[MEMORY])
-            given.add_metric(labels, device.capacity[MEMORY] - left[MEMORY])
-            slots.add_metric(labels, device.capacity[SLOTS])
-            taken.add_metric(labels, device.capacity[SLOTS] - left[SLOTS])
+            labels, device_free = self._labels(device), free_by_uuid[device.uuid]
+            total_memory.add_metric(labels, device.capacity[MEMORY])
+            allocated_memory.add_metric(labels, device.capacity[MEMORY] - device_free[MEMORY])
+            total_slots.add_metric(labels, device.capacity[SLOTS])
+            allocated_slots.add_metric(labels, device.capacity[SLOTS] - device_free[SLOTS])
             if device.capacity[CORE]:
-                core.add_metric(labels, 1 - left[CORE] / device.capacity[CORE])
+                allocated_core.add_metric(labels, 1 - device_free[CORE] / device.capacity[CORE])
             if usage.memory is not None:
-                used.add_metric(labels, usage.memory)
+                used_memory.add_metric(labels, usage.memory)
             if usage.core is not None:
-                busy.add_metric(labels, usage.core)
-            lost = sum(one.memory for one in self.sighting.unowned if one.device == device.uuid)
-            unowned.add_metric(labels, lost)
-            healthy.add_metric(labels, device.usable)
+                utilization.add_metric(labels, usage.core)
+            unowned_bytes = sum(
+                unowned.memory for unowned in self.sighting.unowned if unowned.device == device.uuid
+            )
+            unowned_memory.add_metric(labels, unowned_bytes)
+            health.add_metric(labels, device.usable)
             enforcement.add_metric((*labels, device.enforcement.value), 1)
-        yield from (total, given, used, unowned, core, busy, slots, taken, healthy, enforcement)
+        yield from (
+            total_memory,
+            allocated_memory,
+            used_memory,
+            unowned_memory,
+            allocated_core,
+            utilization,
+            total_slots,
+            allocated_slots,
+            health,
+            enforcement,
+        )
 
     def _shares(
         self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        limit = _gauge("memory_limit_bytes", "Memory the container may hold of the device")
-        core = _gauge("core_limit_ratio", "Share of the device's core the container may use")
+        memory_limit = _gauge("memory_limit_bytes", "Memory the container may hold of the device")
+        core_limit = _gauge("core_limit_ratio", "Share of the device's core the container may use")
         excess = _gauge(
             "memory_excess_bytes", "Memory the driver counts for it and its limiter did not"
         )
-        past = _gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
+        past_limiter = _gauge("core_past_limiter_ratio", "Device time it takes past its limiter")
         enforcement = GaugeMetricFamily(
             "hetero_share_enforcement_info",
             "How the container is held to its share",
             labels=(*_SHARE, "enforcement"),
         )
-        enforced = {it.uuid: it.enforcement for it in self.allocator.discovery.devices}
-        seen = {(one.grant, one.device): one.memory for one in self.sighting.excess}
-        noted = {entry.id: tuple(time_past(self.allocator.node, entry.id)) for entry in grants}
-        for entry, position, labels in self._pieces(grants):
-            device, bound = entry.allocation.pieces[position].device, entry.limits[position]
-            held = entry.allocation.policy is not Policy.OFF
-            how = enforced[device] if held else Enforcement.NONE
-            enforcement.add_metric((*labels, how.value), 1)
-            limit.add_metric(labels, bound.memory)
-            core.add_metric(labels, bound.core / CORE_FULL)
-            taken = sum(one.core for one in noted[entry.id] if one.device == device)
-            past.add_metric(labels, taken / 100)
-            if (beyond := seen.get((entry.id, device))) is not None:
-                excess.add_metric(labels, beyond)
-        yield from (limit, excess, core, past, enforcement)
+        enforcement_by_uuid = {
+            device.uuid: device.enforcement for device in self.allocator.discovery.devices
+        }
+        excess_by_grant = {
+            (excess.grant, excess.device): excess.memory for excess in self.sighting.excess
+        }
+        past_by_grant = {
+            grant.id: tuple(time_past(self.allocator.node, grant.id)) for grant in grants
+        }
+        for grant, position, labels in self._pieces(grants):
+            device, device_limit = grant.allocation.pieces[position].device, grant.limits[position]
+            has_limiter = grant.allocation.policy is not Policy.OFF
+            kept_by = enforcement_by_uuid[device] if has_limiter else Enforcement.NONE
+            enforcement.add_metric((*labels, kept_by.value), 1)
+            memory_limit.add_metric(labels, device_limit.memory)
+            core_limit.add_metric(labels, device_limit.core / CORE_FULL)
+            past_core = sum(
+                bypass.core for bypass in past_by_grant[grant.id] if bypass.device == device
+            )
+            past_limiter.add_metric(labels, past_core / 100)
+            if (excess_bytes := excess_by_grant.get((grant.id, device))) is not None:
+                excess.add_metric(labels, excess_bytes)
+        yield from (memory_limit, excess, core_limit, past_limiter, enforcement)
 
     def _counts(
         self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield what the processes of the grants count, and what follows from that."""
-        used = _gauge("memory_used_bytes", "Memory the container holds of the device")
-        spent = _counter("core_seconds", "Device time the container was given, where it is limited")
-        stopped = _counter("stopped_seconds", "Time for which its processes waited for its share")
-        borrowed = _counter("borrowed_seconds", "Of core_seconds, what others lent")
-        denied = _counter("denied", "Allocations of device memory that were refused")
-        lent = _gauge("core_lent_ratio", "What others borrow of its share, a mean since last asked")
-        part = _gauge("row_ratio", "Part of the time that is its row, of a gang; 0: none was free")
-        rows = _counter("rows", "Rows of a gang that were run")
-        overruns = _counter("row_overruns", "Rows that ended with work in flight")
-        shared = timeshares(self.allocator.node, grants, self._meter)
-        for entry, position, labels in self._pieces(grants):
-            region, row = shared[entry.id].region, shared[entry.id].row
-            if (others := shared[entry.id].lent[position]) is not None:
-                lent.add_metric(labels, others / 100)
+        used_memory = _gauge("memory_used_bytes", "Memory the container holds of the device")
+        core_seconds = _counter(
+            "core_seconds", "Device time the container was given, where it is limited"
+        )
+        stopped_seconds = _counter(
+            "stopped_seconds", "Time for which its processes waited for its share"
+        )
+        borrowed_seconds = _counter("borrowed_seconds", "Of core_seconds, what others lent")
+        denials = _counter("denied", "Allocations of device memory that were refused")
+        core_lent = _gauge(
+            "core_lent_ratio", "What others borrow of its share, a mean since last asked"
+        )
+        row_ratio = _gauge(
+            "row_ratio", "Part of the time that is its row, of a gang; 0: none was free"
+        )
+        row_count = _counter("rows", "Rows of a gang that were run")
+        overrun_count = _counter("row_overruns", "Rows that ended with work in flight")
+        shared_by_grant = timeshares(self.allocator.node, grants, self._meter)
+        for grant, position, labels in self._pieces(grants):
+            region, row = shared_by_grant[grant.id].region, shared_by_grant[grant.id].row
+            if (lent_core := shared_by_grant[grant.id].lent[position]) is not None:
+                core_lent.add_metric(labels, lent_core / 100)
             if region is not None and region.counts:
-                counts = region.counts[position]
-                used.add_metric(labels, counts.memory)
-                spent.add_metric(labels, counts.device_ns / 1e9)
-                stopped.add_metric(labels, counts.stopped_ns / 1e9)
-                borrowed.add_metric(labels, counts.borrowed_ns / 1e9)
-                denied.add_metric(labels, counts.denied)
+                device_counts = region.counts[position]
+                used_memory.add_metric(labels, device_counts.memory)
+                core_seconds.add_metric(labels, device_counts.device_ns / 1e9)
+                stopped_seconds.add_metric(labels, device_counts.stopped_ns / 1e9)
+                borrowed_seconds.add_metric(labels, device_counts.borrowed_ns / 1e9)
+                denials.add_metric(labels, device_counts.denied)
             if row is not None:
-                part.add_metric(labels, row.length / row.period)
+                row_ratio.add_metric(labels, row.length / row.period)
             if row is not None and row.rows is not None and row.overruns is not None:
-                rows.add_metric(labels, row.rows)
-                overruns.add_metric(labels, row.overruns)
-        yield from (used, spent, stopped, borrowed, denied, lent, part, rows, overruns)
+                row_count.add_metric(labels, row.rows)
+                overrun_count.add_metric(labels, row.overruns)
+        yield from (
+            used_memory,
+            core_seconds,
+            stopped_seconds,
+            borrowed_seconds,
+            denials,
+            core_lent,
+            row_ratio,
+            row_count,
+            overrun_count,
+        )
 
     def _pieces(self, grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, int, tuple[str, ...]]]:
         """Yield each device of each grant of a pod or claim, by its position, and its labels."""
         devices = {device.uuid: device for device in self.allocator.discovery.devices}
-        for entry in grants:
-            about = entry.owner
-            if "container" not in about and "claim" not in about:
+        for grant in grants:
+            owner = grant.owner
+            if "container" not in owner and "claim" not in owner:
                 continue  # a program of this machine, not a pod's
-            whose = tuple(about.get(name, "") for name in _WHOSE)
-            for position, piece in enumerate(entry.allocation.pieces):
+            owner_labels = tuple(owner.get(name, "") for name in _WHOSE)
+            for position, piece in enumerate(grant.allocation.pieces):
                 if piece.device in devices:
-                    yield entry, position, (*self._labels(devices[piece.device]), *whose)
+                    yield grant, position, (*self._labels(devices[piece.device]), *owner_labels)
 
     def _labels(self, device: Device) -> tuple[str, ...]:
         return device.uuid, device.vendor, device.model, self.allocator.pods.node

@@ -35,13 +35,13 @@ class RememberedPaths:
     def _links(self) -> Path:
         return (self.ledger.persistent or self.ledger.path) / "remembered"
 
-    def put(self, identity: str, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
+    def put(self, grant_id: str, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
         """Make the link to a grant that stands; return a container's mounts by way of it.
 
         Nothing is flushed: the kubelet flushes what it remembers after our answer, and a file
         system with a journal writes the link before that.
         """
-        tenant, link = self.ledger.directory(identity) / TENANT, self._links / identity
+        tenant, link = self.ledger.directory(grant_id) / TENANT, self._links / grant_id
         try:
             if not link.is_symlink():
                 self._links.parent.mkdir(parents=True, exist_ok=True)
@@ -50,17 +50,20 @@ class RememberedPaths:
                 link.symlink_to(tenant)
         except OSError as error:
             raise HeteroError(f"{link}: {error.strerror}") from None
-        files = {f"{PLACE}/{name}": str(link / name) for name in os.listdir(tenant)}
-        return tuple(evolve(one, source=files.get(one.target, one.source)) for one in mounts)
+        source_by_target = {f"{PLACE}/{name}": str(link / name) for name in os.listdir(tenant)}
+        return tuple(
+            evolve(mount, source=source_by_target.get(mount.target, mount.source))
+            for mount in mounts
+        )
 
     def names(self) -> set[str]:
         """Return the ids of the grants that have a link."""
         return set(os.listdir(self._links)) if self._links.exists() else set()
 
-    def remove(self, identities: Iterable[str]) -> None:
+    def remove(self, grant_ids: Iterable[str]) -> None:
         """Remove the links of grants whose containers no kubelet will start any more."""
-        for identity in identities:
-            _remove(self._links / identity)
+        for grant_id in grant_ids:
+            _remove(self._links / grant_id)
 
 
 def _remove(path: Path) -> None:

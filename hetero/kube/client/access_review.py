@@ -51,8 +51,8 @@ class UserInfo:
             "extra": {name: list(values) for name, values in self.extra.items()},
             **{name: dict(values) for name, values in attributes.items()},
         }
-        answer = await api.post(_ACCESS, _review("authorization", "SubjectAccessReview", spec))
-        return bool((answer.get("status") or {}).get("allowed"))
+        review = await api.post(_ACCESS, _review("authorization", "SubjectAccessReview", spec))
+        return bool((review.get("status") or {}).get("allowed"))
 
 
 async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> UserInfo | None:
@@ -63,9 +63,9 @@ async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> 
     spec = {"token": token, **({"audiences": [audience]} if audience else {})}
     review = _review("authentication", "TokenReview", spec)
     status = (await api.post(_TOKENS, review)).get("status") or {}
-    meant = audience is None or audience in (status.get("audiences") or ())
-    known = status.get("authenticated") and meant
-    return UserInfo.read(status.get("user") or {}) if known else None
+    is_meant = audience is None or audience in (status.get("audiences") or ())
+    is_known = status.get("authenticated") and is_meant
+    return UserInfo.read(status.get("user") or {}) if is_known else None
 
 
 def _review(group: str, kind: str, spec: Plain) -> Plain:

@@ -43,8 +43,8 @@ _UNREAD = (DecodeError, RecursionError, ValueError)
 class ApiError(HeteroError):
     """The API said no; `status` is HTTP's, 0 where no answer came."""
 
-    def __init__(self, what: str, status: int, reason: str) -> None:
-        super().__init__(f"{what}: {status} {reason}" if status else f"{what}: {reason}")
+    def __init__(self, call: str, status: int, reason: str) -> None:
+        super().__init__(f"{call}: {status} {reason}" if status else f"{call}: {reason}")
         self.status = status
 
 
@@ -76,29 +76,29 @@ class Access:
 
     @classmethod
     def _of_kubeconfig(cls) -> Access:
-        named = os.environ.get("KUBECONFIG") or _KUBECONFIG
-        if not any(Path(path).expanduser().is_file() for path in named.split(os.pathsep)):
-            raise BadInput(f"Kubernetes: no access ({named}: no such file); set KUBECONFIG")
+        paths = os.environ.get("KUBECONFIG") or _KUBECONFIG
+        if not any(Path(path).expanduser().is_file() for path in paths.split(os.pathsep)):
+            raise BadInput(f"Kubernetes: no access ({paths}: no such file); set KUBECONFIG")
         # Here alone: it is 25 MiB, and a pod on every node does without.
         from kubernetes import client, config
 
         settings = client.Configuration()
         try:
             config.load_kube_config(  # type: ignore[no-untyped-call]
-                config_file=named, client_configuration=settings
+                config_file=paths, client_configuration=settings
             )
         except config.ConfigException as error:
             raise BadInput(f"Kubernetes: no access ({error}); set KUBECONFIG") from None
-        tls = None
+        tls_context = None
         if settings.host.startswith("https"):
-            tls = ssl.create_default_context(cafile=settings.ssl_ca_cert)
+            tls_context = ssl.create_default_context(cafile=settings.ssl_ca_cert)
             if not settings.verify_ssl:
-                tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+                tls_context.check_hostname, tls_context.verify_mode = False, ssl.CERT_NONE
             if settings.cert_file:
-                tls.load_cert_chain(settings.cert_file, settings.key_file)
+                tls_context.load_cert_chain(settings.cert_file, settings.key_file)
         bearer = settings.api_key.get("BearerToken", "")
         token = bearer.removeprefix("bearer ").removeprefix("Bearer ")
-        return cls(server=settings.host, tls=tls, token=token or None)
+        return cls(server=settings.host, tls=tls_context, token=token or None)
 
 
 class ApiCalls(Protocol):
@@ -196,7 +196,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> _T:
         """Return what `read` makes of the answer."""
-        what = f"{method} {path}"
+        call = f"{method} {path}"
         try:
             async with self._session.request(
                 method,
@@ -205,16 +205,18 @@ class Api:
                 params=query,
                 headers={**self._headers(), **(headers or {}), "Content-Type": kind},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
-            ) as answer:
-                text = await answer.text()
-                if answer.status >= 400:
-                    raise ApiError(what, answer.status, _message(text) or answer.reason or "")
-                return read(text)
+            ) as response:
+                response_text = await response.text()
+                if response.status >= 400:
+                    raise ApiError(
+                        call, response.status, _message(response_text) or response.reason or ""
+                    )
+                return read(response_text)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            why = f"{self.access.server} cannot be reached ({_unreachable(error)})"
-            raise ApiError(what, 0, why) from None
+            reason = f"{self.access.server} cannot be reached ({_unreachable(error)})"
+            raise ApiError(call, 0, reason) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
-            raise ApiError(what, 0, str(error) or type(error).__name__) from None
+            raise ApiError(call, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
         token = self.access.token
@@ -241,21 +243,28 @@ class Api:
         read. After a failure (told to `lost`) the list is read anew, later each time, after `retry`
         seconds on average in the end, and never at a beat that others share.
         """
-        wait, read = 0.5, reader(kind)
+        wait_s, reader_of_kind = 0.5, reader(kind)
         while True:
             try:
-                items, version = await self._list(path, query or {}, read.page, metadata=metadata)
+                items, version = await self._list(
+                    path, query or {}, reader_of_kind.page, metadata=metadata
+                )
                 listed(items)
-                wait = 0.5
-                upto: str | None = version
-                while upto is not None:
-                    upto = await self._watch(
-                        path, query or {}, upto, read, changed, metadata=metadata
+                wait_s = 0.5
+                resource_version: str | None = version
+                while resource_version is not None:
+                    resource_version = await self._watch(
+                        path,
+                        query or {},
+                        resource_version,
+                        reader_of_kind,
+                        changed,
+                        metadata=metadata,
                     )
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
-            await asyncio.sleep(wait * random.uniform(0.5, 1.5))
-            wait = min(wait * 2, retry)
+            await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
+            wait_s = min(wait_s * 2, retry)
 
     async def _list(
         self,
@@ -266,14 +275,18 @@ class Api:
         metadata: bool = False,
     ) -> tuple[list[_T], str]:
         items: list[_T] = []
-        more = ""
+        continue_token = ""
         while True:
-            part = {**query, "limit": str(_PAGE), **({"continue": more} if more else {})}
+            page_query = {
+                **query,
+                "limit": str(_PAGE),
+                **({"continue": continue_token} if continue_token else {}),
+            }
             headers = _accept("PartialObjectMetadataList", metadata=metadata)
-            page = await self._call("GET", path, read, query=part, headers=headers)
+            page = await self._call("GET", path, read, query=page_query, headers=headers)
             items += page.items or ()
-            more = page.metadata.more
-            if not more:
+            continue_token = page.metadata.more
+            if not continue_token:
                 return items, page.metadata.resource_version
 
     async def _watch(
@@ -301,12 +314,12 @@ class Api:
                 **_accept("PartialObjectMetadata", metadata=metadata),
             },
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH + 30),
-        ) as answer:
-            if answer.status >= 400:
-                raise ApiError(f"watch {path}", answer.status, answer.reason or "")
-            rest = b""
-            async for chunk in answer.content.iter_any():
-                *lines, rest = (rest + chunk).split(b"\n")
+        ) as response:
+            if response.status >= 400:
+                raise ApiError(f"watch {path}", response.status, response.reason or "")
+            unread = b""
+            async for chunk in response.content.iter_any():
+                *lines, unread = (unread + chunk).split(b"\n")
                 for line in filter(None, lines):
                     event = read.event(line)
                     if event.type == "ERROR":
@@ -331,8 +344,8 @@ def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
 
 
 def _plain(text: str) -> Plain:
-    made: Plain = json.decode(text or "{}")
-    return made
+    decoded: Plain = json.decode(text or "{}")
+    return decoded
 
 
 def _message(text: str) -> str:

@@ -28,22 +28,33 @@ class Events:
     api: ApiCalls
     _told: dict[tuple[str, str], float] = field(factory=dict)
 
-    async def tell(self, about: Metadata, reason: str, sentence: str, *, kind: str = "Pod") -> None:
+    async def tell(
+        self, metadata: Metadata, reason: str, sentence: str, *, kind: str = "Pod"
+    ) -> None:
         """Put a sentence into the events of a pod, or a node, unless it was just told."""
-        now = monotonic()
-        key = (about.uid, sentence)
-        if now - self._told.get(key, -_SAID) < _SAID:
+        now_s = monotonic()
+        event_key = (metadata.uid, sentence)
+        if now_s - self._told.get(event_key, -_SAID) < _SAID:
             return
-        self._told = {one: at for one, at in self._told.items() if now - at < _SAID}
-        self._told[key] = now
-        namespace = about.namespace or "default"  # where the API wants those of nodes
-        involved = {"apiVersion": "v1", "kind": kind, "name": about.name, "uid": about.uid}
-        involved |= {"namespace": about.namespace} if about.namespace else {}
+        self._told = {
+            told_key: told_at_s
+            for told_key, told_at_s in self._told.items()
+            if now_s - told_at_s < _SAID
+        }
+        self._told[event_key] = now_s
+        namespace = metadata.namespace or "default"  # where the API wants those of nodes
+        involved_object = {
+            "apiVersion": "v1",
+            "kind": kind,
+            "name": metadata.name,
+            "uid": metadata.uid,
+        }
+        involved_object |= {"namespace": metadata.namespace} if metadata.namespace else {}
         try:
-            event = _event(involved, namespace, reason, sentence)
+            event = _event(involved_object, namespace, reason, sentence)
             await self.api.post(f"/api/v1/namespaces/{namespace}/events", event)
         except ApiError as error:
-            log.warning("event for %s/%s: %s", namespace, about.name, error)
+            log.warning("event for %s/%s: %s", namespace, metadata.name, error)
 
 
 def timestamp() -> str:
@@ -51,16 +62,16 @@ def timestamp() -> str:
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _event(involved: Mapping[str, Any], namespace: str, reason: str, sentence: str) -> Plain:
-    now = timestamp()
+def _event(involved_object: Mapping[str, Any], namespace: str, reason: str, sentence: str) -> Plain:
+    now_text = timestamp()
     return {
-        "metadata": {"generateName": f"{involved['name'][:200]}.", "namespace": namespace},
-        "involvedObject": involved,
+        "metadata": {"generateName": f"{involved_object['name'][:200]}.", "namespace": namespace},
+        "involvedObject": involved_object,
         "type": "Warning",
         "reason": reason,
         "message": sentence if len(sentence) <= _LONGEST else f"{sentence[: _LONGEST - 1]}…",
         "source": {"component": "hetero"},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
+        "firstTimestamp": now_text,
+        "lastTimestamp": now_text,
         "count": 1,
     }

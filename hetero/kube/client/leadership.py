@@ -57,19 +57,19 @@ class Leadership:
         """Have the parent be patient: thousands of objects are about to be read in one go."""
         self._say(BUSY)
 
-    async def follow(self, ready: Callable[[], bool], untried: Callable[[], bool]) -> None:
+    async def follow(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:
         """Say that this process lives and hear whether it leads, until the parent ends: raise.
 
-        `untried` says, once each time, that kube-scheduler is to be started anew.
+        `has_untried` says, once each time, that kube-scheduler is to be started anew.
         """
         self.connection.setblocking(False)
-        beating = asyncio.ensure_future(self._beat(ready, untried))
+        beat_task = asyncio.ensure_future(self._beat(is_ready, has_untried))
         try:
             while message := await self._hear():
                 self._until = float(message)
                 self.led = self.led or self._until > 0
         finally:
-            beating.cancel()
+            beat_task.cancel()
             self._until = 0.0
         raise HeteroError("the process that holds the lease has ended")
 
@@ -78,10 +78,10 @@ class Leadership:
             return await asyncio.get_running_loop().sock_recv(self.connection, MOST)
         return b""
 
-    async def _beat(self, ready: Callable[[], bool], untried: Callable[[], bool]) -> None:
+    async def _beat(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:
         while True:
-            self._say(READY if ready() else STARTING)
-            if untried():
+            self._say(READY if is_ready() else STARTING)
+            if has_untried():
                 self._say(UNTRIED)
             await asyncio.sleep(BEAT)
 

@@ -72,7 +72,7 @@ class LeaseElection:
         return min(WATCH, max(0.0, self._seen_at + self._lasts - monotonic()) + _GRAIN)
 
     async def release(self) -> None:
-        """Let others have it at once. Whoever was led is to be stopped before."""
+        """Let others have it at once. What it led is to be stopped before."""
         if not self.leads:
             return
         self.leads, self.trusted_until = False, 0.0
@@ -83,7 +83,7 @@ class LeaseElection:
             log.warning("lease %s: not released, it ends by itself: %s", self.name, error)
 
     async def _attempt(self) -> None:
-        asked_at = monotonic()
+        asked_at_s = monotonic()
         if not self.leads and not await self._free():
             return
         try:
@@ -95,7 +95,7 @@ class LeaseElection:
             await self._read()
             self.leads = self._spec.holder_identity == self.identity
             return
-        self.leads, self.trusted_until = True, asked_at + TRUSTED
+        self.leads, self.trusted_until = True, asked_at_s + TRUSTED
 
     async def _free(self) -> bool:
         """Look who holds it; return whether it may be taken."""
@@ -116,12 +116,20 @@ class LeaseElection:
 
     def _taken(self) -> Plain:
         """Return what the Lease says once it is ours."""
-        now = _now()
-        spec = {"holderIdentity": self.identity, "leaseDurationSeconds": LASTS, "renewTime": now}
-        was = self._spec
-        if self._lease is not None and was.holder_identity == self.identity:
+        now_text = _now()
+        spec = {
+            "holderIdentity": self.identity,
+            "leaseDurationSeconds": LASTS,
+            "renewTime": now_text,
+        }
+        spec_before = self._spec
+        if self._lease is not None and spec_before.holder_identity == self.identity:
             return {**(self._lease.get("spec") or {}), **spec}
-        return {**spec, "acquireTime": now, "leaseTransitions": was.lease_transitions + 1}
+        return {
+            **spec,
+            "acquireTime": now_text,
+            "leaseTransitions": spec_before.lease_transitions + 1,
+        }
 
     async def _read(self) -> None:
         try:
@@ -133,14 +141,14 @@ class LeaseElection:
 
     async def _write(self, spec: Plain) -> None:
         """Write it, unless somebody else did since it was read."""
-        made = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
         if self._lease is None:
-            named = {**made, "metadata": {"name": self.name, "namespace": self.namespace}}
-            await self.api.post(self._all, named)
+            new_lease = {**lease, "metadata": {"name": self.name, "namespace": self.namespace}}
+            await self.api.post(self._all, new_lease)
             await self._read()
         else:
-            changed = {**made, "metadata": self._lease["metadata"]}
-            self._lease = await self.api.put(self._path, changed)
+            changed_lease = {**lease, "metadata": self._lease["metadata"]}
+            self._lease = await self.api.put(self._path, changed_lease)
 
     @property
     def _all(self) -> str:

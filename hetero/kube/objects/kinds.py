@@ -159,7 +159,7 @@ class SecurityContext(Part, frozen=True):
 
 
 class Container(Part, frozen=True):
-    """A container of a pod; where it has variables from, beside its own, is not looked into."""
+    """A container of a pod; the sources of `env_from` are not read."""
 
     name: str = ""
     restart_policy: str | None = None
@@ -174,7 +174,7 @@ class Container(Part, frozen=True):
 
     @property
     def is_sidecar(self) -> bool:
-        """Whether an init container runs beside those that come after it."""
+        """Whether an init container runs on with those that come after it."""
         return self.restart_policy == "Always"
 
 
@@ -268,9 +268,12 @@ class PodStatus(Part, frozen=True):
     pod_ip: str = field(name="podIP", default="")
     pod_ips: tuple[Address, ...] = field(name="podIPs", default=())
 
-    def is_true(self, condition: str) -> bool:
+    def is_true(self, condition_type: str) -> bool:
         """Whether a condition is so."""
-        return any(one.type == condition and one.status == "True" for one in self.conditions)
+        return any(
+            condition.type == condition_type and condition.status == "True"
+            for condition in self.conditions
+        )
 
 
 class Pod(Object, frozen=True):

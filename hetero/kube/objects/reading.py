@@ -83,7 +83,7 @@ class Reader(Generic[_O]):
         except ValidationError:
             plain = _PAGE.decode(text)
             page = Page(plain.metadata, read_all(self._kind, plain.items))
-        page.items = [one for one in page.items or () if one.is_named]
+        page.items = [item for item in page.items or () if item.is_named]
         return page
 
     def event(self, line: bytes) -> WatchEvent[_O]:
@@ -102,7 +102,7 @@ _EVENT = json.Decoder(WatchEvent[Any])
 def plain_page(text: str) -> Page[dict[str, Any]]:
     """Return a part of a list as its JSON. Raises `DecodeError` for what is none."""
     page = _PAGE.decode(text)
-    page.items = [one for one in page.items or () if isinstance(one, dict)]
+    page.items = [item for item in page.items or () if isinstance(item, dict)]
     return page
 
 
@@ -118,11 +118,13 @@ def read(kind: type[_P], plain: object) -> _P:
         try:
             return convert(plain, kind, strict=False)
         except ValidationError as error:
-            match = _ERROR.fullmatch(str(error))
-            if match is None:
+            error_match = _ERROR.fullmatch(str(error))
+            if error_match is None:
                 break
-            steps = [name or position for name, position in _STEP.findall(match["place"])]
-            plain = _without(plain, steps, _TYPES.get(match["got"] or ""))
+            path_steps = [
+                name or position for name, position in _STEP.findall(error_match["place"])
+            ]
+            plain = _without(plain, path_steps, _TYPES.get(error_match["got"] or ""))
     return kind()
 
 
@@ -144,19 +146,23 @@ def read_all(kind: type[_P], items: Iterable[object] | None) -> list[_P]:
 
 def _without_nulls(plain: object) -> object:
     if isinstance(plain, dict):
-        return {name: _without_nulls(one) for name, one in plain.items() if one is not None}
+        return {name: _without_nulls(value) for name, value in plain.items() if value is not None}
     return [*map(_without_nulls, plain)] if isinstance(plain, list) else plain
 
 
-def _without(plain: Any, steps: list[str], got: type | None) -> Any:
+def _without(plain: Any, path_steps: list[str], wrong_type: type | None) -> Any:
     """Return JSON without what is at a place; of a table's values without those of a type."""
-    step, *rest = steps
+    step, *other_steps = path_steps
     if step == _SOME:
-        return {name: one for name, one in plain.items() if got and type(one) is not got}
+        return {
+            name: value
+            for name, value in plain.items()
+            if wrong_type and type(value) is not wrong_type
+        }
     key = int(step) if isinstance(plain, list) else step
-    made = plain.copy()
-    if rest:
-        made[key] = _without(plain[key], rest, got)
+    copied = plain.copy()
+    if other_steps:
+        copied[key] = _without(plain[key], other_steps, wrong_type)
     else:
-        del made[key]
-    return made
+        del copied[key]
+    return copied

@@ -48,41 +48,43 @@ class Answers(Generic[_T]):
     _refused: dict[str, tuple[int, float]] = field(init=False, factory=dict)
     _places: asyncio.Semaphore = field(init=False, factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
-    async def get(self, question: str, source: str, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the answer to a question that somebody at `source` brings.
+    async def get(self, question: str, client: str, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the answer to a question that somebody at `client` brings.
 
         Raises `ApiError` and `TooManyRefusals`.
         """
-        key = hashlib.sha256(question.encode()).digest()  # it may hold a token
-        if key not in self._known or monotonic() >= self._known[key][1]:
+        question_hash = hashlib.sha256(question.encode()).digest()  # it may hold a token
+        if question_hash not in self._known or monotonic() >= self._known[question_hash][1]:
             async with self._places:
-                await self._renew(key, source, ask)
-        return self._known[key][0]
+                await self._renew(question_hash, client, ask)
+        return self._known[question_hash][0]
 
-    async def _renew(self, key: bytes, source: str, ask: Callable[[], Awaitable[_T]]) -> None:
+    async def _renew(
+        self, question_hash: bytes, client: str, ask: Callable[[], Awaitable[_T]]
+    ) -> None:
         """Ask, unless somebody did meanwhile, and keep the answer."""
-        known, now = self._known.get(key), monotonic()
-        if known and now < known[1]:
+        known_answer, now_s = self._known.get(question_hash), monotonic()
+        if known_answer and now_s < known_answer[1]:
             return
-        count, until = self._refused.get(source, (0, 0.0))
-        if now >= until:
-            count, until = 0, now + HOLDS
-        if count >= REFUSALS:
-            raise TooManyRefusals(f"{source}: refused {count} times: ask again in {HOLDS:.0f} s")
+        refusals, until_s = self._refused.get(client, (0, 0.0))
+        if now_s >= until_s:
+            refusals, until_s = 0, now_s + HOLDS
+        if refusals >= REFUSALS:
+            raise TooManyRefusals(f"{client}: refused {refusals} times: ask again in {HOLDS:.0f} s")
         try:
             answer = await asyncio.wait_for(ask(), _PATIENCE)
         except (ApiError, asyncio.TimeoutError) as error:
-            if known and now < known[1] + self.stale:
+            if known_answer and now_s < known_answer[1] + self.stale:
                 return
             raise ApiError("who asks", 0, str(error) or f"no answer in {_PATIENCE} s") from None
         if self.refuses(answer):
-            _put(self._refused, source, (count + 1, until))
-        _put(self._known, key, (answer, monotonic() + (self.holds or HOLDS)))
+            _put(self._refused, client, (refusals + 1, until_s))
+        _put(self._known, question_hash, (answer, monotonic() + (self.holds or HOLDS)))
 
 
-def _put(into: dict[_K, _V], key: _K, value: _V) -> None:
+def _put(store: dict[_K, _V], key: _K, value: _V) -> None:
     """Keep a value as the newest of so many."""
-    into.pop(key, None)
-    while len(into) >= _MOST:
-        into.pop(next(iter(into)))
-    into[key] = value
+    store.pop(key, None)
+    while len(store) >= _MOST:
+        store.pop(next(iter(store)))
+    store[key] = value

@@ -49,14 +49,14 @@ class Gate:
         return guarded
 
     async def _refusal(self, request: web.Request) -> Refusal:
-        authorization, handed_on = (
+        authorization, forwarded_token = (
             request.headers.get("Authorization", ""),
             request.headers.get(TOKEN),
         )
-        if not authorization.startswith(_BEARER) and not handed_on:
+        if not authorization.startswith(_BEARER) and not forwarded_token:
             return web.HTTPUnauthorized
-        token = handed_on or authorization.removeprefix(_BEARER)
-        audience = AUDIENCE if handed_on else None
+        token = forwarded_token or authorization.removeprefix(_BEARER)
+        audience = AUDIENCE if forwarded_token else None
         question = f"{request.path} {audience} {token}"
         try:
             return await self._answers.get(
@@ -72,8 +72,8 @@ class Gate:
         user = await user_of(self.api, token, audience=audience)
         if user is None:
             return web.HTTPUnauthorized
-        may = await user.may(self.api, nonResourceAttributes={"path": path, "verb": "get"})
-        return None if may else web.HTTPForbidden
+        is_allowed = await user.may(self.api, nonResourceAttributes={"path": path, "verb": "get"})
+        return None if is_allowed else web.HTTPForbidden
 
 
 def metrics_handler(registry: CollectorRegistry) -> Handler:
@@ -88,6 +88,6 @@ def metrics_handler(registry: CollectorRegistry) -> Handler:
 
 def metrics_app(registry: CollectorRegistry, *, gate: Gate | None) -> web.Application:
     """Return the service of `/metrics`, behind a gate; None lets in everybody."""
-    app, answer = web.Application(), metrics_handler(registry)
-    app.router.add_get("/metrics", gate.guard(answer) if gate else answer)
+    app, answer_metrics = web.Application(), metrics_handler(registry)
+    app.router.add_get("/metrics", gate.guard(answer_metrics) if gate else answer_metrics)
     return app

@@ -50,7 +50,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def opened(
-    app: web.Application, *, host: str, port: int, tls: ssl.SSLContext | None
+    app: web.Application, *, host: str, port: int, tls_context: ssl.SSLContext | None
 ) -> AsyncIterator[None]:
     """Have a service answer meanwhile, each client within its bounds; no host: on all addresses."""
     sources = Sources()
@@ -64,8 +64,8 @@ async def opened(
         server = await asyncio.get_running_loop().create_server(
             partial(sources.protocol, runner.server),
             sock=sources.listen(host, port),
-            ssl=tls,
-            ssl_handshake_timeout=DEADLINE if tls else None,
+            ssl=tls_context,
+            ssl_handshake_timeout=DEADLINE if tls_context else None,
         )
         try:
             yield
@@ -93,17 +93,19 @@ class Sources:
     def listen(self, host: str, port: int) -> socket.socket:
         """Return a socket that listens, and accepts no connection of who has too many."""
         host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - as told
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = _Listener(family, kind, proto)
-        made.sources = self
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.setblocking(False)
-        return made
+        family, socket_type, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        listener = _Listener(family, socket_type, proto)
+        listener.sources = self
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.setblocking(False)
+        return listener
 
-    def protocol(self, make: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
+    def protocol(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """Return what serves one connection."""
-        return _Connection(self._unheard, self.left, make())
+        return _Connection(self._unheard, self.left, make_protocol())
 
     @property
     def first(self) -> Any:
@@ -123,19 +125,19 @@ class Sources:
     async def _pass_on(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Answer what a client passes on, unless that is too much: then hang up at once.
 
-        Whoever may ask through the API server may have it hold a connection for each request.
+        A client of the API server may have it hold a connection for each request.
         """
-        host = request.remote or ""
-        counts = {(host,): PASSED_ON, (host, passed_on_by(request)): FOR_ONE}
-        if any(self._passed_on[key] >= most for key, most in counts.items()):
+        client_host = request.remote or ""
+        limit_by_key = {(client_host,): PASSED_ON, (client_host, passed_on_by(request)): FOR_ONE}
+        if any(self._passed_on[client_key] >= limit for client_key, limit in limit_by_key.items()):
             if request.transport:
                 request.transport.abort()
             raise web.HTTPServiceUnavailable(text="too much is passed on at this moment")
-        self._passed_on.update(counts.keys())
+        self._passed_on.update(limit_by_key.keys())
         try:
             return await handler(request)
         finally:
-            self._passed_on.subtract(counts.keys())
+            self._passed_on.subtract(limit_by_key.keys())
             self._passed_on = +self._passed_on
 
     @property
@@ -144,16 +146,16 @@ class Sources:
 
         @web.middleware
         async def bounded(request: web.Request, handler: Handler) -> web.StreamResponse:
-            host, forwarded = request.remote or "", FORWARDED in request.headers
-            async with self._requests[host, forwarded]:
+            client_host, is_forwarded = request.remote or "", FORWARDED in request.headers
+            async with self._requests[client_host, is_forwarded]:
                 try:
                     await asyncio.wait_for(request.read(), DEADLINE)
                 except asyncio.TimeoutError:
                     raise web.HTTPRequestTimeout from None
-                answer = await handler(request)
-            if request.method == "POST" and answer.status < 400 and not forwarded:
-                self._remember(host)
-            return answer
+                response = await handler(request)
+            if request.method == "POST" and response.status < 400 and not is_forwarded:
+                self._remember(client_host)
+            return response
 
         return bounded
 
@@ -165,33 +167,33 @@ class Sources:
 
     def count_in(self, address: tuple[Any, ...]) -> bool:
         """Count a connection in; return whether its client may have it."""
-        host, now = address[0], monotonic()
-        most = self._most(host)
-        self.connections[host] += 1
-        self._accepted[address] = now
-        if self.connections[host] <= most:
+        client_host, now_s = address[0], monotonic()
+        limit = self._most(client_host)
+        self.connections[client_host] += 1
+        self._accepted[address] = now_s
+        if self.connections[client_host] <= limit:
             return True
-        if now - self._told >= _TOLD:
-            self._told = now
-            log.warning("%s has %d connections: more are refused", host, most)
+        if now_s - self._told >= _TOLD:
+            self._told = now_s
+            log.warning("%s has %d connections: more are refused", client_host, limit)
         return False
 
     def _most(self, host: str) -> int:
         """Return how many connections a client may have now."""
         if host in self._let_in:
             return LET_IN
-        known = sum(self.connections[one] for one in self._let_in)
-        return CONNECTIONS if self.connections.total() - known < ALTOGETHER else FEW
+        known_connections = sum(self.connections[known_host] for known_host in self._let_in)
+        return CONNECTIONS if self.connections.total() - known_connections < ALTOGETHER else FEW
 
     def leave(self, address: tuple[Any, ...]) -> None:
         """Count a connection out."""
-        host = address[0]
+        client_host = address[0]
         self._accepted.pop(address, None)
-        self.connections[host] -= 1
-        if not self.connections[host]:
-            del self.connections[host]
-            for forwarded in (False, True):
-                self._requests.pop((host, forwarded), None)
+        self.connections[client_host] -= 1
+        if not self.connections[client_host]:
+            del self.connections[client_host]
+            for is_forwarded in (False, True):
+                self._requests.pop((client_host, is_forwarded), None)
 
     def left(self, address: tuple[Any, ...]) -> float:
         """Return how many seconds a connection has until the first byte of its request."""
@@ -211,11 +213,11 @@ class _Listener(socket.socket):
     def accept(self) -> tuple[socket.socket, Any]:
         for _ in range(_AT_ONCE):
             descriptor, address = self._accept()  # type: ignore[attr-defined] # as socket.socket's
-            made = _Accepted(self.family, self.type, self.proto, descriptor)
-            made.leave = partial(self.sources.leave, address)
+            accepted = _Accepted(self.family, self.type, self.proto, descriptor)
+            accepted.leave = partial(self.sources.leave, address)
             if self.sources.count_in(address):
-                return made, address
-            made.close()
+                return accepted, address
+            accepted.close()
         raise BlockingIOError
 
 
@@ -268,12 +270,12 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.inner.resume_writing()
 
-    def _end_in(self, seconds: float) -> None:
+    def _end_in(self, timeout_s: float) -> None:
         assert self._transport is not None  # noqa: S101 - it is made
         if self._ends is not None:
             self._ends.cancel()
         loop = asyncio.get_running_loop()
-        self._ends = loop.call_later(max(0.0, seconds), self._transport.abort)
+        self._ends = loop.call_later(max(0.0, timeout_s), self._transport.abort)
 
     def heard(self) -> None:
         """Have it go on: the head of its first request is there, or it is over."""

@@ -42,7 +42,7 @@ async def renew(api: Api, names: Names) -> None:
         return Stored(api, names.namespace, "secrets", f"{names.name}-{part}")
 
     stored = await secret("ca").read()
-    authority = Pair.read(stored) if stored else issue(f"{names.name}-ca", by=None)
+    authority = Pair.read(stored) if stored else issue(f"{names.name}-ca", issuer=None)
     if not stored:
         await secret("ca").write(authority.texts(), new=True)
     ca = authority.cert.public_bytes(_PEM)
@@ -51,7 +51,7 @@ async def renew(api: Api, names: Names) -> None:
         if old and _lasts(Pair.read(old), authority):
             continue
         hosts = _HOSTS[part].format(names.name, names.namespace).split()
-        pair = issue(f"{names.name}-{part}", by=authority, hosts=hosts)
+        pair = issue(f"{names.name}-{part}", issuer=authority, hosts=hosts)
         await secret(f"{part}-tls").write({**pair.texts(), "ca.crt": ca}, new=old is None)
         if old and part == _CALLER:
             await _roll(api, names, pair)

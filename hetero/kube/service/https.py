@@ -174,7 +174,7 @@ async def serve(
             context = at.certificates.context() if at.certificates else None
             at.app.router.add_get(ALIVE, _alive)
             at.app.router.add_get(READY, partial(_ready, certificates))
-            opening = opened(at.app, host=at.host, port=at.port, tls=context)
+            opening = opened(at.app, host=at.host, port=at.port, tls_context=context)
             await ports.enter_async_context(opening)
             if at.certificates and context:
                 tasks = (*tasks, at.certificates.follow(context))

@@ -187,7 +187,9 @@ def _placed_by(name: str, chosen: Settings) -> Settings:
     """Return the settings with another placement policy, as `simulate` names it."""
     node, _, device = name.removeprefix("node-").partition("-device-")
     try:
-        return settings.with_placements(chosen, node=node, device=device or node)
+        return settings.with_placements(
+            chosen, node_placement=node, device_placement=device or node
+        )
     except BadInput:
         raise BadInput(
             f"--placement {name!r}: a cluster places by fragmentation, binpack or spread, or by "

@@ -2,7 +2,7 @@
 
 Both are annotations. The inventory says how cards divide once per model, so that a node of eight
 cards stays small. An allocation is bound to its pod and node and signed with a key that the
-scheduler alone has: whoever can annotate a pod still cannot give it a card.
+scheduler alone has: a user who can annotate a pod still cannot give it a card.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AUDIENCE = "hetero.io/agent"
 INVENTORY = "hetero.io/inventory"
 #: On a pod, written by the scheduler as it binds the pod: the devices and how much of each.
 ALLOCATION = "hetero.io/allocation"
-#: On a pod, beside its allocation: the scheduler's signature of it.
+#: On a pod, with its allocation: the scheduler's signature of it.
 SIGNATURE = "hetero.io/signature"
 #: On a pod, written by HAMi, one for each kind of device: what it gave. A pattern.
 HAMI_ALLOCATION = "hami.io/*-devices-allocated"
@@ -117,8 +117,8 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
     `running_on` is what containers hold of them whose pods are over, for the API at least.
     """
     kinds: list[_Kind] = []
-    cards = []
-    position = {device.uuid: number for number, device in enumerate(devices)}
+    card_records = []
+    position_by_uuid = {device.uuid: position for position, device in enumerate(devices)}
     for device in devices:
         kind = _Kind(
             vendor=device.vendor,
@@ -130,7 +130,7 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
         )
         if kind not in kinds:
             kinds.append(kind)
-        cards.append(
+        card_records.append(
             _Card(
                 uuid=device.uuid,
                 kind=kinds.index(kind),
@@ -140,19 +140,19 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
                 pci=device.pci,
                 group=device.group,
                 links=tuple(
-                    (position[link.peer], link.kind, link.weight)
+                    (position_by_uuid[link.peer], link.kind, link.weight)
                     for link in device.links
-                    if link.peer in position
+                    if link.peer in position_by_uuid
                 ),
                 attributes=device.attributes,
             )
         )
-    held = running_on or {}
+    held_by_grant = running_on or {}
     rack = _Rack(
         kinds=tuple(kinds),
-        cards=tuple(cards),
-        running_on={grant: one.takes for grant, one in held.items()},
-        namespaces={grant: one.namespace for grant, one in held.items()},
+        cards=tuple(card_records),
+        running_on={grant_id: holding.takes for grant_id, holding in held_by_grant.items()},
+        namespaces={grant_id: holding.namespace for grant_id, holding in held_by_grant.items()},
     )
     return _compact(codec.to_plain(rack))
 
@@ -173,11 +173,16 @@ def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
         if device.uuid in uuids:
             raise BadInput(f"node {node}: {INVENTORY}: device {device.uuid} twice")
         uuids.add(device.uuid)
-    if any(n < 0 for of in rack.running_on.values() for one in of.values() for n in one.values()):
+    if any(
+        amount < 0
+        for takes_by_device in rack.running_on.values()
+        for takes in takes_by_device.values()
+        for amount in takes.values()
+    ):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
     return devices, {
-        grant: RunsOn(takes=takes, namespace=rack.namespaces.get(grant, ""))
-        for grant, takes in rack.running_on.items()
+        grant_id: RunsOn(takes=takes, namespace=rack.namespaces.get(grant_id, ""))
+        for grant_id, takes in rack.running_on.items()
     }
 
 
@@ -200,7 +205,10 @@ def _device(card: _Card, rack: _Rack) -> Device:
         numa=card.numa,
         pci=card.pci,
         group=card.group,
-        links=tuple(Link(rack.cards[p].uuid, way, weight) for p, way, weight in card.links),
+        links=tuple(
+            Link(rack.cards[position].uuid, link_kind, weight)
+            for position, link_kind, weight in card.links
+        ),
         attributes={**kind.attributes, **card.attributes},
         card=kind.card,
     )
@@ -218,8 +226,8 @@ class GangSlot:
 
     def overlaps(self, other: GangSlot) -> bool:
         """Return whether two rows have any part of the time in common."""
-        start, other_start = (self.row - 1) * other.rows, (other.row - 1) * self.rows
-        return start < other_start + self.rows and other_start < start + other.rows
+        scaled_start, other_start = (self.row - 1) * other.rows, (other.row - 1) * self.rows
+        return scaled_start < other_start + self.rows and other_start < scaled_start + other.rows
 
 
 @frozen(kw_only=True)
@@ -246,9 +254,9 @@ class Assignment:
 def signed_assignment(assignment: Assignment, key: SigningKey) -> dict[str, str]:
     """Return the annotations that give a pod its allocation."""
     # An assignment has no value that is written by more than its own name: `codec` takes longer.
-    text = _compact(to_builtins(assignment))
-    signature = key.sign(text, uid=assignment.uid, node=assignment.node)
-    return {ALLOCATION: text, SIGNATURE: signature}
+    allocation_json = _compact(to_builtins(assignment))
+    signature = key.sign(allocation_json, uid=assignment.uid, node=assignment.node)
+    return {ALLOCATION: allocation_json, SIGNATURE: signature}
 
 
 def read_assignment(
@@ -258,18 +266,20 @@ def read_assignment(
 
     `uid` and `node` are the pod's own, as the API has them; `pod` names it in errors.
     """
-    text = annotations.get(ALLOCATION)
-    if text is None:
+    allocation_json = annotations.get(ALLOCATION)
+    if allocation_json is None:
         return None
-    if not keys.signed(text, annotations.get(SIGNATURE, ""), uid=uid, node=node):
+    if not keys.signed(allocation_json, annotations.get(SIGNATURE, ""), uid=uid, node=node):
         raise BadInput(
             f"pod {pod}: {ALLOCATION} is not signed by this cluster's scheduler for this pod on "
             f"node {node}: it is ignored (delete the pod and create it anew)"
         )
-    given = _read(text, f"pod {pod}: {ALLOCATION}")
-    if (given.uid, given.node) != (uid, node):
-        raise BadInput(f"pod {pod}: {ALLOCATION} is for pod {given.uid} on node {given.node}")
-    return given
+    assignment = _read(allocation_json, f"pod {pod}: {ALLOCATION}")
+    if (assignment.uid, assignment.node) != (uid, node):
+        raise BadInput(
+            f"pod {pod}: {ALLOCATION} is for pod {assignment.uid} on node {assignment.node}"
+        )
+    return assignment
 
 
 @lru_cache(maxsize=256)
@@ -280,20 +290,20 @@ def _read(text: str, source: str) -> Assignment:
 
 def without_core_limit(allocation: Allocation) -> Allocation:
     """Return the allocation with its core counted as before but limiting nobody."""
-    return evolve(allocation, pieces=tuple(evolve(g, core=None) for g in allocation.pieces))
+    return evolve(allocation, pieces=tuple(evolve(piece, core=None) for piece in allocation.pieces))
 
 
 def _compact(plain: dict[str, Any]) -> str:
     """Return the canonical text: sorted, without spaces, nothing that is at its default."""
-    lean = _lean({"version": codec.VERSION, **plain})
-    return json.encode(lean, order="sorted").decode()
+    lean_json = _lean({"version": codec.VERSION, **plain})
+    return json.encode(lean_json, order="sorted").decode()
 
 
 def _lean(plain: Any) -> Any:
     """Return the same without entries that are empty or null: a reader has them as defaults."""
     if isinstance(plain, dict):
-        remaining = ((name, _lean(value)) for name, value in plain.items() if value is not None)
-        return {name: value for name, value in remaining if value not in _EMPTY}
+        lean_values = ((name, _lean(value)) for name, value in plain.items() if value is not None)
+        return {name: value for name, value in lean_values if value not in _EMPTY}
     if isinstance(plain, list | tuple):
         return [_lean(value) for value in plain]
     return plain

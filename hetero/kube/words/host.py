@@ -26,18 +26,18 @@ def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     as a whole (Kubernetes 1.34) goes before what its containers say. `names` are the resources.
     """
 
-    def requests(of: Container | PodSpec) -> dict[str, int]:
-        return amounts(of.resources.requests, names=names)
+    def requests(owner: Container | PodSpec) -> dict[str, int]:
+        return amounts(owner.resources.requests, names=names)
 
-    sidecars, most = dict[str, int](), dict[str, int]()
+    sidecars_host, most_init = dict[str, int](), dict[str, int]()
     for container in pod.spec.init_containers:
-        asked = total((sidecars, requests(container)))
-        most = _larger(most, asked)
+        init_host = total((sidecars_host, requests(container)))
+        most_init = _larger(most_init, init_host)
         if container.is_sidecar:
-            sidecars = asked
-    running = total((sidecars, *map(requests, pod.spec.containers)))
-    held = {**_larger(most, running), **requests(pod.spec)}
-    return total((held, amounts(pod.spec.overhead, names=names)))
+            sidecars_host = init_host
+    main_host = total((sidecars_host, *map(requests, pod.spec.containers)))
+    pod_amounts = {**_larger(most_init, main_host), **requests(pod.spec)}
+    return total((pod_amounts, amounts(pod.spec.overhead, names=names)))
 
 
 def amounts(quantities: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:

@@ -16,16 +16,16 @@ def meets(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     """Return whether a selector chooses what has these labels; one that says nothing does."""
     return selector.match_labels.items() <= labels.items() and all(
-        meets(one, labels) for one in selector.match_expressions
+        meets(requirement, labels) for requirement in selector.match_expressions
     )
 
 
-def _compared(value: str | None, values: Collection[str], larger: bool) -> bool:
+def _compared(value: str | None, values: Collection[str], is_larger: bool) -> bool:
     try:
         number, bound = int(value or ""), int(next(iter(values)))
     except (ValueError, StopIteration):
         return False
-    return number > bound if larger else number < bound
+    return number > bound if is_larger else number < bound
 
 
 _OPERATORS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {

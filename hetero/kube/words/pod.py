@@ -35,8 +35,8 @@ async def read_pod(api: ApiCalls, namespace: str, name: str) -> Pod | None:
     It is listed: who follows pods may do that, and needs no right to get them.
     """
     query = {"fieldSelector": f"metadata.name={name}"}
-    answer = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
-    return next(iter(read_all(Pod, answer["items"])), None)
+    pod_list = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
+    return next(iter(read_all(Pod, pod_list["items"])), None)
 
 
 @frozen(kw_only=True)
@@ -55,8 +55,8 @@ class SignedContainer:
     @property
     def owner(self) -> dict[str, str]:
         """What the ledger notes of it."""
-        names = (*self.pod.full_name, self.pod.metadata.uid, self.container)
-        return dict(zip(("namespace", "pod", "uid", "container"), names, strict=True))
+        owner_values = (*self.pod.full_name, self.pod.metadata.uid, self.container)
+        return dict(zip(("namespace", "pod", "uid", "container"), owner_values, strict=True))
 
     def __str__(self) -> str:
         return f"{named(self.pod)}, container {self.container}"
@@ -67,18 +67,22 @@ def signed(pod: Pod, keys: PublicKeys, *, node: str) -> list[SignedContainer]:
 
     Raises `BadInput` on a forgery.
     """
-    about = pod.metadata
-    given = read_assignment(
-        about.annotations, keys, pod="/".join(pod.full_name), uid=about.uid, node=node
+    metadata = pod.metadata
+    assignment = read_assignment(
+        metadata.annotations, keys, pod="/".join(pod.full_name), uid=metadata.uid, node=node
     )
-    of = dict(given.containers if given else ())
-    row = given.place_in_time if given else None
+    allocation_by_container = dict(assignment.containers if assignment else ())
+    gang_slot = assignment.place_in_time if assignment else None
     # The name is for people: rows are told apart by where they are.
-    gang = Gang(name=about.name, row=row.row, rows=row.rows) if row else None
+    gang = Gang(name=metadata.name, row=gang_slot.row, rows=gang_slot.rows) if gang_slot else None
     return [
-        SignedContainer(pod=pod, container=one.name, allocation=evolve(of[one.name], gang=gang))
-        for one in pod.containers
-        if one.name in of
+        SignedContainer(
+            pod=pod,
+            container=container.name,
+            allocation=evolve(allocation_by_container[container.name], gang=gang),
+        )
+        for container in pod.containers
+        if container.name in allocation_by_container
     ]
 
 
@@ -89,8 +93,8 @@ def mounted(container: Container) -> Iterator[str]:
 
 def _own(container: Container) -> Iterator[str]:
     """Yield the paths of a container's own files as the pod has them."""
-    yield from (one.mount_path for one in container.volume_mounts)
-    yield from (one.device_path for one in container.volume_devices)
+    yield from (mount.mount_path for mount in container.volume_mounts)
+    yield from (device.device_path for device in container.volume_devices)
     if container.termination_message_path:
         yield container.termination_message_path
 
@@ -103,17 +107,19 @@ def expect_unhidden(container: Container) -> None:
     remove the file, and the kernel then takes our mount away. By a link of /proc to the container's
     root, since runtimes follow it; and by `..`, which some of them read after such links.
     """
-    for place, path in zip(_own(container), mounted(container), strict=True):
-        own, mounts = f"{path.rstrip('/')}/", f"container {container.name}: mounts its own at"
-        if ".." in place.split("/"):
+    for pod_path, container_path in zip(_own(container), mounted(container), strict=True):
+        own_path = f"{container_path.rstrip('/')}/"
+        message = f"container {container.name}: mounts its own at {pod_path}"
+        if ".." in pod_path.split("/"):
             raise BadInput(
-                f"{mounts} {place}: `..` may lead to what limits its cards: write the path without"
+                f"{message}: `..` may lead to what limits its cards: write the path without"
             )
-        if _TO_ROOT.match(own) or any(
-            own.startswith(ours) or ours.startswith(own) for ours in (f"{PLACE}/", f"{TARGET}/")
+        if _TO_ROOT.match(own_path) or any(
+            own_path.startswith(reserved) or reserved.startswith(own_path)
+            for reserved in (f"{PLACE}/", f"{TARGET}/")
         ):
             raise BadInput(
-                f"{mounts} {place}, where what limits its cards is or may be: mount it elsewhere"
+                f"{message}, where what limits its cards is or may be: mount it elsewhere"
             )
 
 
@@ -134,7 +140,7 @@ def asking(pod: Pod, resource: str) -> Iterator[str]:
 
 def ending(pod: Pod) -> set[str]:
     """Return the init containers that end before the others start."""
-    return {one.name for one in pod.spec.init_containers if not one.is_sidecar}
+    return {container.name for container in pod.spec.init_containers if not container.is_sidecar}
 
 
 def initialized(pod: Pod) -> bool:
@@ -150,7 +156,7 @@ def ended(pod: Pod) -> bool:
 def running(pod: Pod) -> bool:
     """Return whether a container of a pod runs, as its kubelet said last."""
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return any(one.state.running is not None for one in statuses)
+    return any(status.state.running is not None for status in statuses)
 
 
 def active(pod: Pod) -> bool:

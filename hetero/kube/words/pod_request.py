@@ -34,7 +34,7 @@ from hetero.plugin.vendor import Vendor
 
 #: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
-#: How devices are chosen, whoever made them: `fragmentation`, `binpack` or `spread`, with `numa`,
+#: How devices are chosen, of any vendor: `fragmentation`, `binpack` or `spread`, with `numa`,
 #: `mutex` and `topology-aware`. HAMi's name is a pattern, since it calls all devices what one kind
 #: of them is called.
 DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
@@ -145,14 +145,16 @@ class Vocabulary:
     _read: dict[bytes, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        spoken = tuple(
-            (frozenset(w.resources), w, v) for v in self.vendors for w in v.resource_names
+        known_names = tuple(
+            (frozenset(resource_names.resources), resource_names, vendor)
+            for vendor in self.vendors
+            for resource_names in vendor.resource_names
         )
-        names = frozenset[str]().union(*(names for names, _, _ in spoken))
-        counts = {w.count for _, w, _ in spoken}
-        object.__setattr__(self, "_spoken", spoken)
-        object.__setattr__(self, "_parts", names - counts)
-        object.__setattr__(self, "_resources", names)
+        resources = frozenset[str]().union(*(resources for resources, _, _ in known_names))
+        count_names = {resource_names.count for _, resource_names, _ in known_names}
+        object.__setattr__(self, "_spoken", known_names)
+        object.__setattr__(self, "_parts", resources - count_names)
+        object.__setattr__(self, "_resources", resources)
 
     @property
     def resources(self) -> frozenset[str]:
@@ -161,70 +163,80 @@ class Vocabulary:
 
     def asked(self, pod: Pod) -> tuple[Asked, ...]:
         """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
-        notes, init = pod.metadata.annotations, pod.spec.init_containers
-        containers = (*pod.spec.containers, *init)
-        asking = [(one, amounts) for one in containers if (amounts := self._names(one))]
+        annotations, init_containers = pod.metadata.annotations, pod.spec.init_containers
+        containers = (*pod.spec.containers, *init_containers)
+        asking_containers = [
+            (container, amounts) for container in containers if (amounts := self._names(container))
+        ]
         # Before any of it is read: the API server asks before it has looked at how much there is.
-        if len(asking) > _MOST_ASKING:
+        if len(asking_containers) > _MOST_ASKING:
             raise BadInput(
-                f"{len(asking)} containers ask for cards: at most {_MOST_ASKING} of a pod may"
+                f"{len(asking_containers)} containers ask for cards: "
+                f"at most {_MOST_ASKING} of a pod may"
             )
-        if asking and len(notes) > _MOST_NOTES:
+        if asking_containers and len(annotations) > _MOST_NOTES:
             raise BadInput(
-                f"{len(notes)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
+                f"{len(annotations)} annotations: a pod that asks for cards may have {_MOST_NOTES}"
             )
-        noted, requested = _noted(notes) if asking else {}, []
-        init_names = [one.name for one in init]
-        for container, amounts in asking:
-            # Whoever wrote the note, it only adds to what the container itself leaves out.
-            added = noted.get(container.name, {}) if container.name in init_names else {}
-            parts = {name: added[name] for name in self._parts.intersection(added)}
+        parts_by_container, asked_list = _noted(annotations) if asking_containers else {}, []
+        init_names = [container.name for container in init_containers]
+        for container, amounts in asking_containers:
+            # Anybody may have written the note: it only adds what the container itself leaves out.
+            added_parts = (
+                parts_by_container.get(container.name, {}) if container.name in init_names else {}
+            )
+            init_parts = {name: added_parts[name] for name in self._parts.intersection(added_parts)}
             try:
-                asked = self._asked(container, {**parts, **amounts}, notes)
+                asked = self._asked(container, {**init_parts, **amounts}, annotations)
             except BadInput as error:
                 raise BadInput(f"container {container.name}: {error}") from None
             if asked is not None:
-                requested.append(asked)
-        return tuple(requested)
+                asked_list.append(asked)
+        return tuple(asked_list)
 
     def pod_request(
-        self, pod: Pod, given: Mapping[str, Sequence[str]] | None = None
+        self, pod: Pod, uuids_by_container: Mapping[str, Sequence[str]] | None = None
     ) -> PodRequest | None:
         """Return what the pod wants, None if it names none of our resources. Raises `BadInput`.
 
-        One that counts 0 devices wants a node and none of its devices. `given` are the UUIDs of
-        the devices that containers hold already, and so ask for.
+        One that counts 0 devices wants a node and none of its devices. `uuids_by_container` has
+        the UUIDs of the devices that containers hold already, and so ask for.
         """
-        asked = self.asked(pod)
-        if not asked and not any(map(self._names, pod.spec.containers)):
+        asked_containers = self.asked(pod)
+        if not asked_containers and not any(map(self._names, pod.spec.containers)):
             return None
-        held = given or {}
+        uuids_of = uuids_by_container or {}
         requests = {
-            one.container: _pinned(one.request, held.get(one.container, ())) for one in asked
+            asked.container: _pinned(asked.request, uuids_of.get(asked.container, ()))
+            for asked in asked_containers
         }
-        spec, notes = pod.spec, pod.metadata.annotations
+        spec, annotations = pod.spec, pod.metadata.annotations
 
         def containers(
-            some: Iterable[Container], host: Mapping[str, int] | None = None
+            group: Iterable[Container], host: Mapping[str, int] | None = None
         ) -> tuple[PlacedContainer, ...]:
-            made = [PlacedContainer(request=requests.get(one.name)) for one in some]
+            placed = [PlacedContainer(request=requests.get(container.name)) for container in group]
             if host:
-                made[0] = evolve(made[0], host=host)
-            return tuple(made)
+                placed[0] = evolve(placed[0], host=host)
+            return tuple(placed)
 
-        placements = names(_first(notes, DEVICE_PLACEMENT))
+        placements = names(_first(annotations, DEVICE_PLACEMENT))
         return PodRequest(
             pod=PlacedPod(
                 name=pod.metadata.name,
                 namespace=pod.metadata.namespace or "default",
                 containers=containers(spec.containers, pod_host(pod)),
-                init=containers(one for one in spec.init_containers if not one.is_sidecar),
-                sidecars=containers(one for one in spec.init_containers if one.is_sidecar),
+                init=containers(
+                    container for container in spec.init_containers if not container.is_sidecar
+                ),
+                sidecars=containers(
+                    container for container in spec.init_containers if container.is_sidecar
+                ),
                 priority=spec.priority,
             ),
-            devices=bool(asked),
-            unlimited=frozenset(one.container for one in asked if one.unlimited),
-            node_placement=_first(notes, NODE_PLACEMENT),
+            devices=bool(asked_containers),
+            unlimited=frozenset(asked.container for asked in asked_containers if asked.unlimited),
+            node_placement=_first(annotations, NODE_PLACEMENT),
             device_placement=next(
                 (name for name in placements if name in ("binpack", "spread")), None
             ),
@@ -236,85 +248,96 @@ class Vocabulary:
         return {} if self._resources.isdisjoint(amounts) else amounts
 
     def _asked(
-        self, container: Container, amounts: Amounts, notes: Mapping[str, str]
+        self, container: Container, amounts: Amounts, annotations: Mapping[str, str]
     ) -> Asked | None:
-        variables = {one.name: one.value for one in container.env}
-        inputs = (amounts, notes, variables)
-        key = sha256(repr((container.name, inputs)).encode()).digest()
-        if key not in self._read:
+        value_by_name = {variable.name: variable.value for variable in container.env}
+        cache_inputs = (amounts, annotations, value_by_name)
+        cache_key = sha256(repr((container.name, cache_inputs)).encode()).digest()
+        if cache_key not in self._read:
             if len(self._read) >= _MOST_READ:
                 self._read.clear()
-            self._read[key] = self._container(container.name, *inputs)
-        return self._read[key]
+            self._read[cache_key] = self._container(container.name, *cache_inputs)
+        return self._read[cache_key]
 
     def _container(
         self,
         name: str,
         amounts: Amounts,
-        notes: Mapping[str, str],
+        annotations: Mapping[str, str],
         variables: Mapping[str, str | None],
     ) -> Asked | None:
-        spoken = [(w, v) for names, w, v in self._spoken if not names.isdisjoint(amounts)]
-        meant = [(w, v) for w, v in spoken if quantity(amounts, w.count) or w.count not in amounts]
-        if not meant:
+        named_names = [
+            (resource_names, vendor)
+            for resources, resource_names, vendor in self._spoken
+            if not resources.isdisjoint(amounts)
+        ]
+        meant_names = [
+            (resource_names, vendor)
+            for resource_names, vendor in named_names
+            if quantity(amounts, resource_names.count) or resource_names.count not in amounts
+        ]
+        if not meant_names:
             return None  # counts are there and are 0
-        if len(meant) > 1:
-            counts = " and ".join(resource_names.count for resource_names, _ in meant)
-            raise BadInput(f"asks for {counts}: a container has cards of one kind")
-        resource_names, vendor = meant[0]
+        if len(meant_names) > 1:
+            count_names = " and ".join(resource_names.count for resource_names, _ in meant_names)
+            raise BadInput(f"asks for {count_names}: a container has cards of one kind")
+        resource_names, vendor = meant_names[0]
         ask = self._ask(resource_names, amounts)
-        count = _count(
+        device_count = _count(
             resource_names, ask, quantity(amounts, resource_names.count) or self.defaults.count
         )
-        _expect_no_contradiction(resource_names.choice, notes)
-        wanted = names(_first(notes, DEVICE_PLACEMENT))
-        policy = self._policy(resource_names, {**variables, **notes}, notes.get(POLICY))
-        qos_class = _qos_class(resource_names, notes, count)
-        foremost = qos_class in resource_names.qos_classes.first
-        first = quantity(amounts, resource_names.priority) == 0 or foremost
+        _expect_no_contradiction(resource_names.choice, annotations)
+        placements = names(_first(annotations, DEVICE_PLACEMENT))
+        policy = self._policy(resource_names, {**variables, **annotations}, annotations.get(POLICY))
+        qos_class = _qos_class(resource_names, annotations, device_count)
+        is_first_class = qos_class in resource_names.qos_classes.first
+        has_priority = quantity(amounts, resource_names.priority) == 0 or is_first_class
         devices, choice = resource_names.devices, resource_names.choice
         return Asked(
             container=name,
             resource_names=resource_names,
-            count=count,
+            count=device_count,
             unlimited=policy is None,
             request=Request(
-                asks=(ask,) * count,
+                asks=(ask,) * device_count,
                 exclusive=devices.whole or ask.core == 100,
-                empty="mutex" in wanted,
-                numa="numa" in wanted or _true(notes, choice.numa),
-                links="topology-aware" in wanted or _true(notes, choice.links),
+                empty="mutex" in placements,
+                numa="numa" in placements or _true(annotations, choice.numa),
+                links="topology-aware" in placements or _true(annotations, choice.links),
                 policy=policy or Policy.FIXED,
-                priority=Priority.HIGH if first else Priority.LOW,
+                priority=Priority.HIGH if has_priority else Priority.LOW,
                 vendor=Selector(include=(vendor.name,)),
                 model=Selector(
-                    include=_models(notes, choice.include_model, choice) or devices.models.include,
+                    include=_models(annotations, choice.include_model, choice)
+                    or devices.models.include,
                     exclude=(
-                        *_models(notes, choice.exclude_model, choice),
+                        *_models(annotations, choice.exclude_model, choice),
                         *devices.models.exclude,
                     ),
                 ),
                 uuid=Selector(
-                    include=names(notes.get(choice.include_uuid or "")),
-                    exclude=names(notes.get(choice.exclude_uuid or "")),
+                    include=names(annotations.get(choice.include_uuid or "")),
+                    exclude=names(annotations.get(choice.exclude_uuid or "")),
                 ),
-                enforcement=_enforcement(resource_names, notes),
+                enforcement=_enforcement(resource_names, annotations),
                 co_tenancy=_co_tenancy(resource_names.qos_classes, qos_class),
-                on_excess=_word(notes, ON_EXCESS, OnExcess),
-                on_bypass=_word(notes, ON_BYPASS, OnBypass),
-                strict=_word(notes, STRICT, Truth) is Truth.TRUE,
+                on_excess=_word(annotations, ON_EXCESS, OnExcess),
+                on_bypass=_word(annotations, ON_BYPASS, OnBypass),
+                strict=_word(annotations, STRICT, Truth) is Truth.TRUE,
             ),
         )
 
     def _ask(self, resource_names: ResourceNames, amounts: Amounts) -> Ask:
         if resource_names.devices.shape is not None:
             return Ask(shape=resource_names.devices.shape)
-        sizes = (
+        sizes_bytes = (
             bytes_of(amounts, name, resource_names.memory_unit) for name in resource_names.memory
         )
-        memory = next((size for size in sizes if size), None)
-        percent = quantity(amounts, resource_names.memory_percent) or None
-        core = next((c for name in resource_names.core if (c := quantity(amounts, name))), None)
+        memory_bytes = next((size for size in sizes_bytes if size), None)
+        memory_percent = quantity(amounts, resource_names.memory_percent) or None
+        core = next(
+            (amount for name in resource_names.core if (amount := quantity(amounts, name))), None
+        )
         if core is not None:
             if core > resource_names.core_whole:
                 raise BadInput(
@@ -322,18 +345,22 @@ class Vocabulary:
                     f"{resource_names.core_whole}, per card"
                 )
             core = max(core * 100 // resource_names.core_whole, 1)
-        if percent is not None and percent > 100:
+        if memory_percent is not None and memory_percent > 100:
             raise BadInput(
-                f"{resource_names.memory_percent} {percent} is over 100 percent of a card"
+                f"{resource_names.memory_percent} {memory_percent} is over 100 percent of a card"
             )
-        if memory is None and percent is None:
-            memory = self.defaults.memory
-        if memory is not None:  # who says both means the size, as HAMi reads it
-            percent = None
-        return Ask(memory=memory, memory_percent=percent, core=core or self.defaults.core)
+        if memory_bytes is None and memory_percent is None:
+            memory_bytes = self.defaults.memory
+        if memory_bytes is not None:  # who says both means the size, as HAMi reads it
+            memory_percent = None
+        return Ask(
+            memory=memory_bytes,
+            memory_percent=memory_percent,
+            core=core or self.defaults.core,
+        )
 
     def _policy(
-        self, resource_names: ResourceNames, notes: Mapping[str, str | None], text: str | None
+        self, resource_names: ResourceNames, values: Mapping[str, str | None], text: str | None
     ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
         if text is not None:
@@ -342,47 +369,53 @@ class Vocabulary:
             return Policy(text)
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies.values}
-        return _said(notes, resource_names.policies.name, meanings)
+        return _said(values, resource_names.policies.name, meanings)
 
 
-def _enforcement(resource_names: ResourceNames, notes: Mapping[str, str]) -> Selector:
+def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) -> Selector:
     """Return which enforcements serve, by the resource's meaning and the pod's own words."""
     modes = resource_names.modes
-    meant = _said(notes, modes.name, modes.values) or resource_names.devices.enforcements
-    slices, sharing = _word(notes, SLICES, _Slices), _word(notes, SHARING, _Sharing)
+    enforcements = (
+        _said(annotations, modes.name, modes.values) or resource_names.devices.enforcements
+    )
+    slices, sharing = _word(annotations, SLICES, _Slices), _word(annotations, SHARING, _Sharing)
     if slices is None and sharing is None:
-        return meant
-    kinds = _ENFORCEMENTS[slices] if slices else tuple(Enforcement)
+        return enforcements
+    enforcements_asked = _ENFORCEMENTS[slices] if slices else tuple(Enforcement)
     if sharing:
-        by_service = sharing is _Sharing.MPS
-        kinds = tuple(kind for kind in kinds if (kind is Enforcement.SERVICE) == by_service)
-    left = tuple(kind.value for kind in kinds if meant.allows(kind.value, all_of_it=True))
-    if not left:
-        reason = f"{SLICES} {slices.value}" if slices else f"{SHARING} {notes[SHARING]}"
+        is_mps = sharing is _Sharing.MPS
+        enforcements_asked = tuple(
+            kind for kind in enforcements_asked if (kind is Enforcement.SERVICE) == is_mps
+        )
+    allowed = tuple(
+        kind.value for kind in enforcements_asked if enforcements.allows(kind.value, all_of_it=True)
+    )
+    if not allowed:
+        reason = f"{SLICES} {slices.value}" if slices else f"{SHARING} {annotations[SHARING]}"
         raise BadInput(f"{reason}: no {resource_names.count} is shared so")
-    return Selector(include=left)
+    return Selector(include=allowed)
 
 
-def _word(notes: Mapping[str, str], name: str, choices: type[_E]) -> _E | None:
+def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:
     """Return what an annotation says, None where it is not there. Raises `BadInput`."""
-    word = notes.get(name)
-    if word is None:
+    value = annotations.get(annotation)
+    if value is None:
         return None
     for choice in choices:
-        if word == choice.value:
+        if value == choice.value:
             return choice
     raise BadInput(
-        f"{name} {word!r} is none of {', '.join(str(choice.value) for choice in choices)}"
+        f"{annotation} {value!r} is none of {', '.join(str(choice.value) for choice in choices)}"
     )
 
 
-def _noted(notes: Mapping[str, str]) -> dict[str, dict[str, str]]:
+def _noted(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
     """Return what is noted of init containers. Raises `BadInput`."""
     try:
-        noted = read_note(INIT_PARTS, notes.get(INIT_PARTS) or "{}")
+        init_parts = read_note(INIT_PARTS, annotations.get(INIT_PARTS) or "{}")
         return {
-            str(name): {str(resource): str(amount) for resource, amount in parts.items()}
-            for name, parts in noted.items()
+            str(container): {str(resource): str(amount) for resource, amount in parts.items()}
+            for container, parts in init_parts.items()
         }
     except AttributeError:
         raise BadInput(f"{INIT_PARTS} is no table of resources: leave it out") from None
@@ -396,29 +429,33 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
     return evolve(request, asks=tuple(asks))
 
 
-def _count(resource_names: ResourceNames, ask: Ask, count: int) -> int:
+def _count(resource_names: ResourceNames, ask: Ask, device_count: int) -> int:
     """Return how many cards are meant: whole ones come in modules."""
-    size = resource_names.devices.module
-    parse_count(str(count), of=resource_names.count)
-    if size == 1 or (count == 1 and ask != Ask()):
-        return count
-    if count != 1 and count % size:
+    module_cards = resource_names.devices.module
+    parse_count(str(device_count), of=resource_names.count)
+    if module_cards == 1 or (device_count == 1 and ask != Ask()):
+        return device_count
+    if device_count != 1 and device_count % module_cards:
         raise BadInput(
-            f"{resource_names.count} {count}: cards come in modules of {size}, so ask for "
-            f"a multiple of {size} (1 means one module)"
+            f"{resource_names.count} {device_count}: cards come in modules of {module_cards}, "
+            f"so ask for a multiple of {module_cards} (1 means one module)"
         )
-    return max(count, size)
+    return max(device_count, module_cards)
 
 
-def _qos_class(resource_names: ResourceNames, notes: Mapping[str, str], count: int) -> str:
+def _qos_class(
+    resource_names: ResourceNames, annotations: Mapping[str, str], device_count: int
+) -> str:
     """Return the class of the pod, "" if it is in none."""
     classes = resource_names.qos_classes
-    qos_class = notes.get(classes.name or "", "")
+    qos_class = annotations.get(classes.name or "", "")
     if qos_class not in classes.compatible and qos_class:
-        known = _list(classes.compatible)
-        raise BadInput(f"{classes.name} {qos_class!r} is none of {known}")
-    if qos_class and count != 1:
-        raise BadInput(f"{resource_names.count} {count}: a pod with {classes.name} has one card")
+        known_classes = _list(classes.compatible)
+        raise BadInput(f"{classes.name} {qos_class!r} is none of {known_classes}")
+    if qos_class and device_count != 1:
+        raise BadInput(
+            f"{resource_names.count} {device_count}: a pod with {classes.name} has one card"
+        )
     return qos_class
 
 
@@ -435,9 +472,11 @@ def _co_tenancy(classes: QosClasses, qos_class: str) -> tuple[CoTenancy, ...]:
     )
 
 
-def _said(notes: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]) -> _T | None:
+def _said(
+    annotations: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]
+) -> _T | None:
     """Return what the value of a note means; without one, or without a note, the default."""
-    value = (notes.get(name) if name else None) or _DEFAULT
+    value = (annotations.get(name) if name else None) or _DEFAULT
     if value not in meanings and value != _DEFAULT:
         raise BadInput(f"{name} {value!r} is none of {_list(meanings)}")
     return meanings.get(value)
@@ -452,41 +491,52 @@ def names(text: str | None) -> tuple[str, ...]:
 
     Each is compared with each device of the cluster.
     """
-    listed = tuple(part.strip() for part in (text or "").split(",") if part.strip())
-    if len(listed) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
+    name_list = tuple(part.strip() for part in (text or "").split(",") if part.strip())
+    if len(name_list) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
         raise BadInput(
-            f"a list of {len(listed)} names, {len(text or '')} characters: at most {_MOST_NAMES} "
+            f"a list of {len(name_list)} names, {len(text or '')} characters: "
+            f"at most {_MOST_NAMES} "
             f"names, {_MOST_TEXT} characters"
         )
-    return listed
+    return name_list
 
 
-def _first(notes: Mapping[str, str], patterns: Iterable[str]) -> str | None:
-    if not notes:
+def _first(annotations: Mapping[str, str], patterns: Iterable[str]) -> str | None:
+    if not annotations:
         return None
-    texts = (notes[name] for pattern in patterns for name in fnmatch.filter(sorted(notes), pattern))
-    return next(filter(None, texts), None)
+    annotation_texts = (
+        annotations[annotation]
+        for pattern in patterns
+        for annotation in fnmatch.filter(sorted(annotations), pattern)
+    )
+    return next(filter(None, annotation_texts), None)
 
 
-def _models(notes: Mapping[str, str], name: str | None, choice: DeviceChoice) -> tuple[str, ...]:
+def _models(
+    annotations: Mapping[str, str], annotation: str | None, choice: DeviceChoice
+) -> tuple[str, ...]:
     """Return the models an annotation lists, spelt as the driver does."""
-    listed = (notes.get(name) if name else None) or ""
-    for foreign, own in choice.spelling.items():
-        listed = listed.replace(foreign, own)
-    return names(listed)
+    model_list = (annotations.get(annotation) if annotation else None) or ""
+    for foreign_name, own_name in choice.spelling.items():
+        model_list = model_list.replace(foreign_name, own_name)
+    return names(model_list)
 
 
-def _expect_no_contradiction(choice: DeviceChoice, notes: Mapping[str, str]) -> None:
+def _expect_no_contradiction(choice: DeviceChoice, annotations: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
     pairs = (
         (choice.include_model, choice.exclude_model),
         (choice.include_uuid, choice.exclude_uuid),
     )
     for include, exclude in pairs:
-        both = set(names(notes.get(include or ""))) & set(names(notes.get(exclude or "")))
-        if both:
-            raise BadInput(f"{include} and {exclude} both name {min(both)}: leave one of them out")
+        contradiction = set(names(annotations.get(include or ""))) & set(
+            names(annotations.get(exclude or ""))
+        )
+        if contradiction:
+            raise BadInput(
+                f"{include} and {exclude} both name {min(contradiction)}: leave one of them out"
+            )
 
 
-def _true(notes: Mapping[str, str], name: str | None) -> bool:
-    return name is not None and notes.get(name, "").lower() == "true"
+def _true(annotations: Mapping[str, str], annotation: str | None) -> bool:
+    return annotation is not None and annotations.get(annotation, "").lower() == "true"

@@ -36,8 +36,8 @@ def bytes_of(amounts: Mapping[str, object], name: str, unit: int) -> int | None:
     """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
     if name not in amounts:
         return None
-    suffixed = str(amounts[name])[-2:] in _BINARY
-    return _number(name, amounts[name]) * (1 if suffixed else unit)
+    is_suffixed = str(amounts[name])[-2:] in _BINARY
+    return _number(name, amounts[name]) * (1 if is_suffixed else unit)
 
 
 def decimal(text: object) -> Decimal:

@@ -52,38 +52,44 @@ def noted_variable(container: str, name: str) -> Plain:
 
 def is_noted(container: str, variable: Variable) -> bool:
     """Whether that is where a container's variable has its value from."""
-    own = FieldRef(field_path=_path(container, variable.name))
-    return variable.value_from == ValueSource(field_ref=own)
+    own_field = FieldRef(field_path=_path(container, variable.name))
+    return variable.value_from == ValueSource(field_ref=own_field)
 
 
 def notes_of_variables(
     pod: Pod,
-    given: dict[str, Allocation],
+    allocation_by_container: dict[str, Allocation],
     *,
     vendors: Sequence[Vendor],
     devices: Sequence[Device],
 ) -> dict[str, str]:
     """Return the annotations for those variables that a pod's containers have from them.
 
-    `given` are the containers' allocations, `devices` those of the node.
+    `allocation_by_container` are the containers' allocations, `devices` those of the node.
     """
-    notes: dict[str, str] = {}
-    known = {device.uuid: device for device in devices}
+    annotations: dict[str, str] = {}
+    device_by_uuid = {device.uuid: device for device in devices}
     for container in pod.containers:
-        allocation = given.get(container.name)
-        names = {one.name for one in container.env if is_noted(container.name, one)}
-        if allocation is None or not names:
+        allocation = allocation_by_container.get(container.name)
+        noted_names = {
+            variable.name for variable in container.env if is_noted(container.name, variable)
+        }
+        if allocation is None or not noted_names:
             continue
         for vendor in vendors:
             pieces = [piece for piece in allocation.pieces if piece.vendor == vendor.name]
-            gone = any(piece.device not in known for piece in pieces)
-            if not pieces or gone:
+            is_device_gone = any(piece.device not in device_by_uuid for piece in pieces)
+            if not pieces or is_device_gone:
                 continue
-            own_devices = [known[piece.device] for piece in pieces]
+            own_devices = [device_by_uuid[piece.device] for piece in pieces]
             env = vendor.implied(pieces, own_devices, container=True).env
-            variables = names & {*vendor.runtime.variables, vendor.runtime.template} & env.keys()
-            notes |= {_note(container.name, name): env[name] for name in variables}
-    return notes
+            noted_variables = (
+                noted_names & {*vendor.runtime.variables, vendor.runtime.template} & env.keys()
+            )
+            annotations |= {
+                _note(container.name, variable): env[variable] for variable in noted_variables
+            }
+    return annotations
 
 
 def _note(container: str, name: str) -> str:

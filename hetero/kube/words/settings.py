@@ -96,11 +96,11 @@ class Settings:
 
     def of_node(self, name: str) -> NodeSettings:
         """Return what the cluster says of a node."""
-        chosen = NodeSettings(vendors=self.vendors)
+        node_settings = NodeSettings(vendors=self.vendors)
         for pattern, document in self.nodes.items():
             if fnmatchcase(name, pattern):
-                chosen = read_settings(document, chosen)
-        return chosen
+                node_settings = read_settings(document, node_settings)
+        return node_settings
 
     def registry(self, environ: Mapping[str, str] = os.environ) -> Registry:
         """Return the vendors that a service may run: what its machine's settings say counts more.
@@ -116,29 +116,31 @@ class Settings:
         Which vendors are left out, and why, is in the log. Raises `BadInput` for names that nobody
         knows, unless a vendor that was left out may.
         """
-        declared, left_out = registry.declared()
-        for why in left_out:
-            log.warning("vendor left out: %s", why)
-        known = {
-            name
-            for vendor in declared
+        declarations, failures = registry.declared()
+        for failure in failures:
+            log.warning("vendor left out: %s", failure)
+        known_resources = {
+            resource
+            for vendor in declarations
             for resource_names in vendor.resource_names
-            for name in resource_names.resources
+            for resource in resource_names.resources
         }
-        unknown = [
-            f"no vendor knows the resource {name!r}" for name in self.resources if name not in known
+        faults = [
+            f"no vendor knows the resource {resource!r}"
+            for resource in self.resources
+            if resource not in known_resources
         ]
-        unknown += [
-            f"runtime-classes: there is no vendor {name!r}"
-            for name in self.runtime_classes
-            if name not in [vendor.name for vendor in declared]
+        faults += [
+            f"runtime-classes: there is no vendor {vendor_name!r}"
+            for vendor_name in self.runtime_classes
+            if vendor_name not in [vendor.name for vendor in declarations]
         ]
-        for what in unknown:
-            if not left_out:
-                raise BadInput(f"settings: {what}")
-            log.warning("settings: %s of those that work here", what)
-        vendors = tuple(self._renamed(vendor) for vendor in declared)
-        return Vocabulary(vendors=vendors, defaults=self.defaults)
+        for fault in faults:
+            if not failures:
+                raise BadInput(f"settings: {fault}")
+            log.warning("settings: %s of those that work here", fault)
+        renamed_vendors = tuple(self._renamed(vendor) for vendor in declarations)
+        return Vocabulary(vendors=renamed_vendors, defaults=self.defaults)
 
     def _renamed(self, vendor: Vendor) -> Vendor:
         def new(name: str | None) -> str | None:
@@ -175,12 +177,14 @@ def read(text: str, *, source: str) -> Settings:
         raise BadInput(f"{source}: {error}") from None
 
 
-def with_placements(chosen: Settings, *, node: str, device: str) -> Settings:
+def with_placements(
+    cluster_settings: Settings, *, node_placement: str, device_placement: str
+) -> Settings:
     """Return the settings with other placement policies. Raises `BadInput`."""
     return evolve(
-        chosen,
-        node_placement=_one_of({"node": node}, "node", _NODE_PLACEMENTS),
-        device_placement=_one_of({"device": device}, "device", _DEVICE_PLACEMENTS),
+        cluster_settings,
+        node_placement=_one_of({"node": node_placement}, "node", _NODE_PLACEMENTS),
+        device_placement=_one_of({"device": device_placement}, "device", _DEVICE_PLACEMENTS),
     )
 
 
@@ -188,24 +192,26 @@ def _settings(document: dict[str, Any]) -> Settings:
     _known(document, *_WORDS, *_TABLES)
     defaults = document.get("defaults", {})
     _known(defaults, "count", "memory", "core", "policy", "core-limit")
-    names = document.get("resources", {})
+    renamed_resources = document.get("resources", {})
     classes = document.get("runtime-classes", {})
-    for table, what in ((names, "resources"), (classes, "runtime-classes")):
-        if not all(isinstance(name, str) for name in table.values()):
-            raise BadInput(f"{what}: a name is a text")
+    for node_table, section in ((renamed_resources, "resources"), (classes, "runtime-classes")):
+        if not all(isinstance(renamed, str) for renamed in node_table.values()):
+            raise BadInput(f"{section}: a name is a text")
     vendors = document.get("vendors", {})
     _known(vendors, "allow")
-    nodes = document.get("nodes", {})
-    if not isinstance(nodes, dict) or not all(isinstance(one, dict) for one in nodes.values()):
+    document_by_pattern = document.get("nodes", {})
+    if not isinstance(document_by_pattern, dict) or not all(
+        isinstance(node_document, dict) for node_document in document_by_pattern.values()
+    ):
         raise BadInput('nodes is a table of tables: write [nodes."*".cards]')
-    for pattern, table in nodes.items():
+    for pattern, node_table in document_by_pattern.items():
         try:
-            read_settings(table)
+            read_settings(node_table)
         except BadInput as error:
             raise BadInput(f"nodes.{pattern!r}: {error}") from None
-    count = defaults.get("count", 1)
-    if not isinstance(count, int) or count < 1:
-        raise BadInput(f"defaults.count {count!r} is not a positive whole number")
+    default_count = defaults.get("count", 1)
+    if not isinstance(default_count, int) or default_count < 1:
+        raise BadInput(f"defaults.count {default_count!r} is not a positive whole number")
     days = document.get("half-life-days", HALF_LIFE / _DAY)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
@@ -217,7 +223,7 @@ def _settings(document: dict[str, Any]) -> Settings:
         node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),
         device_placement=_one_of(document, "device-placement", _DEVICE_PLACEMENTS),
         defaults=Defaults(
-            count=count,
+            count=default_count,
             memory=parse_memory(str(defaults["memory"])) if "memory" in defaults else None,
             core=parse_percent(str(defaults["core"]), of="defaults.core")
             if "core" in defaults
@@ -225,28 +231,28 @@ def _settings(document: dict[str, Any]) -> Settings:
             policy=Policy(_one_of(defaults, "policy", ("fixed", "elastic"))),
             unlimited=defaults.get("core-limit", True) is False,
         ),
-        resources=names,
+        resources=renamed_resources,
         runtime_classes=classes,
         vendors=read_settings({"vendors": vendors}).vendors,
-        nodes=nodes,
+        nodes=document_by_pattern,
     )
 
 
-def _known(table: dict[str, Any], *names: str) -> None:
-    for name in table:
-        if name not in names:
-            raise BadInput(f"{name!r} is not known: there are {', '.join(names)}")
+def _known(table: dict[str, Any], *known_keys: str) -> None:
+    for key in table:
+        if key not in known_keys:
+            raise BadInput(f"{key!r} is not known: there are {', '.join(known_keys)}")
 
 
-def _truth(table: dict[str, Any], name: str) -> bool:
-    value = table.get(name, False)
+def _truth(table: dict[str, Any], key: str) -> bool:
+    value = table.get(key, False)
     if not isinstance(value, bool):
-        raise BadInput(f"{name} {value!r} is neither true nor false")
+        raise BadInput(f"{key} {value!r} is neither true nor false")
     return value
 
 
-def _one_of(table: dict[str, Any], name: str, choices: tuple[str, ...]) -> str:
-    choice = str(table.get(name, choices[0]))
+def _one_of(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
+    choice = str(table.get(key, choices[0]))
     if choice not in choices:
-        raise BadInput(f"{name} {choice!r} is none of {', '.join(choices)}")
+        raise BadInput(f"{key} {choice!r} is none of {', '.join(choices)}")
     return choice

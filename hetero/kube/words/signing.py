@@ -52,10 +52,10 @@ class PublicKeys:
         try:
             return cls.of(Path(path).read_text())
         except OSError as error:
-            why = f"{error.strerror} (is the ConfigMap mounted?)"
+            reason = f"{error.strerror} (is the ConfigMap mounted?)"
         except ValueError as error:
-            why = str(error)
-        raise BadInput(f"public keys {path}: {why}")
+            reason = str(error)
+        raise BadInput(f"public keys {path}: {reason}")
 
     @classmethod
     def of(cls, text: str) -> PublicKeys:
@@ -64,10 +64,10 @@ class PublicKeys:
 
     def text(self) -> str:
         """Return the keys in PEM."""
-        return "".join(_public(one).decode() for one in self.raw)
+        return "".join(_public(raw_key).decode() for raw_key in self.raw)
 
-    def __add__(self, more: PublicKeys) -> PublicKeys:
-        return PublicKeys(raw=tuple(dict.fromkeys((*self.raw, *more.raw))))
+    def __add__(self, other: PublicKeys) -> PublicKeys:
+        return PublicKeys(raw=tuple(dict.fromkeys((*self.raw, *other.raw))))
 
     def signed(self, text: str, signature: str, *, uid: str, node: str) -> bool:
         """Return whether one of the keys signed an allocation for this pod on this node."""
@@ -94,18 +94,18 @@ class SigningKey:
         try:
             return cls.of(Path(path).read_bytes())
         except OSError as error:
-            why = f"{error.strerror} (is the Secret mounted?)"
+            reason = f"{error.strerror} (is the Secret mounted?)"
         except ValueError:  # what it says is nothing to be shown: it may quote the file
-            why = "is not an Ed25519 key in PEM: `hetero certificates` makes one"
-        raise BadInput(f"signing key {path}: {why}")
+            reason = "is not an Ed25519 key in PEM: `hetero certificates` makes one"
+        raise BadInput(f"signing key {path}: {reason}")
 
     @classmethod
     def of(cls, text: bytes) -> SigningKey:
         """Return the key in PEM. Raises `ValueError`."""
-        made = load_pem_private_key(text, None)
-        if not isinstance(made, Ed25519PrivateKey):
+        private_key = load_pem_private_key(text, None)
+        if not isinstance(private_key, Ed25519PrivateKey):
             raise ValueError("not an Ed25519 key")
-        return cls(private=made)
+        return cls(private=private_key)
 
     def text(self) -> bytes:
         """Return the key in PEM."""
