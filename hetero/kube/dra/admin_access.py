@@ -41,7 +41,7 @@ class AdminAccess:
         node: Node,
         allocation: Allocation,
         claim: _Claim,
-        device: str,
+        cdi_device: str,
         *,
         discovery: Discovery,
         injection: Callable[[Edits], Edits],
@@ -49,19 +49,19 @@ class AdminAccess:
         """Have a CDI device bring the devices of an allocation; return the CDI names to give."""
         edits = shown(node, allocation, discovery=discovery, injection=injection)
         env = {**edits.env, VARIABLE: "/".join(claim)}
-        self._specs.replace(device, evolve(edits, env=env, cdi=()))
-        return (f"{KIND}={device}", *edits.cdi)
+        self._specs.replace(cdi_device, evolve(edits, env=env, cdi=()))
+        return (f"{KIND}={cdi_device}", *edits.cdi)
 
-    def hide(self, device: str) -> None:
+    def hide(self, cdi_device: str) -> None:
         """Remove the CDI device of a claim, if it is there."""
-        self._specs.remove(device)
+        self._specs.remove(cdi_device)
 
     def standing(self) -> dict[str, _Claim]:
         """Return the claims that have admin access, by their CDI device."""
         claims: dict[str, _Claim] = {}
         for path in sorted(self.cdi.glob(self._specs.path("*").name)):
             (device,) = json.loads(path.read_text())["devices"]
-            env = dict(one.split("=", 1) for one in device["containerEdits"]["env"])
+            env = dict(variable.split("=", 1) for variable in device["containerEdits"]["env"])
             namespace, _, name = env[VARIABLE].partition("/")
             claims[device["name"]] = namespace, name
         return claims

@@ -60,38 +60,45 @@ class Pools:
 
         `rules` are DeviceTaintRules.
         """
-        latest: dict[_Pool, int] = {}
-        specs = [one["spec"] for one in slices]
-        for spec in specs:
-            pool = _pool_of(spec)
-            latest[pool] = max(latest.get(pool, 0), spec["pool"]["generation"])
-        specs = [one for one in specs if one["pool"]["generation"] == latest[_pool_of(one)]]
-        allocations = (one.get("status", {}).get("allocation") or {} for one in claims)
+        latest_generation: dict[_Pool, int] = {}
+        slice_specs = [item["spec"] for item in slices]
+        for slice_spec in slice_specs:
+            pool_key = _pool_of(slice_spec)
+            latest_generation[pool_key] = max(
+                latest_generation.get(pool_key, 0), slice_spec["pool"]["generation"]
+            )
+        slice_specs = [
+            slice_spec
+            for slice_spec in slice_specs
+            if slice_spec["pool"]["generation"] == latest_generation[_pool_of(slice_spec)]
+        ]
+        allocations = (claim.get("status", {}).get("allocation") or {} for claim in claims)
         return cls(
             candidates=tuple(
                 Candidate(
-                    node=spec.get("nodeName"),
-                    pool=_pool_of(spec),
+                    node=slice_spec.get("nodeName"),
+                    pool=_pool_of(slice_spec),
                     device=device,
                     by_rules=tuple(
                         (rule["metadata"]["name"], rule["spec"]["taint"])
                         for rule in rules
-                        if _means(rule, (*_pool_of(spec), device["name"]))
+                        if _means(rule, (*_pool_of(slice_spec), device["name"]))
                     ),
                 )
-                for spec in specs
-                for device in spec.get("devices") or ()
+                for slice_spec in slice_specs
+                for device in slice_spec.get("devices") or ()
             ),
             sets={
-                (_pool_of(spec), one["name"]): {
-                    name: decimal(counter["value"]) for name, counter in one["counters"].items()
+                (_pool_of(slice_spec), counter_set["name"]): {
+                    counter: decimal(value["value"])
+                    for counter, value in counter_set["counters"].items()
                 }
-                for spec in specs
-                for one in spec.get("sharedCounters") or ()
+                for slice_spec in slice_specs
+                for counter_set in slice_spec.get("sharedCounters") or ()
             },
             classes={
-                one["metadata"]["name"]: tuple(one["spec"].get("selectors") or ())
-                for one in classes
+                device_class["metadata"]["name"]: tuple(device_class["spec"].get("selectors") or ())
+                for device_class in classes
             },
             taken=tuple(
                 result
@@ -111,8 +118,10 @@ def _means(rule: Plain, key: tuple[str, str, str]) -> bool:
     selector = rule["spec"].get("deviceSelector")
     if selector is None:
         return False
-    selected = (selector.get(name) for name in ("driver", "pool", "device"))
-    return all(one in (None, own) for one, own in zip(selected, key, strict=True))
+    selected_values = (selector.get(name) for name in ("driver", "pool", "device"))
+    return all(
+        value in (None, own_value) for value, own_value in zip(selected_values, key, strict=True)
+    )
 
 
 @frozen(kw_only=True)
@@ -126,81 +135,91 @@ class Books:
     def of(cls, pools: Pools) -> Books:
         """Return what all claims consume."""
         books = cls(consumed={}, counters={})
-        known = {one.key: one for one in pools.candidates}
+        candidate_by_key = {candidate.key: candidate for candidate in pools.candidates}
         for result in pools.taken:
-            candidate = known.get((result["driver"], result["pool"], result["device"]))
+            candidate = candidate_by_key.get((result["driver"], result["pool"], result["device"]))
             if candidate:
                 amounts = result.get("consumedCapacity") or {}
-                books = books.plus(candidate, {name: decimal(one) for name, one in amounts.items()})
+                books = books.plus(
+                    candidate, {name: decimal(amount) for name, amount in amounts.items()}
+                )
         return books
 
     def plus(self, candidate: Candidate, amounts: Mapping[str, Decimal]) -> Books:
         """Return the books after a device is given; its counters are consumed once."""
         counters = dict(self.counters)
-        for use in (
+        for consumption in (
             candidate.device.get("consumesCounters") or ()
             if candidate.key not in self.consumed
             else ()
         ):
-            key = (candidate.pool, use["counterSet"])
-            used = {name: decimal(counter["value"]) for name, counter in use["counters"].items()}
-            counters[key] = _sum(counters.get(key, {}), used)
-        held = _sum(self.consumed.get(candidate.key, {}), amounts)
-        return Books(consumed={**self.consumed, candidate.key: held}, counters=counters)
+            set_key = (candidate.pool, consumption["counterSet"])
+            used_amounts = {
+                counter: decimal(value["value"])
+                for counter, value in consumption["counters"].items()
+            }
+            counters[set_key] = _sum(counters.get(set_key, {}), used_amounts)
+        consumed = _sum(self.consumed.get(candidate.key, {}), amounts)
+        return Books(consumed={**self.consumed, candidate.key: consumed}, counters=counters)
 
 
 def _sum(first: Mapping[str, Decimal], second: Mapping[str, Decimal]) -> dict[str, Decimal]:
     return {
-        name: first.get(name, Decimal(0)) + second.get(name, Decimal(0))
-        for name in {*first, *second}
+        capacity: first.get(capacity, Decimal(0)) + second.get(capacity, Decimal(0))
+        for capacity in {*first, *second}
     }
 
 
-def unavailable(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def unavailable(
+    candidate: Candidate, exact_request: Plain, pools: Pools, books: Books
+) -> str | None:
     """Return what others leave too little of on a device, None if it is enough."""
-    return in_use(candidate, exact, pools, books) or short(
-        candidate.device, exact, books.consumed.get(candidate.key, {})
+    return in_use(candidate, exact_request, pools, books) or short(
+        candidate.device, exact_request, books.consumed.get(candidate.key, {})
     )
 
 
-def in_use(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
     """Return what others have of a device that leaves none of it, None if some may be left.
 
     Who has adminAccess uses what others have, but only where there is room for one more share.
     """
-    held, shared = (
+    consumed, is_shared = (
         books.consumed.get(candidate.key),
         candidate.device.get("allowMultipleAllocations"),
     )
-    if held is not None and not shared and not exact.get("adminAccess"):
+    if consumed is not None and not is_shared and not exact_request.get("adminAccess"):
         return "taken"
-    for use in candidate.device.get("consumesCounters") or () if held is None or not shared else ():
-        total = pools.sets.get((candidate.pool, use["counterSet"]), {})
-        gone = books.counters.get((candidate.pool, use["counterSet"]), {})
-        for name, counter in use["counters"].items():
-            if decimal(counter["value"]) > total.get(name, 0) - gone.get(name, Decimal(0)):
-                return f"beside parts that leave too little {name}"
+    for consumption in (
+        candidate.device.get("consumesCounters") or () if consumed is None or not is_shared else ()
+    ):
+        total_by_counter = pools.sets.get((candidate.pool, consumption["counterSet"]), {})
+        used_by_counter = books.counters.get((candidate.pool, consumption["counterSet"]), {})
+        for counter, value in consumption["counters"].items():
+            left = total_by_counter.get(counter, 0) - used_by_counter.get(counter, Decimal(0))
+            if decimal(value["value"]) > left:
+                return f"beside parts that leave too little {counter}"
     return None
 
 
-def unsuited(candidate: Candidate, exact: Plain, pools: Pools) -> str | None:
-    """Return what a device lacks whoever else has of it."""
-    if reason := mismatch(candidate, exact, pools):
+def unsuited(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | None:
+    """Return what a device lacks even if nobody else had any of it."""
+    if reason := mismatch(candidate, exact_request, pools):
         return reason
-    own = (("", taint) for taint in candidate.device.get("taints") or ())
-    for rule, taint in (*own, *candidate.by_rules):
-        if taint["effect"] in _REPELLING and not _tolerated(taint, exact):
+    own_taints = (("", taint) for taint in candidate.device.get("taints") or ())
+    for rule, taint in (*own_taints, *candidate.by_rules):
+        if taint["effect"] in _REPELLING and not _tolerated(taint, exact_request):
             return f"tainted {taint['key']}" + (f" by DeviceTaintRule {rule}" if rule else "")
     return None
 
 
-def mismatch(candidate: Candidate, exact: Plain, pools: Pools) -> str | None:
+def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | None:
     """Return why selectors do not mean a device, None if they do. Raises `Lacking`."""
     device, driver = candidate.device, candidate.pool[0]
     try:
-        if not all_match(pools.classes[exact["deviceClassName"]], device, driver=driver):
-            return f"not of class {exact['deviceClassName']}"
-        if not all_match(exact.get("selectors") or (), device, driver=driver):
+        if not all_match(pools.classes[exact_request["deviceClassName"]], device, driver=driver):
+            return f"not of class {exact_request['deviceClassName']}"
+        if not all_match(exact_request.get("selectors") or (), device, driver=driver):
             return "not selected"
     except Lacking as error:
         raise Lacking(
@@ -211,53 +230,58 @@ def mismatch(candidate: Candidate, exact: Plain, pools: Pools) -> str | None:
     return None
 
 
-def short(device: Plain, exact: Plain, held: Mapping[str, Decimal]) -> str | None:
+def short(device: Plain, exact_request: Plain, consumed: Mapping[str, Decimal]) -> str | None:
     """Return which capacity is too little."""
-    wanted = consumes_of(device, exact)
-    for name in (exact.get("capacity") or {}).get("requests") or ():
-        if name not in (device.get("capacity") or {}):
-            return f"without {name}"
-    for name, amount in wanted.items():
-        if amount is None or amount > decimal(device["capacity"][name]["value"]) - held.get(
-            name, 0
+    wanted_amounts = consumes_of(device, exact_request)
+    for capacity in (exact_request.get("capacity") or {}).get("requests") or ():
+        if capacity not in (device.get("capacity") or {}):
+            return f"without {capacity}"
+    for capacity, amount in wanted_amounts.items():
+        if amount is None or amount > decimal(device["capacity"][capacity]["value"]) - consumed.get(
+            capacity, 0
         ):
-            return f"lack {name}"
+            return f"lack {capacity}"
     return None
 
 
-def consumes_of(device: Plain, exact: Plain) -> dict[str, Decimal | None]:
+def consumes_of(device: Plain, exact_request: Plain) -> dict[str, Decimal | None]:
     """Return what a request takes of each capacity, None where that is more than it may be.
 
     Rounded up as the capacity's policy says.
     """
-    asked = (exact.get("capacity") or {}).get("requests") or {}
-    made: dict[str, Decimal | None] = {}
-    for name, capacity in (device.get("capacity") or {}).items():
+    requested = (exact_request.get("capacity") or {}).get("requests") or {}
+    consumed: dict[str, Decimal | None] = {}
+    for capacity_name, capacity in (device.get("capacity") or {}).items():
         policy = capacity.get("requestPolicy") or {}
-        if name in asked:
-            made[name] = _rounded(decimal(asked[name]), policy)
+        if capacity_name in requested:
+            consumed[capacity_name] = _rounded(decimal(requested[capacity_name]), policy)
         elif device.get("allowMultipleAllocations"):
-            made[name] = decimal(policy.get("default") or capacity["value"])
-    return made
+            consumed[capacity_name] = decimal(policy.get("default") or capacity["value"])
+    return consumed
 
 
 def _rounded(amount: Decimal, policy: Plain) -> Decimal | None:
     if "validValues" in policy:
-        larger = [one for one in map(decimal, policy["validValues"]) if one >= amount]
-        return min(larger, default=None)
-    span = policy.get("validRange") or {}
-    least = decimal(span.get("min") or 0)
-    amount = max(amount, least)
-    if "step" in span:
-        step = decimal(span["step"])
-        amount = least + ((amount - least) / step).to_integral_value(ROUND_CEILING) * step
-    return None if "max" in span and amount > decimal(span["max"]) else amount
+        larger_values = [value for value in map(decimal, policy["validValues"]) if value >= amount]
+        return min(larger_values, default=None)
+    valid_range = policy.get("validRange") or {}
+    least_value = decimal(valid_range.get("min") or 0)
+    amount = max(amount, least_value)
+    if "step" in valid_range:
+        step = decimal(valid_range["step"])
+        amount = (
+            least_value + ((amount - least_value) / step).to_integral_value(ROUND_CEILING) * step
+        )
+    return None if "max" in valid_range and amount > decimal(valid_range["max"]) else amount
 
 
-def _tolerated(taint: Plain, exact: Plain) -> bool:
+def _tolerated(taint: Plain, exact_request: Plain) -> bool:
     return any(
-        one.get("key") in (None, "", taint["key"])
-        and one.get("effect") in (None, "", taint["effect"])
-        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
-        for one in exact.get("tolerations") or ()
+        toleration.get("key") in (None, "", taint["key"])
+        and toleration.get("effect") in (None, "", taint["effect"])
+        and (
+            toleration.get("operator") == "Exists"
+            or toleration.get("value", "") == taint.get("value", "")
+        )
+        for toleration in exact_request.get("tolerations") or ()
     )

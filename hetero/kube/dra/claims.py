@@ -70,7 +70,7 @@ class Prepared:
 
 def results_of(claim: ResourceClaim) -> list[DeviceResult]:
     """Return the devices of ours that a claim was allocated."""
-    return [one for one in claim.status.allocation.devices.results if one.driver == DRIVER]
+    return [result for result in claim.status.allocation.devices.results if result.driver == DRIVER]
 
 
 def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
@@ -86,8 +86,8 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
             raise BadInput(f"it was allocated devices of node {result.pool}, and this is {node}")
         if result.device not in offers:
             raise NotFound(f"device {result.device} is not on this node (any more)")
-    admin = {result.admin_access for result in results}
-    if len(admin) > 1:
+    access_kinds = {result.admin_access for result in results}
+    if len(access_kinds) > 1:
         raise BadInput("some of its requests have adminAccess and some not: make two claims")
     config = config_of(claim.status.allocation.devices.config, results)
     policy = config.policy
@@ -97,7 +97,7 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
         offer = offers[result.device]
         for device in offer.devices:
             devices[device.uuid] = device
-            if admin == {True}:
+            if access_kinds == {True}:
                 pieces[device.uuid] = _all_of(device)
                 continue
             piece = _piece(offer, device, result.consumed_capacity, policy)
@@ -105,7 +105,7 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
     _expect_several(list(pieces.values()), devices)
     allocation = evolve(config, pieces=tuple(pieces.values()))
     return Prepared(
-        admin=admin == {True},
+        admin=access_kinds == {True},
         allocation=allocation,
         results=tuple(
             Result(request=result.request, device=result.device, share=result.share_id)
@@ -120,37 +120,50 @@ def used_by(pod: Pod) -> dict[str, str]:
     The one that kube-scheduler made for its extended resources has no such name: "".
     """
     status = pod.status
-    named = [
-        *((one.name, one.resource_claim_name) for one in pod.spec.resource_claims),
-        *((one.name, one.resource_claim_name) for one in status.resource_claim_statuses),
+    pod_claims = [
+        *(
+            (pod_claim.name, pod_claim.resource_claim_name)
+            for pod_claim in pod.spec.resource_claims
+        ),
+        *(
+            (claim_status.name, claim_status.resource_claim_name)
+            for claim_status in status.resource_claim_statuses
+        ),
         ("", status.extended_resource_claim_status.resource_claim_name),
     ]
-    return {name: claim for name, claim in named if claim}
+    return {pod_claim: claim for pod_claim, claim in pod_claims if claim}
 
 
 def other_claims(pod: Pod, claim: str) -> dict[str, str]:
-    """Return the other claims that containers use beside one of their pod's, and which do."""
+    """Return the claims that containers use together with one of their pod's, and which do."""
     user_of: dict[str, str] = {}
-    for container, claims in _by_container(pod):
-        if claim in claims:
-            user_of |= dict.fromkeys(claims - {claim}, container.name)
+    for container, claim_names in _by_container(pod):
+        if claim in claim_names:
+            user_of |= dict.fromkeys(claim_names - {claim}, container.name)
     return user_of
 
 
 def users(pod: Pod, claim: str) -> Iterator[Container]:
     """Yield the containers of a pod that use one of its claims by name."""
-    return (container for container, claims in _by_container(pod) if claim in claims)
+    return (container for container, claim_names in _by_container(pod) if claim in claim_names)
 
 
 def _by_container(pod: Pod) -> Iterator[tuple[Container, set[str]]]:
     """Yield each container of a pod with the claims that it uses."""
-    named = used_by(pod)
-    extended = pod.status.extended_resource_claim_status
-    served = {one.container_name for one in extended.request_mappings}
+    claim_by_pod_claim = used_by(pod)
+    extended_claim = pod.status.extended_resource_claim_status
+    served_containers = {mapping.container_name for mapping in extended_claim.request_mappings}
     for container in pod.containers:
-        used = [one.name for one in container.resources.claims]
-        used += [""] if container.name in served else []
-        yield container, {named[name] for name in used if name in named}
+        pod_claims = [claim.name for claim in container.resources.claims]
+        pod_claims += [""] if container.name in served_containers else []
+        yield (
+            container,
+            {
+                claim_by_pod_claim[pod_claim]
+                for pod_claim in pod_claims
+                if pod_claim in claim_by_pod_claim
+            },
+        )
 
 
 def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] = ()) -> Allocation:
@@ -160,31 +173,31 @@ def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] =
     where it has any. Raises `BadInput`.
     """
     values: dict[str, Enum] = {}
-    own_requests = {one.request.partition("/")[0] for one in results}
-    for entry in sorted(entries, key=lambda config: config.source != "FromClass"):
-        if entry.opaque.driver != DRIVER:
+    request_names = {result.request.partition("/")[0] for result in results}
+    for config in sorted(entries, key=lambda config: config.source != "FromClass"):
+        if config.opaque.driver != DRIVER:
             continue
-        meant = {name.partition("/")[0] for name in entry.requests or own_requests}
-        if not own_requests <= meant:
+        meant_requests = {name.partition("/")[0] for name in config.requests or request_names}
+        if not request_names <= meant_requests:
             raise BadInput(
                 "its configuration is for some of its requests: a claim is one grant, so write it "
                 "for all of them, or make two claims"
             )
-        values |= _read(entry.opaque.parameters)
-    made = Allocation(pieces=(), context=True)
+        values |= _read(config.opaque.parameters)
+    allocation = Allocation(pieces=(), context=True)
     return evolve(
-        made,
-        policy=_of(values, "policy", Policy) or made.policy,
-        priority=_of(values, "priority", Priority) or made.priority,
+        allocation,
+        policy=_of(values, "policy", Policy) or allocation.policy,
+        priority=_of(values, "priority", Priority) or allocation.priority,
         on_excess=_of(values, "onExcess", OnExcess),
         on_bypass=_of(values, "onBypass", OnBypass),
         strict=_of(values, "strict", Truth) is Truth.TRUE,
     )
 
 
-def _of(values: Mapping[str, Enum], name: str, kind: type[_E]) -> _E | None:
+def _of(values: Mapping[str, Enum], name: str, value_type: type[_E]) -> _E | None:
     value = values.get(name)
-    return value if isinstance(value, kind) else None
+    return value if isinstance(value, value_type) else None
 
 
 def _read(parameters: object) -> dict[str, Enum]:
@@ -195,51 +208,59 @@ def _read(parameters: object) -> dict[str, Enum]:
     """
     if not isinstance(parameters, dict):
         raise BadInput(f"its configuration for {DRIVER} is no object: {CONFIG_KIND} is meant")
-    kind = parameters.get("apiVersion"), parameters.get("kind")
-    if kind != (CONFIG_VERSION, CONFIG_KIND):
+    version_and_kind = parameters.get("apiVersion"), parameters.get("kind")
+    if version_and_kind != (CONFIG_VERSION, CONFIG_KIND):
         raise BadInput(
-            f"its configuration for {DRIVER} is {kind[0]} {kind[1]}: write apiVersion "
-            f"{CONFIG_VERSION}, kind {CONFIG_KIND}"
+            f"its configuration for {DRIVER} is {version_and_kind[0]} {version_and_kind[1]}: "
+            f"write apiVersion {CONFIG_VERSION}, kind {CONFIG_KIND}"
         )
-    values: dict[str, Enum] = {}
-    for name, value in parameters.items():
-        if name in ("apiVersion", "kind"):
+    value_by_word: dict[str, Enum] = {}
+    for word, value in parameters.items():
+        if word in ("apiVersion", "kind"):
             continue
-        if name not in _WORDS:
-            raise BadInput(f"{CONFIG_KIND}: {name!r} is not known: there are {', '.join(_WORDS)}")
-        text = str(value).lower() if isinstance(value, bool) else value
-        choices = {one.value: one for one in _WORDS[name]}
-        if not isinstance(text, str) or text not in choices:
-            raise BadInput(f"{CONFIG_KIND}: {name} {value!r} is none of {', '.join(choices)}")
-        values[name] = choices[text]
-    return values
+        if word not in _WORDS:
+            raise BadInput(f"{CONFIG_KIND}: {word!r} is not known: there are {', '.join(_WORDS)}")
+        value_text = str(value).lower() if isinstance(value, bool) else value
+        choice_by_text = {choice.value: choice for choice in _WORDS[word]}
+        if not isinstance(value_text, str) or value_text not in choice_by_text:
+            raise BadInput(
+                f"{CONFIG_KIND}: {word} {value!r} is none of {', '.join(choice_by_text)}"
+            )
+        value_by_word[word] = choice_by_text[value_text]
+    return value_by_word
 
 
-def _piece(offer: Offer, device: Device, consumed: Amounts, policy: Policy) -> DeviceAllocation:
+def _piece(
+    offer: Offer, device: Device, consumed_amounts: Amounts, policy: Policy
+) -> DeviceAllocation:
     """Return the piece of a device that one result is."""
-    made = _all_of(device)
+    whole_piece = _all_of(device)
     if offer.template is not None:
         template = offer.template
         takes = {**template.takes, SLOTS: 1}
-        return evolve(made, takes=takes, template=template.name, part=template.part)
+        return evolve(whole_piece, takes=takes, template=template.name, part=template.part)
     if not offer.shared:
-        return made
-    plain = {name.removeprefix(f"{DRIVER}/"): amount for name, amount in consumed.items()}
-    amounts = {name: quantity(plain, name) for name in CAPACITIES}
+        return whole_piece
+    amount_by_capacity = {
+        name.removeprefix(f"{DRIVER}/"): amount for name, amount in consumed_amounts.items()
+    }
+    amounts = {name: quantity(amount_by_capacity, name) for name in CAPACITIES}
     if None in amounts.values():
         raise BadInput(
             f"device {offer.name} is shared and the allocation does not say how much of it is "
             "consumed: is DRAConsumableCapacity on in kube-scheduler?"
         )
-    whole = published(device)
-    takes = {of: amounts[name] or 0 for name, of in CAPACITIES.items()}
-    for name, of in CAPACITIES.items():
-        if takes[of] == whole[name]:  # the rest below a step is its, too
-            takes[of] = device.capacity[of]
-    core = takes[CORE]
+    published_amounts = published(device)
+    takes = {counter: amounts[capacity] or 0 for capacity, counter in CAPACITIES.items()}
+    for capacity, counter in CAPACITIES.items():
+        if takes[counter] == published_amounts[capacity]:  # the rest below a step is its, too
+            takes[counter] = device.capacity[counter]
+    core_units = takes[CORE]
     if following(policy) in device.capacity:
         takes[following(policy)] = 1
-    return evolve(made, takes=takes, core=core if 0 < core < device.of_card(CORE) else None)
+    return evolve(
+        whole_piece, takes=takes, core=core_units if 0 < core_units < device.of_card(CORE) else None
+    )
 
 
 def _all_of(device: Device) -> DeviceAllocation:
@@ -247,29 +268,33 @@ def _all_of(device: Device) -> DeviceAllocation:
 
 
 def _sum(
-    device: Device, held: DeviceAllocation | None, other: DeviceAllocation
+    device: Device, first: DeviceAllocation | None, second: DeviceAllocation
 ) -> DeviceAllocation:
     """Return both pieces of a device as one."""
-    if held is None:
-        return other
-    if other.template is not None:
+    if first is None:
+        return second
+    if second.template is not None:
         raise BadInput(f"it was allocated two parts of device {device.uuid}: ask for a larger one")
-    takes = {name: held.takes.get(name, 0) + amount for name, amount in other.takes.items()}
+    takes = {
+        counter: first.takes.get(counter, 0) + amount for counter, amount in second.takes.items()
+    }
     for policy in Policy:
         if following(policy) in takes:
             takes[following(policy)] = 1
-    limited = held.core is not None and other.core is not None
-    core = takes[CORE] if limited and takes[CORE] < device.of_card(CORE) else None
-    return evolve(held, takes=takes, core=core)
+    is_limited = first.core is not None and second.core is not None
+    core_units = takes[CORE] if is_limited and takes[CORE] < device.of_card(CORE) else None
+    return evolve(first, takes=takes, core=core_units)
 
 
 def _expect_several(pieces: list[DeviceAllocation], devices: Mapping[str, Device]) -> None:
     """Raise `BadInput` for shares of several devices that are only given whole together."""
     for piece in pieces if len(pieces) > 1 else ():
         device = devices[piece.device]
-        grains = device.granularity
-        whole = isinstance(grains, Fractional) and grains.multi is MultiDevice.WHOLE
-        if whole and not piece.is_whole(device):
+        granularity = device.granularity
+        is_whole_only = (
+            isinstance(granularity, Fractional) and granularity.multi is MultiDevice.WHOLE
+        )
+        if is_whole_only and not piece.is_whole(device):
             raise BadInput(
                 f"it has shares of {len(pieces)} devices, and several {device.model} are given "
                 "whole: ask for all of each, or for one"

@@ -22,36 +22,45 @@ _TEXT = 1024
 
 def statuses(
     claim: ResourceClaim,
-    held: Prepared,
+    prepared_claim: Prepared,
     offers: Mapping[str, Offer],
-    entry: Grant | None,
+    grant: Grant | None,
     *,
     node: str,
     now: datetime | None = None,
 ) -> list[Plain]:
     """Return `status.devices` of a claim as far as it is this node's to say.
 
-    `entry` is the claim's grant, None where it has admin access. What is so already keeps the time
+    `grant` is the claim's grant, None where it has admin access. What is so already keeps the time
     at which it came to be.
     """
-    pieces = {piece.device: piece for piece in entry.allocation.pieces} if entry else {}
-    had = {_key(one): one for one in _own(claim, node)}
-    at = (now or datetime.now(timezone.utc)).strftime("%Y-%m-%dT%H:%M:%SZ")
-    made: list[Plain] = []
-    for result in held.results:
+    piece_by_device = {piece.device: piece for piece in grant.allocation.pieces} if grant else {}
+    status_by_key = {_key(status): status for status in _own(claim, node)}
+    now_text = (now or datetime.now(timezone.utc)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    device_statuses: list[Plain] = []
+    for result in prepared_claim.results:
         offer = offers[result.device]
         status: Plain = {"driver": DRIVER, "pool": node, "device": result.device}
         if result.share is not None:
             status["shareID"] = result.share
-        status["data"] = _data(offer, entry, pieces)
-        before = {one["type"]: one for one in had.get(_key(status), {}).get("conditions") or ()}
-        wrong = next((one.health for one in offer.devices if not one.usable), None)
+        status["data"] = _data(offer, grant, piece_by_device)
+        condition_by_type = {
+            condition["type"]: condition
+            for condition in status_by_key.get(_key(status), {}).get("conditions") or ()
+        }
+        fault = next((device.health for device in offer.devices if not device.usable), None)
         status["conditions"] = [
-            _condition("Ready", "Prepared", before, at),
-            _condition("Healthy", "Unhealthy" if wrong else "Healthy", before, at, wrong=wrong),
+            _condition("Ready", "Prepared", condition_by_type, now_text),
+            _condition(
+                "Healthy",
+                "Unhealthy" if fault else "Healthy",
+                condition_by_type,
+                now_text,
+                fault=fault,
+            ),
         ]
-        made.append(status)
-    return made
+        device_statuses.append(status)
+    return device_statuses
 
 
 def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node: str) -> bool:
@@ -59,41 +68,59 @@ def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node: str) -> 
     return sorted(_own(claim, node), key=_key) != sorted(device_statuses, key=_key)
 
 
-def _own(claim: ResourceClaim, node: str) -> list[Plain]:
-    own = (DRIVER, node)
-    return [one for one in claim.status.devices if (one["driver"], one["pool"]) == own]
+def _own(claim: ResourceClaim, node_name: str) -> list[Plain]:
+    own_driver_and_pool = (DRIVER, node_name)
+    return [
+        status
+        for status in claim.status.devices
+        if (status["driver"], status["pool"]) == own_driver_and_pool
+    ]
 
 
 def _key(status: Plain) -> tuple[str, ...]:
     return tuple(status.get(name) or "" for name in _KEYS)
 
 
-def _data(offer: Offer, entry: Grant | None, pieces: Mapping[str, DeviceAllocation]) -> Plain:
+def _data(
+    offer: Offer, grant: Grant | None, piece_by_device: Mapping[str, DeviceAllocation]
+) -> Plain:
     """Return which devices these are, and what the claim's grant may use of them."""
-    first = offer.devices[0]
-    made: Plain = {
-        "vendor": first.vendor,
-        "model": first.model,
-        "uuids": [one.uuid for one in offer.devices],
-        "enforcement": first.enforcement.value,
+    first_device = offer.devices[0]
+    data: Plain = {
+        "vendor": first_device.vendor,
+        "model": first_device.model,
+        "uuids": [device.uuid for device in offer.devices],
+        "enforcement": first_device.enforcement.value,
     }
-    own_pieces = [pieces[one.uuid] for one in offer.devices if one.uuid in pieces]
-    if entry is not None and own_pieces:
-        made["grant"] = entry.id
-        made["memory"] = amount_of(MEMORY, sum(one.takes[MEMORY] for one in own_pieces))
-        made["cores"] = sum(one.takes[CORE] for one in own_pieces)
-    return made
+    own_pieces = [
+        piece_by_device[device.uuid] for device in offer.devices if device.uuid in piece_by_device
+    ]
+    if grant is not None and own_pieces:
+        data["grant"] = grant.id
+        data["memory"] = amount_of(MEMORY, sum(piece.takes[MEMORY] for piece in own_pieces))
+        data["cores"] = sum(piece.takes[CORE] for piece in own_pieces)
+    return data
 
 
 def _condition(
-    kind: str, reason: str, before: Mapping[str, Plain], at: str, *, wrong: str | None = None
+    condition_type: str,
+    reason: str,
+    condition_by_type: Mapping[str, Plain],
+    now_text: str,
+    *,
+    fault: str | None = None,
 ) -> Plain:
     """Return a condition; one that was so before keeps its time."""
-    status, had = "False" if wrong else "True", before.get(kind, {})
+    status, condition_before = (
+        "False" if fault else "True",
+        condition_by_type.get(condition_type, {}),
+    )
     return {
-        "type": kind,
+        "type": condition_type,
         "status": status,
         "reason": reason,
-        "message": (wrong or "")[:_TEXT],
-        "lastTransitionTime": had["lastTransitionTime"] if had.get("status") == status else at,
+        "message": (fault or "")[:_TEXT],
+        "lastTransitionTime": condition_before["lastTransitionTime"]
+        if condition_before.get("status") == status
+        else now_text,
     }

@@ -70,19 +70,19 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         """Serve. The kubelet finds the sockets, now and whenever it starts anew."""
         if self._servers:
             return
-        serving: tuple[tuple[Path, tuple[Callable[..., None], ...]], ...] = (
+        services: tuple[tuple[Path, tuple[Callable[..., None], ...]], ...] = (
             (
                 self.sockets.plugin,
                 (add_DRAPluginServicer_to_server, add_DRAResourceHealthServicer_to_server),
             ),
             (self.sockets.registration, (add_RegistrationServicer_to_server,)),
         )
-        for path, adding in serving:
+        for path, add_services in services:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
             server = grpc.aio.server()
-            for add in adding:
-                add(self, server)
+            for add_service in add_services:
+                add_service(self, server)
             server.add_insecure_port(f"unix://{path}")
             self._servers.append(server)
             await started(server)
@@ -90,7 +90,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
 
     async def attend(self) -> None:
         """Serve anew where a socket is gone: an agent that ends late removes its successor's."""
-        if self._servers and any(_inode(path) != made for path, made in self._made.items()):
+        if self._servers and any(_inode(path) != inode for path, inode in self._made.items()):
             log.warning("claims: a socket is gone: served anew, for the kubelet to find")
             await self.close()
             await self.start()
@@ -137,16 +137,18 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> wire.NodePrepareResourcesResponse:
         """Prepare claims, each by itself; what fails is an error in the pod's events."""
-        answer = wire.NodePrepareResourcesResponse()
+        response = wire.NodePrepareResourcesResponse()
         for claim in request.claims:
             async with self.claims.alone(claim.uid):
                 try:
-                    made = await self.claims.prepare(claim)
+                    claim_response = await self.claims.prepare(claim)
                 except (HeteroError, OSError) as error:
-                    made = wire.NodePrepareResourceResponse(error=f"{named(claim)}: {error}")
-                    log.warning("%s", made.error)
-                answer.claims[claim.uid].CopyFrom(made)
-        return answer
+                    claim_response = wire.NodePrepareResourceResponse(
+                        error=f"{named(claim)}: {error}"
+                    )
+                    log.warning("%s", claim_response.error)
+                response.claims[claim.uid].CopyFrom(claim_response)
+        return response
 
     async def NodeUnprepareResources(  # noqa: N802
         self,
@@ -154,19 +156,19 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> wire.NodeUnprepareResourcesResponse:
         """Take back what claims hold; what was never prepared is taken back."""
-        answer = wire.NodeUnprepareResourcesResponse()
+        response = wire.NodeUnprepareResourcesResponse()
         for claim in request.claims:
-            made = wire.NodeUnprepareResourceResponse()
+            claim_response = wire.NodeUnprepareResourceResponse()
             async with self.claims.alone(claim.uid):
                 try:
                     await asyncio.to_thread(self.claims.unprepare, claim.uid)
                     if claim.uid in self.claims.ending:
                         self.due.set()
                 except (HeteroError, OSError) as error:
-                    made.error = f"{named(claim)}: {error}"
-                    log.warning("%s", made.error)
-            answer.claims[claim.uid].CopyFrom(made)
-        return answer
+                    claim_response.error = f"{named(claim)}: {error}"
+                    log.warning("%s", claim_response.error)
+            response.claims[claim.uid].CopyFrom(claim_response)
+        return response
 
     async def NodeWatchResources(  # noqa: N802
         self,
@@ -174,15 +176,15 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
         """Tell the devices' health now, when it changes, and before the kubelet forgets it."""
-        sent, at = None, 0.0
+        sent_faults, sent_at_s = None, 0.0
         while True:
-            faults = {
-                name: next((one.health for one in offer.devices if not one.usable), None)
+            fault_by_name = {
+                name: next((device.health for device in offer.devices if not device.usable), None)
                 for name, offer in offers(self.claims.discovery().devices).items()
             }
-            if faults != sent or monotonic() - at > _HEALTH:
-                sent, at = faults, monotonic()
-                yield _health(self.claims.name, faults)
+            if fault_by_name != sent_faults or monotonic() - sent_at_s > _HEALTH:
+                sent_faults, sent_at_s = fault_by_name, monotonic()
+                yield _health(self.claims.name, fault_by_name)
             await asyncio.sleep(_INTERVAL)
 
 
@@ -192,14 +194,16 @@ def _inode(path: Path) -> int | None:
     return None
 
 
-def _health(node: str, faults: Mapping[str, str | None]) -> health.NodeWatchResourcesResponse:
+def _health(
+    node: str, fault_by_name: Mapping[str, str | None]
+) -> health.NodeWatchResourcesResponse:
     """Return what the kubelet is told: what is wrong with each device, None for nothing."""
-    answer = health.NodeWatchResourcesResponse()
-    for name, wrong in faults.items():
-        answer.devices.add(
+    response = health.NodeWatchResourcesResponse()
+    for name, fault in fault_by_name.items():
+        response.devices.add(
             device=health.DeviceIdentifier(pool_name=node, device_name=name),
-            health=health.HEALTHY if wrong is None else health.UNHEALTHY,
+            health=health.HEALTHY if fault is None else health.UNHEALTHY,
             last_updated_time=int(time()),
-            message=wrong or "",
+            message=fault or "",
         )
-    return answer
+    return response

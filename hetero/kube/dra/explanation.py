@@ -32,7 +32,7 @@ from hetero.model.errors import BadInput
 
 #: How many devices a claim may have (resource.k8s.io/v1, AllocationResultsMaxSize).
 _RESULTS = 32
-#: How often it is looked for another device beside those that were chosen, for one claim.
+#: How many devices are tried in all for one claim.
 _TRIES = 2_000
 
 
@@ -49,7 +49,7 @@ class Given:
 
 @frozen(kw_only=True)
 class ClaimSelection:
-    """What a claim gets; nothing with the sentences that say why."""
+    """What a claim gets; where it gets nothing, the sentences that say why."""
 
     given: tuple[Given, ...] = ()
     why: tuple[str, ...] = ()
@@ -63,32 +63,34 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
     devices = spec.get("devices") or {}
     requests = devices.get("requests") or ()
     for request in requests:
-        for _, exact in _alternatives(request):
-            if exact["deviceClassName"] not in pools.classes:
-                raise BadInput(f"there is no DeviceClass {exact['deviceClassName']}")
-    base = Books.of(pools)
-    ranks = {name: rank for one in requests for rank, (name, _) in enumerate(_alternatives(one))}
+        for _, exact_request in _alternatives(request):
+            if exact_request["deviceClassName"] not in pools.classes:
+                raise BadInput(f"there is no DeviceClass {exact_request['deviceClassName']}")
+    books = Books.of(pools)
+    rank_by_name = {
+        name: rank for request in requests for rank, (name, _) in enumerate(_alternatives(request))
+    }
     constraints = devices.get("constraints") or ()
-    best: tuple[int, _Found] | None = None
+    best_found: tuple[int, _Found] | None = None
     for candidates in _by_node(pools.candidates):
-        search = _Search(pools=pools, base=base, constraints=tuple(constraints))
+        search = _Search(pools=pools, base=books, constraints=tuple(constraints))
         try:
-            fewest = search.fewest(requests, candidates)
-            if fewest > _RESULTS:
-                most = f"a claim has {_RESULTS} devices at most, and this asks {fewest}"
-                return ClaimSelection(why=(most,))
-            solution = next(search.serve(list(requests), candidates, base), None)
+            device_count = search.fewest(requests, candidates)
+            if device_count > _RESULTS:
+                message = f"a claim has {_RESULTS} devices at most, and this asks {device_count}"
+                return ClaimSelection(why=(message,))
+            solution = next(search.serve(list(requests), candidates, books), None)
         except Lacking as error:
             return ClaimSelection(
                 why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
             )
-        rank = sum(ranks[name] for name in {given.request for given, _ in solution or ()})
-        if solution and (best is None or rank < best[0]):
-            best = rank, solution
-    if best is not None:
-        return ClaimSelection(given=tuple(given for given, _ in best[1]))
-    why = tuple(_why(request, pools, base) for request in requests)
-    return ClaimSelection(why=why or ("the claim asks for nothing",))
+        rank = sum(rank_by_name[name] for name in {given.request for given, _ in solution or ()})
+        if solution and (best_found is None or rank < best_found[0]):
+            best_found = rank, solution
+    if best_found is not None:
+        return ClaimSelection(given=tuple(given for given, _ in best_found[1]))
+    sentences = tuple(_why(request, pools, books) for request in requests)
+    return ClaimSelection(why=sentences or ("the claim asks for nothing",))
 
 
 def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
@@ -97,7 +99,7 @@ def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     anywhere: list[Candidate] = []
     for candidate in candidates:
         (by_node.setdefault(candidate.node, []) if candidate.node else anywhere).append(candidate)
-    return [[*here, *anywhere] for here in by_node.values()]
+    return [[*node_candidates, *anywhere] for node_candidates in by_node.values()]
 
 
 _Found = Sequence[tuple[Given, Candidate]]
@@ -125,157 +127,190 @@ class _Search:
     def fewest(self, requests: Iterable[Plain], candidates: list[Candidate]) -> int:
         """Return how many devices of a node requests are for at least; too many end all."""
         return sum(
-            min(self._count(exact, candidates) for _, exact in _alternatives(one))
-            for one in requests
+            min(
+                self._count(exact_request, candidates)
+                for _, exact_request in _alternatives(request)
+            )
+            for request in requests
         )
 
-    def _count(self, exact: Plain, candidates: list[Candidate]) -> int:
-        if exact.get("allocationMode") == "All":
-            return sum(self._meant(exact, one) for one in candidates)
-        return int(exact.get("count", 1))
+    def _count(self, exact_request: Plain, candidates: list[Candidate]) -> int:
+        if exact_request.get("allocationMode") == "All":
+            return sum(self._meant(exact_request, candidate) for candidate in candidates)
+        return int(exact_request.get("count", 1))
 
     def serve(
-        self, requests: list[Plain], candidates: list[Candidate], books: Books, before: _Found = ()
+        self,
+        requests: list[Plain],
+        candidates: list[Candidate],
+        books: Books,
+        given_before: _Found = (),
     ) -> Iterator[_Found]:
-        """Yield the ways to serve requests by the devices of a node beside what is given before."""
+        """Yield the ways to serve requests by the devices of a node, after what is given before."""
         if not requests:
-            yield before
+            yield given_before
             return
-        first, *rest = requests
-        for name, exact in _alternatives(first):
-            for chosen, after in self._choices(name, exact, candidates, books, before):
-                yield from self.serve(rest, candidates, after, chosen)
+        first_request, *other_requests = requests
+        for name, exact_request in _alternatives(first_request):
+            for given_devices, books_after in self._choices(
+                name, exact_request, candidates, books, given_before
+            ):
+                yield from self.serve(other_requests, candidates, books_after, given_devices)
 
     def _choices(
-        self, name: str, exact: Plain, candidates: list[Candidate], books: Books, before: _Found
+        self,
+        name: str,
+        exact_request: Plain,
+        candidates: list[Candidate],
+        books: Books,
+        given_before: _Found,
     ) -> Iterator[tuple[_Found, Books]]:
         """Yield the ways to give one request its devices, with what is given before.
 
         A constraint that keeps one of all devices from being given ends the search on all nodes,
         and for all alternatives. Raises `Lacking` then.
         """
-        count = self._count(exact, candidates)
-        if len(before) + count > _RESULTS:
+        count = self._count(exact_request, candidates)
+        if len(given_before) + count > _RESULTS:
             return
-        if exact.get("allocationMode") != "All":
-            yield from self._several(name, exact, candidates, books, before, count)
+        if exact_request.get("allocationMode") != "All":
+            yield from self._several(name, exact_request, candidates, books, given_before, count)
             return
-        chosen, after = before, books
-        for candidate in filter(partial(self._meant, exact), candidates):
-            if unsuited(candidate, exact, self.pools) or in_use(
-                candidate, exact, self.pools, after
+        given, books_after = given_before, books
+        for candidate in filter(partial(self._meant, exact_request), candidates):
+            if unsuited(candidate, exact_request, self.pools) or in_use(
+                candidate, exact_request, self.pools, books_after
             ):
                 return
-            more, later = _with(name, exact, candidate, after, chosen)
-            if not all(_holds(constraint, more) for constraint in self.constraints):
-                device = f"device {candidate.device['name']} of node {candidate.node}"
-                raise Lacking(f"{device} is one of all that {name} asks, and a constraint bars it")
-            if short(candidate.device, exact, after.consumed.get(candidate.key, {})):
+            chosen_then, books_then = _with(name, exact_request, candidate, books_after, given)
+            if not all(_holds(constraint, chosen_then) for constraint in self.constraints):
+                device_text = f"device {candidate.device['name']} of node {candidate.node}"
+                raise Lacking(
+                    f"{device_text} is one of all that {name} asks, and a constraint bars it"
+                )
+            if short(candidate.device, exact_request, books_after.consumed.get(candidate.key, {})):
                 return
-            chosen, after = more, later
+            given, books_after = chosen_then, books_then
         if count:
-            yield chosen, after
+            yield given, books_after
 
     def _several(
         self,
         name: str,
-        exact: Plain,
+        exact_request: Plain,
         candidates: list[Candidate],
         books: Books,
-        before: _Found,
+        given_before: _Found,
         count: int,
     ) -> Iterator[tuple[_Found, Books]]:
         """Yield the ways to give a request so many devices, each once, even if it is shared."""
         if count == 0:
-            yield before, books
+            yield given_before, books
             return
-        if before and next(self._tries, None) is None:
+        if given_before and next(self._tries, None) is None:
             raise BadInput(
                 f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
-        for number in range(len(candidates) - count + 1):
-            if self._fits(name, exact, candidates[number], books, before):
-                chosen, after = _with(name, exact, candidates[number], books, before)
-                rest = candidates[number + 1 :]
-                yield from self._several(name, exact, rest, after, chosen, count - 1)
+        for position in range(len(candidates) - count + 1):
+            if self._fits(name, exact_request, candidates[position], books, given_before):
+                chosen_then, books_after = _with(
+                    name, exact_request, candidates[position], books, given_before
+                )
+                candidates_after = candidates[position + 1 :]
+                yield from self._several(
+                    name, exact_request, candidates_after, books_after, chosen_then, count - 1
+                )
 
-    def _meant(self, exact: Plain, candidate: Candidate) -> bool:
+    def _meant(self, exact_request: Plain, candidate: Candidate) -> bool:
         """Return whether a device is one of all that a request asks: selected and large enough.
 
         What the claim itself takes before does not make it another one: then all are not had.
         """
-        if mismatch(candidate, exact, self.pools) is not None:
+        if mismatch(candidate, exact_request, self.pools) is not None:
             return False
-        return short(candidate.device, exact, self.base.consumed.get(candidate.key, {})) is None
+        return (
+            short(candidate.device, exact_request, self.base.consumed.get(candidate.key, {}))
+            is None
+        )
 
     def _fits(
-        self, name: str, exact: Plain, candidate: Candidate, books: Books, before: _Found
+        self,
+        name: str,
+        exact_request: Plain,
+        candidate: Candidate,
+        books: Books,
+        given_before: _Found,
     ) -> bool:
-        """Return whether a request may get a device beside what is given before."""
-        key = name, candidate.key
-        if key not in self._found_unsuited:
-            self._found_unsuited[key] = unsuited(candidate, exact, self.pools) is not None
+        """Return whether a request may get a device in addition to what is given before."""
+        request_and_device = name, candidate.key
+        if request_and_device not in self._found_unsuited:
+            self._found_unsuited[request_and_device] = (
+                unsuited(candidate, exact_request, self.pools) is not None
+            )
         if (
-            self._found_unsuited[key]
-            or unavailable(candidate, exact, self.pools, books) is not None
+            self._found_unsuited[request_and_device]
+            or unavailable(candidate, exact_request, self.pools, books) is not None
         ):
             return False
-        chosen, _ = _with(name, exact, candidate, books, before)
-        return all(_holds(constraint, chosen) for constraint in self.constraints)
+        chosen_then, _ = _with(name, exact_request, candidate, books, given_before)
+        return all(_holds(constraint, chosen_then) for constraint in self.constraints)
 
 
 def _with(
-    name: str, exact: Plain, candidate: Candidate, books: Books, before: _Found
+    name: str, exact_request: Plain, candidate: Candidate, books: Books, given_before: _Found
 ) -> tuple[_Found, Books]:
     """Return what is given, and the books, once a request has a device."""
-    amounts = {
-        key: amount or Decimal(0) for key, amount in consumes_of(candidate.device, exact).items()
+    amount_by_capacity = {
+        capacity: amount or Decimal(0)
+        for capacity, amount in consumes_of(candidate.device, exact_request).items()
     }
     given = Given(
         request=name,
         node=candidate.node,
         driver=candidate.pool[0],
         device=candidate.device["name"],
-        consumes=_said(candidate, exact),
+        consumes=_said(candidate, exact_request),
     )
-    return (*before, (given, candidate)), books.plus(candidate, amounts)
+    return (*given_before, (given, candidate)), books.plus(candidate, amount_by_capacity)
 
 
-def _said(candidate: Candidate, exact: Plain) -> dict[str, str]:
+def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
     """Return what is consumed as a claim says it: rounded amounts are those of the policy."""
     if not candidate.device.get("allowMultipleAllocations"):
         return {}
-    asked = (exact.get("capacity") or {}).get("requests") or {}
-    made = {}
-    for name, amount in consumes_of(candidate.device, exact).items():
-        capacity = candidate.device["capacity"][name]
-        usual = (capacity.get("requestPolicy") or {}).get("default") or capacity["value"]
-        text = str(asked.get(name, usual))
-        made[name] = text if amount == decimal(text) else f"{amount}"
-    return made
+    requested = (exact_request.get("capacity") or {}).get("requests") or {}
+    amount_texts = {}
+    for capacity_name, amount in consumes_of(candidate.device, exact_request).items():
+        capacity = candidate.device["capacity"][capacity_name]
+        usual_amount = (capacity.get("requestPolicy") or {}).get("default") or capacity["value"]
+        text = str(requested.get(capacity_name, usual_amount))
+        amount_texts[capacity_name] = text if amount == decimal(text) else f"{amount}"
+    return amount_texts
 
 
-def _holds(constraint: Plain, chosen: _Found) -> bool:
+def _holds(constraint: Plain, given_devices: _Found) -> bool:
     """Return whether devices are as a constraint says."""
-    meant = constraint.get("requests")
-    name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
-    values = [
-        attribute(one.device, name, driver=one.pool[0])
-        for given, one in chosen
-        if not meant or {given.request, given.request.partition("/")[0]} & {*meant}
+    request_names = constraint.get("requests")
+    attribute_name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
+    attribute_values = [
+        attribute(candidate.device, attribute_name, driver=candidate.pool[0])
+        for given, candidate in given_devices
+        if not request_names or {given.request, given.request.partition("/")[0]} & {*request_names}
     ]
-    if None in values:
+    if None in attribute_values:
         return False
     if "matchAttribute" in constraint:
-        return len({*values}) <= 1
-    return len({*values}) == len(values)
+        return len({*attribute_values}) <= 1
+    return len({*attribute_values}) == len(attribute_values)
 
 
-def _reason(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> str | None:
+def _reason(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
     """Return why a request does not get a device, None if it may; whatever is told of it."""
     try:
-        return unsuited(candidate, exact, pools) or unavailable(candidate, exact, pools, books)
+        return unsuited(candidate, exact_request, pools) or unavailable(
+            candidate, exact_request, pools, books
+        )
     except Lacking as error:
         return f"not told by {error}"
 
@@ -283,13 +318,17 @@ def _reason(candidate: Candidate, exact: Plain, pools: Pools, books: Books) -> s
 def _why(request: Plain, pools: Pools, books: Books) -> str:
     """Return a sentence of why no device serves a request, counted by reason."""
     sentences = []
-    for name, exact in _alternatives(request):
-        reasons = [_reason(one, exact, pools, books) for one in pools.candidates]
-        counts = Counter(one for one in reasons if one is not None)
-        fit = reasons.count(None)
-        parts = ", ".join(f"{number} {reason}" for reason, number in counts.most_common())
-        sentence = f"{name}: {fit} of {len(reasons)} devices"
-        if fit:
+    for name, exact_request in _alternatives(request):
+        reasons = [
+            _reason(candidate, exact_request, pools, books) for candidate in pools.candidates
+        ]
+        count_by_reason = Counter(reason for reason in reasons if reason is not None)
+        fitting_count = reasons.count(None)
+        reasons_text = ", ".join(
+            f"{count} {reason}" for reason, count in count_by_reason.most_common()
+        )
+        sentence = f"{name}: {fitting_count} of {len(reasons)} devices"
+        if fitting_count:
             sentence += ", but no node has all that the claim asks together"
-        sentences.append(f"{sentence}: {parts}" if parts else sentence)
+        sentences.append(f"{sentence}: {reasons_text}" if reasons_text else sentence)
     return "; else ".join(sentences)

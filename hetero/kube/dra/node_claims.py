@@ -1,7 +1,7 @@
 """The claims of one node: a grant of the ledger for each, and a CDI device that brings it.
 
 The ledger is the checkpoint. A claim's grant has an id that is made of the claim's UID, so what was
-prepared is found again whoever was killed meanwhile, and is prepared only once. The order is grant,
+prepared is found again after a kill at any step, and is prepared only once. The order is grant,
 spec, status; back it is spec, grant. Each step may be done again.
 """
 
@@ -88,67 +88,73 @@ class NodeClaims:
     @property
     def ending(self) -> set[str]:
         """UIDs of claims that wait for their containers alone: to be looked at soon."""
-        known = [*self._unprepared.items()]  # threads unprepare meanwhile
-        return {uid for uid, ends in known if ends}
+        unprepared_claims = [*self._unprepared.items()]  # threads unprepare meanwhile
+        return {uid for uid, is_ending in unprepared_claims if is_ending}
 
-    async def prepare(self, asked: wire.Claim) -> wire.NodePrepareResourceResponse:
+    async def prepare(self, wire_claim: wire.Claim) -> wire.NodePrepareResourceResponse:
         """Make a claim's grant stand and its CDI device be there. Raises `HeteroError`."""
-        claim = await self._claim(asked.namespace, asked.name)
-        if claim.metadata.uid != asked.uid:
+        claim = await self._claim(wire_claim.namespace, wire_claim.name)
+        if claim.metadata.uid != wire_claim.uid:
             raise Refused("another claim of this name has taken its place")
-        held = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
+        prepared_claim = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
         pods = await self._reserved(claim)
         if not pods:
             raise BadInput("it is reserved for no pod of this node")
         for pod in pods:
-            _expect_unhidden(pod, asked.name)
-        if held.admin:
-            names = await asyncio.to_thread(self._show, asked, held, pods)
-            log.info("%s: prepared, with admin access and no grant", named(asked))
+            _expect_unhidden(pod, wire_claim.name)
+        if prepared_claim.admin:
+            cdi_names = await asyncio.to_thread(self._show, wire_claim, prepared_claim, pods)
+            log.info("%s: prepared, with admin access and no grant", named(wire_claim))
         else:
-            grant = await self._granted(asked, held, pods)
-            names = (f"{KIND}={_device(asked.uid)}", *grant.edits.cdi)
-            log.info("%s: prepared, grant %s", named(asked), grant.id)
-        self._unprepared.pop(asked.uid, None)
-        await self._tell(claim, held)
+            grant = await self._granted(wire_claim, prepared_claim, pods)
+            cdi_names = (f"{KIND}={_device(wire_claim.uid)}", *grant.edits.cdi)
+            log.info("%s: prepared, grant %s", named(wire_claim), grant.id)
+        self._unprepared.pop(wire_claim.uid, None)
+        await self._tell(claim, prepared_claim)
         return wire.NodePrepareResourceResponse(
             devices=[
                 wire.Device(
-                    request_names=[one.request],
+                    request_names=[result.request],
                     pool_name=self.name,
-                    device_name=one.device,
-                    cdi_device_ids=names,
-                    share_id=one.share,
+                    device_name=result.device,
+                    cdi_device_ids=cdi_names,
+                    share_id=result.share,
                 )
-                for one in held.results
+                for result in prepared_claim.results
             ]
         )
 
-    async def _granted(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> Grant:
+    async def _granted(
+        self, wire_claim: wire.Claim, prepared_claim: Prepared, pods: Sequence[Pod]
+    ) -> Grant:
         """Make the grant of a claim stand, once what one before it still holds is free."""
-        began = monotonic()
+        began_s = monotonic()
         while True:
             try:
-                return await asyncio.to_thread(self._grant, asked, held, pods)
+                return await asyncio.to_thread(self._grant, wire_claim, prepared_claim, pods)
             except Refused:
-                if monotonic() - began > _PATIENCE:
+                if monotonic() - began_s > _PATIENCE:
                     raise
             await asyncio.sleep(_PAUSE)
 
-    async def _tell(self, claim: ResourceClaim, held: Prepared) -> None:
+    async def _tell(self, claim: ResourceClaim, prepared_claim: Prepared) -> None:
         """Have the claim's status say of its devices what is so; it may be told later, too."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
-        standing = {entry.id: entry for entry in snapshot.grants}
-        entry = standing.get(identity_of(claim.metadata.uid))
-        offered = offers(self.discovery().devices)
-        device_statuses = statuses(claim, held, offered, entry, node=self.name)
+        grant_by_id = {grant.id: grant for grant in snapshot.grants}
+        grant = grant_by_id.get(identity_of(claim.metadata.uid))
+        offer_by_name = offers(self.discovery().devices)
+        device_statuses = statuses(claim, prepared_claim, offer_by_name, grant, node=self.name)
         if not differ(claim, device_statuses, node=self.name):
             return
-        about = claim.metadata
+        metadata = claim.metadata
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaim",
-            "metadata": {"name": about.name, "namespace": about.namespace, "uid": about.uid},
+            "metadata": {
+                "name": metadata.name,
+                "namespace": metadata.namespace,
+                "uid": metadata.uid,
+            },
             "status": {"devices": device_statuses},
         }
         path = f"{_path(*claim.full_name)}/status"
@@ -171,34 +177,40 @@ class NodeClaims:
                 pods.append(pod)
         return pods
 
-    def _grant(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> Grant:
+    def _grant(
+        self, wire_claim: wire.Claim, prepared_claim: Prepared, pods: Sequence[Pod]
+    ) -> Grant:
         """Make the grant of a claim stand, and write its CDI spec.
 
         A grant that stands for an allocation that the claim had before goes first.
         """
-        devices = {piece.device for piece in held.allocation.pieces}
-        for entry in self._beside(asked, pods):
-            had = {piece.device for piece in entry.allocation.pieces}
-            if entry.id == identity_of(asked.uid) and devices != had:
-                self._replace(asked)
-        self.admin.hide(_device(asked.uid))
+        device_uuids = {piece.device for piece in prepared_claim.allocation.pieces}
+        for standing in self._beside(wire_claim, pods):
+            held_uuids = {piece.device for piece in standing.allocation.pieces}
+            if standing.id == identity_of(wire_claim.uid) and device_uuids != held_uuids:
+                self._replace(wire_claim)
+        self.admin.hide(_device(wire_claim.uid))
         grant = pin(
             self.node,
-            held.allocation,
+            prepared_claim.allocation,
             discovery=self.discovery(),
-            grant_id=identity_of(asked.uid),
-            label=f"{asked.namespace}/{asked.name}",
-            owner={_NAMESPACE: asked.namespace, _CLAIM: asked.name, CLAIM_UID: asked.uid},
+            grant_id=identity_of(wire_claim.uid),
+            label=f"{wire_claim.namespace}/{wire_claim.name}",
+            owner={
+                _NAMESPACE: wire_claim.namespace,
+                _CLAIM: wire_claim.name,
+                CLAIM_UID: wire_claim.uid,
+            },
             libraries=self.libraries,
             injection=lambda edits: self.injection(pods[0], edits),
         )
-        self._write_spec(asked.uid, grant)
+        self._write_spec(wire_claim.uid, grant)
         for pod in pods:
             self._note(grant, pod.metadata.uid)
         return grant
 
     def _write_spec(self, uid: str, grant: Grant) -> None:
-        """Write the CDI spec of a claim; what the vendor's own brings is named beside it."""
+        """Write the CDI spec of a claim; what the vendor's own brings is named with it."""
         edits = evolve(grant.edits, cdi=())
         self.specs.put(_device(uid), edits, owner=self.node.ledger.path)
 
@@ -208,49 +220,55 @@ class NodeClaims:
         A kubelet asks for the first pod of a claim alone.
         """
         uid = pod.metadata.uid
-        claims = used_by(pod).values()
-        if not claims or ended(pod) or uid in self._noted:
+        claim_names = used_by(pod).values()
+        if not claim_names or ended(pod) or uid in self._noted:
             return
-        used_grants = [one for one in self.node.ledger.snapshot().grants if uses(pod, one)]
-        for entry in used_grants:
-            self._note(entry, uid)
-        if len(used_grants) == len({*claims}):
+        used_grants = [grant for grant in self.node.ledger.snapshot().grants if uses(pod, grant)]
+        for grant in used_grants:
+            self._note(grant, uid)
+        if len(used_grants) == len({*claim_names}):
             self._noted.add(uid)
 
     def forget_user(self, uid: str) -> None:
         """Note that a pod is gone; of what it used the grants say so until they go."""
         self._noted.discard(uid)
 
-    def _note(self, entry: Grant, uid: str) -> None:
-        if uid not in self.node.ledger.notes(entry.id):
-            self.node.ledger.note(entry.id, uid)
+    def _note(self, grant: Grant, uid: str) -> None:
+        if uid not in self.node.ledger.notes(grant.id):
+            self.node.ledger.note(grant.id, uid)
 
-    def _show(self, asked: wire.Claim, held: Prepared, pods: Sequence[Pod]) -> tuple[str, ...]:
+    def _show(
+        self, wire_claim: wire.Claim, prepared_claim: Prepared, pods: Sequence[Pod]
+    ) -> tuple[str, ...]:
         """Write the CDI spec of a claim that has admin access; return its CDI devices."""
-        self._beside(asked, pods)
-        if self.node.ledger.stands(identity_of(asked.uid)):  # of an allocation that it had before
-            self._replace(asked)
+        self._beside(wire_claim, pods)
+        if self.node.ledger.stands(
+            identity_of(wire_claim.uid)
+        ):  # of an allocation that it had before
+            self._replace(wire_claim)
         return self.admin.show(
             self.node,
-            held.allocation,
-            (asked.namespace, asked.name),
-            _device(asked.uid),
+            prepared_claim.allocation,
+            (wire_claim.namespace, wire_claim.name),
+            _device(wire_claim.uid),
             discovery=self.discovery(),
             injection=lambda edits: self.injection(pods[0], edits),
         )
 
-    def _beside(self, asked: wire.Claim, pods: Sequence[Pod]) -> tuple[Grant, ...]:
+    def _beside(self, wire_claim: wire.Claim, pods: Sequence[Pod]) -> tuple[Grant, ...]:
         """Return all grants. Raises `BadInput` if a container of a pod uses two claims."""
         grants = self.node.ledger.snapshot().grants
-        others = {
-            other: user for pod in pods for other, user in other_claims(pod, asked.name).items()
+        user_by_claim = {
+            other_claim: user
+            for pod in pods
+            for other_claim, user in other_claims(pod, wire_claim.name).items()
         }
-        held = [(one.owner.get(_NAMESPACE), one.owner.get(_CLAIM)) for one in grants]
-        for namespace, other in (*held, *self.admin.standing().values()):
-            if other in others and namespace == asked.namespace:
+        named_claims = [(grant.owner.get(_NAMESPACE), grant.owner.get(_CLAIM)) for grant in grants]
+        for namespace, other_claim in (*named_claims, *self.admin.standing().values()):
+            if other_claim in user_by_claim and namespace == wire_claim.namespace:
                 raise BadInput(
-                    f"container {others[other]} uses claim {other}, too: a container's devices "
-                    "are of one claim, so ask for all of them in one"
+                    f"container {user_by_claim[other_claim]} uses claim {other_claim}, too: "
+                    "a container's devices are of one claim, so ask for all of them in one"
                 )
         return grants
 
@@ -270,29 +288,29 @@ class NodeClaims:
 
     def _runs(self, uid: str) -> bool:
         """Whether a container runs with a claim's grant, or one of the pods that used it."""
-        identity = identity_of(uid)
-        return bool(in_use(self.node.ledger, {identity: self.node.ledger.notes(identity)}))
+        grant_id = identity_of(uid)
+        return bool(in_use(self.node.ledger, {grant_id: self.node.ledger.notes(grant_id)}))
 
-    def _replace(self, asked: wire.Claim) -> None:
+    def _replace(self, wire_claim: wire.Claim) -> None:
         """Take back what a claim held by an allocation before. Raises `Refused` while it is used.
 
         A pod that was deleted by force is gone before its containers are.
         """
-        if self._runs(asked.uid):
-            raise Refused(f"{named(asked)}: a container runs on with the devices that it had")
-        self.take_back(asked.uid)
+        if self._runs(wire_claim.uid):
+            raise Refused(f"{named(wire_claim)}: a container runs on with the devices that it had")
+        self.take_back(wire_claim.uid)
 
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
         self._unprepared.pop(uid, None)
         self.specs.remove(_device(uid))
         self.admin.hide(_device(uid))
-        standing = self.node.ledger.snapshot().grants
+        standing_grants = self.node.ledger.snapshot().grants
         vendors = {
             vendor
-            for entry in standing
-            if entry.id == identity_of(uid)
-            for vendor in entry.allocation.vendors
+            for grant in standing_grants
+            if grant.id == identity_of(uid)
+            for vendor in grant.allocation.vendors
         }
         if vendors:
             self.node.ledger.unpin(identity_of(uid))
@@ -305,31 +323,31 @@ class NodeClaims:
         A container may run on: what one sees stays, and is looked at again.
         Return the grants of claims whose size cannot be had, each with the reason.
         """
-        refused: list[tuple[Grant, str]] = []
-        standing = await asyncio.to_thread(self._standing)
-        for uid, (namespace, name, held) in standing.items():
+        refusals: list[tuple[Grant, str]] = []
+        claim_by_uid = await asyncio.to_thread(self._standing)
+        for uid, (namespace, name, grant) in claim_by_uid.items():
             async with self.alone(uid):
                 claim = await self._allocated(uid, namespace, name)
                 try:
                     if claim is not None:
-                        await self._attend(claim, held)
+                        await self._attend(claim, grant)
                 except HeteroError as error:
-                    if held is not None:
-                        refused.append((held, f"claim {namespace}/{name}: {error}"))
+                    if grant is not None:
+                        refusals.append((grant, f"claim {namespace}/{name}: {error}"))
         for device in self.specs.owned(self.node.ledger.path):
             uid = _uid(device)
             async with self.alone(uid):
                 if not self.node.ledger.stands(identity_of(uid)):
                     self.specs.remove(device)
-        return refused
+        return refusals
 
     async def reconcile_ending(self) -> None:
         """Take back what of the claims that end is not used any more, and look at no others."""
-        standing = await asyncio.to_thread(self._standing) if self.ending else {}
+        claim_by_uid = await asyncio.to_thread(self._standing) if self.ending else {}
         for uid in self.ending:
             async with self.alone(uid):
-                if uid in standing:
-                    await self._allocated(uid, *standing[uid][:2])
+                if uid in claim_by_uid:
+                    await self._allocated(uid, *claim_by_uid[uid][:2])
                 else:  # somebody freed the grant
                     await asyncio.to_thread(self.unprepare, uid)
 
@@ -341,8 +359,8 @@ class NodeClaims:
         claim = await self._found(namespace, name)
         if claim is None:
             return None
-        pools = {one.pool for one in results_of(claim)}
-        if claim.metadata.uid != uid or self.name not in pools:
+        pool_names = {result.pool for result in results_of(claim)}
+        if claim.metadata.uid != uid or self.name not in pool_names:
             await asyncio.to_thread(self.unprepare, uid)
             return None
         if uid in self._unprepared:
@@ -352,14 +370,14 @@ class NodeClaims:
 
     def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
         """Return namespace, name and grant of what is prepared, by UID; admin access has none."""
-        standing: dict[str, tuple[str, str, Grant | None]] = {
+        claim_by_uid: dict[str, tuple[str, str, Grant | None]] = {
             _uid(device): (*claim, None) for device, claim in self.admin.standing().items()
         }
-        for entry in self.node.ledger.snapshot().grants:
-            about = entry.owner
-            if CLAIM_UID in about:
-                standing[about[CLAIM_UID]] = (about[_NAMESPACE], about[_CLAIM], entry)
-        return standing
+        for grant in self.node.ledger.snapshot().grants:
+            owner = grant.owner
+            if CLAIM_UID in owner:
+                claim_by_uid[owner[CLAIM_UID]] = (owner[_NAMESPACE], owner[_CLAIM], grant)
+        return claim_by_uid
 
     async def _claim(self, namespace: str, name: str) -> ResourceClaim:
         """Return a claim as the API has it. Raises `ApiError`."""
@@ -373,25 +391,25 @@ class NodeClaims:
             return ResourceClaim() if error.status == 404 else None
         return claim if claim.is_named else None
 
-    async def _attend(self, claim: ResourceClaim, entry: Grant | None) -> None:
+    async def _attend(self, claim: ResourceClaim, grant: Grant | None) -> None:
         """Have a claim's grant be of the size that the claim says, note its pods, and tell of it.
 
         A spec that somebody removed is written again: a container may start anew with it.
         Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
         """
-        if entry is not None:
-            await asyncio.to_thread(self._write_spec, claim.metadata.uid, entry)
+        if grant is not None:
+            await asyncio.to_thread(self._write_spec, claim.metadata.uid, grant)
             for consumer in claim.status.reserved_for:
-                self._note(entry, consumer.uid)
+                self._note(grant, consumer.uid)
         discovery = self.discovery()
-        held = prepared(claim, node=self.name, offers=offers(discovery.devices))
+        prepared_claim = prepared(claim, node=self.name, offers=offers(discovery.devices))
         try:
-            if entry is not None and await asyncio.to_thread(
-                resize_claim, self.node, entry, claim, held.allocation, discovery
+            if grant is not None and await asyncio.to_thread(
+                resize_claim, self.node, grant, claim, prepared_claim.allocation, discovery
             ):
-                log.info("claim %s: resized, grant %s", entry.label, entry.id)
+                log.info("claim %s: resized, grant %s", grant.label, grant.id)
         finally:
-            await self._tell(claim, held)
+            await self._tell(claim, prepared_claim)
 
     def alone(self, uid: str) -> asyncio.Lock:
         """Return the lock of a claim: it is prepared and taken back one after the other."""
@@ -403,9 +421,9 @@ def identity_of(uid: str) -> str:
     return hashlib.sha256(f"claim/{uid}".encode()).hexdigest()[:12]
 
 
-def uses(pod: Pod, entry: Grant) -> bool:
+def uses(pod: Pod, grant: Grant) -> bool:
     """Return whether a pod uses the claim that a grant is for."""
-    claim, namespace = entry.owner.get(_CLAIM), entry.owner.get(_NAMESPACE)
+    claim, namespace = grant.owner.get(_CLAIM), grant.owner.get(_NAMESPACE)
     return claim in used_by(pod).values() and pod.metadata.namespace == namespace
 
 
@@ -423,14 +441,14 @@ def named(claim: wire.Claim) -> str:
     return f"claim {claim.namespace}/{claim.name}"
 
 
-def _device(uid: str) -> str:
+def _device(claim_uid: str) -> str:
     """Return the name of a claim's CDI device: one that begins with a letter."""
-    return f"{_PREFIX}{uid}"
+    return f"{_PREFIX}{claim_uid}"
 
 
-def _uid(device: str) -> str:
+def _uid(cdi_device: str) -> str:
     """Return the UID of the claim that a CDI device is of."""
-    return device.removeprefix(_PREFIX)
+    return cdi_device.removeprefix(_PREFIX)
 
 
 def _path(namespace: str, name: str) -> str:

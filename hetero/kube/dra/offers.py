@@ -66,30 +66,36 @@ class Offer:
 
 def offers(devices: Iterable[Device]) -> dict[str, Offer]:
     """Return what the devices of a node offer, by name, in the order of the devices."""
-    offered: list[Offer] = []
-    modules: dict[str, list[Device]] = {}
+    offer_list: list[Offer] = []
+    devices_by_module: dict[str, list[Device]] = {}
     for device in devices:
         if isinstance(device.granularity, Templated):
-            offered += _templates(device, device.granularity)
+            offer_list += _templates(device, device.granularity)
             if device.granularity.whole:
-                modules.setdefault(device.group or device.uuid, []).append(device)
+                devices_by_module.setdefault(device.group or device.uuid, []).append(device)
         else:
-            offered.append(Offer(name=device_name(device.uuid), devices=(device,)))
-    for parts in modules.values():
-        if len(parts) <= _SETS_EACH:
-            offered.append(Offer(name=device_name(parts[0].uuid), devices=tuple(parts)))
-    return {offer.name: offer for offer in offered}
+            offer_list.append(Offer(name=device_name(device.uuid), devices=(device,)))
+    for module_devices in devices_by_module.values():
+        if len(module_devices) <= _SETS_EACH:
+            offer_list.append(
+                Offer(name=device_name(module_devices[0].uuid), devices=tuple(module_devices))
+            )
+    return {offer.name: offer for offer in offer_list}
 
 
 def _templates(device: Device, granularity: Templated) -> Iterator[Offer]:
     """Yield as many of each entry of a device's menu as fit; one that is there already is one."""
-    numbers: Counter[str] = Counter()
+    count_by_name: Counter[str] = Counter()
     for template in granularity.menu:
-        kind = f"{device_name(device.uuid)}-{_label(template.name)[:_KIND]}"
+        name_prefix = f"{device_name(device.uuid)}-{_label(template.name)[:_KIND]}"
         for _ in range(_fits(device, template)):
-            number = str(numbers[kind]) if template.part is None else _digest(template.part)[:8]
-            numbers[kind] += 1
-            yield Offer(name=f"{kind}-{number}", devices=(device,), template=template)
+            suffix = (
+                str(count_by_name[name_prefix])
+                if template.part is None
+                else _digest(template.part)[:8]
+            )
+            count_by_name[name_prefix] += 1
+            yield Offer(name=f"{name_prefix}-{suffix}", devices=(device,), template=template)
 
 
 def slices(
@@ -106,29 +112,37 @@ def slices(
     `UUID/template`, `roots` the PCIe roots of devices, by UUID, `effect` that of the taint of what
     is not well. At least one slice: a pool is known to be empty.
     """
-    given = tuple(devices)
-    offered = offers(given)
-    linked = _linked(given)
-    sets = [_counter_set(one) for one in given if isinstance(one.granularity, Templated)]
-    entries = [
-        _entry(offer, resources=resources, roots=roots, linked=linked, effect=effect)
-        for offer in offered.values()
+    device_list = tuple(devices)
+    offer_by_name = offers(device_list)
+    link_group_by_uuid = _linked(device_list)
+    counter_sets = [
+        _counter_set(device) for device in device_list if isinstance(device.granularity, Templated)
+    ]
+    slice_devices = [
+        _entry(
+            offer,
+            resources=resources,
+            roots=roots,
+            link_group_by_uuid=link_group_by_uuid,
+            effect=effect,
+        )
+        for offer in offer_by_name.values()
     ]
     contents: list[Plain] = [
-        *({"sharedCounters": part} for part in _parts(sets, _SETS)),
-        *({"devices": part} for part in _parts(entries, _DEVICES)),
+        *({"sharedCounters": chunk} for chunk in _parts(counter_sets, _SETS)),
+        *({"devices": chunk} for chunk in _parts(slice_devices, _DEVICES)),
     ]
     contents = contents or [{}]
     pool = {"name": node, "resourceSliceCount": len(contents)}
-    return [{"driver": DRIVER, "nodeName": node, "pool": pool, **one} for one in contents]
+    return [{"driver": DRIVER, "nodeName": node, "pool": pool, **content} for content in contents]
 
 
 def device_name(uuid: str) -> str:
     """Return the name of a device in its pool: its UUID as far as that is a DNS label."""
-    text = re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")
-    if text == uuid.lower() and len(text) <= _OWN_NAME:
-        return text
-    return f"{text[: _OWN_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
+    label = re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")
+    if label == uuid.lower() and len(label) <= _OWN_NAME:
+        return label
+    return f"{label[: _OWN_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
 
 
 def published(device: Device) -> dict[str, int]:
@@ -150,48 +164,54 @@ def _entry(
     *,
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
-    linked: Mapping[str, str],
+    link_group_by_uuid: Mapping[str, str],
     effect: str,
 ) -> Plain:
     """Return one device of a slice."""
-    first = offer.devices[0]
+    first_device = offer.devices[0]
     template = offer.template
-    counted = resources.get(f"{first.uuid}/{template.name}" if template else first.uuid, ())
+    resource_list = resources.get(
+        f"{first_device.uuid}/{template.name}" if template else first_device.uuid, ()
+    )
     values: dict[str, str | int | bool | None] = {
-        "vendor": first.vendor,
-        "model": first.model,
-        "uuid": first.uuid,
-        "index": first.index,
-        "enforcement": first.enforcement.value,
-        "driverVersion": first.attributes.get("driver"),
-        "numaNode": first.numa,
-        "linkGroup": linked.get(first.uuid),
+        "vendor": first_device.vendor,
+        "model": first_device.model,
+        "uuid": first_device.uuid,
+        "index": first_device.index,
+        "enforcement": first_device.enforcement.value,
+        "driverVersion": first_device.attributes.get("driver"),
+        "numaNode": first_device.numa,
+        "linkGroup": link_group_by_uuid.get(first_device.uuid),
         "template": template.name if template else None,
-        **dict(zip(("resource", "alias"), counted, strict=False)),
+        **dict(zip(("resource", "alias"), resource_list, strict=False)),
         "reservedMemory": sum(map(_reserved, offer.devices)) or None,
-        "countsContext": first.enforcement.by_limiter,
-        "resource.kubernetes.io/pciBusID": first.pci,
-        "resource.kubernetes.io/pcieRoot": roots.get(first.uuid),
+        "countsContext": first_device.enforcement.by_limiter,
+        "resource.kubernetes.io/pciBusID": first_device.pci,
+        "resource.kubernetes.io/pcieRoot": roots.get(first_device.uuid),
     }
-    made: Plain = {"name": offer.name, "attributes": _attributes(values)}
+    entry: Plain = {"name": offer.name, "attributes": _attributes(values)}
     if offer.shared:
-        made |= {"allowMultipleAllocations": True, "capacity": _consumable(first)}
+        entry |= {"allowMultipleAllocations": True, "capacity": _consumable(first_device)}
     else:
-        made["capacity"] = {
-            name: {"value": amount_of(of, sum(_has(offer, one, of) for one in offer.devices))}
-            for name, of in CAPACITIES.items()
+        entry["capacity"] = {
+            capacity: {
+                "value": amount_of(
+                    counter, sum(_has(offer, device, counter) for device in offer.devices)
+                )
+            }
+            for capacity, counter in CAPACITIES.items()
         }
-    if isinstance(first.granularity, Templated):
-        made["consumesCounters"] = [
-            {"counterSet": device_name(one.uuid), "counters": _counters(_takes(offer, one))}
-            for one in offer.devices
+    if isinstance(first_device.granularity, Templated):
+        entry["consumesCounters"] = [
+            {"counterSet": device_name(device.uuid), "counters": _counters(_takes(offer, device))}
+            for device in offer.devices
         ]
-    sick = next((one for one in offer.devices if not one.usable), None)
-    if sick is not None:
-        made["attributes"] |= _attributes({"health": sick.health})
-        taint = {"key": UNHEALTHY, "value": _value(sick.health or ""), "effect": effect}
-        made["taints"] = [{name: text for name, text in taint.items() if text}]
-    return made
+    sick_device = next((device for device in offer.devices if not device.usable), None)
+    if sick_device is not None:
+        entry["attributes"] |= _attributes({"health": sick_device.health})
+        taint = {"key": UNHEALTHY, "value": _value(sick_device.health or ""), "effect": effect}
+        entry["taints"] = [{key: taint_text for key, taint_text in taint.items() if taint_text}]
+    return entry
 
 
 def _consumable(device: Device) -> Plain:
@@ -201,55 +221,68 @@ def _consumable(device: Device) -> Plain:
     where the device can be cut so.
     """
     assert isinstance(device.granularity, Fractional)  # noqa: S101 - what `shared` says
-    total = published(device)
-    grains = device.granularity
-    unlimited = 0 if not grains.together else None
-    most = _whole_steps(device.of_card(CORE), grains.core)
+    published_amounts = published(device)
+    granularity = device.granularity
+    default_core = 0 if not granularity.together else None
+    most_core = _whole_steps(device.of_card(CORE), granularity.core)
     return {
-        "memory": _capacity(MEMORY, total["memory"], grains.memory),
-        "cores": _capacity(CORE, total["cores"], grains.core, default=unlimited, most=most),
-        "slots": _capacity(SLOTS, total["slots"], Step(1), default=1),
+        "memory": _capacity(MEMORY, published_amounts["memory"], granularity.memory),
+        "cores": _capacity(
+            CORE,
+            published_amounts["cores"],
+            granularity.core,
+            default=default_core,
+            largest=most_core,
+        ),
+        "slots": _capacity(SLOTS, published_amounts["slots"], Step(1), default=1),
     }
 
 
 def _capacity(
-    counter: str, total: int, grain: Grain, *, default: int | None = None, most: int | None = None
+    counter: str,
+    total: int,
+    grain: Grain,
+    *,
+    default: int | None = None,
+    largest: int | None = None,
 ) -> Plain:
     """Return a capacity of which claims consume by a grain; `default` None: all of a device."""
 
     def amount_text(amount: int) -> str:
         return amount_of(counter, amount)
 
-    most = total if most is None else most
-    usual = most if default is None else default
-    policy: Plain = {"default": amount_text(usual)}
+    largest = total if largest is None else largest
+    default_amount = largest if default is None else default
+    policy: Plain = {"default": amount_text(default_amount)}
     match grain:
-        case Step(of) if total >= 2 * of:
-            least = min(of, usual)
+        case Step(step) if total >= 2 * step:
+            least_amount = min(step, default_amount)
             policy["validRange"] = {
-                "min": amount_text(least),
-                "max": amount_text(most),
-                "step": amount_text(of),
+                "min": amount_text(least_amount),
+                "max": amount_text(largest),
+                "step": amount_text(step),
             }
         case Ladder(sizes):
-            steps = sorted({usual, most, *(size for size in sizes if size < most)})
-            policy["validValues"] = [amount_text(size) for size in steps[-_LADDER:]]
+            values = sorted({default_amount, largest, *(size for size in sizes if size < largest)})
+            policy["validValues"] = [amount_text(size) for size in values[-_LADDER:]]
         case _:
-            policy["validValues"] = [amount_text(size) for size in sorted({usual, most})]
+            policy["validValues"] = [
+                amount_text(size) for size in sorted({default_amount, largest})
+            ]
     return {"value": amount_text(total), "requestPolicy": policy}
 
 
 def amount_of(counter: str, amount: int) -> str:
     """Return an amount as the API itself writes it, so that what it has can be compared."""
-    size, suffixes = (1024, ("Ki", "Mi", "Gi", "Ti", "Pi"))
+    unit, suffixes = (1024, ("Ki", "Mi", "Gi", "Ti", "Pi"))
     if counter != MEMORY:
-        size, suffixes = (1000, ("k", "M", "G", "T", "P"))
-    text = ""
+        unit, suffixes = (1000, ("k", "M", "G", "T", "P"))
+    suffix_text = ""
     for suffix in suffixes:
-        if amount == 0 or amount % size:
+        if amount == 0 or amount % unit:
             break
-        amount, text = amount // size, suffix
-    return f"{amount}{text}"
+        amount, suffix_text = amount // unit, suffix
+    return f"{amount}{suffix_text}"
 
 
 def _whole_steps(total: int, grain: Grain) -> int:
@@ -280,8 +313,11 @@ def _counter_set(device: Device) -> Plain:
 
 
 def _counters(amounts: Mapping[str, int]) -> Plain:
-    taken = {name: amount for name, amount in amounts.items() if amount}
-    return {_label(name): {"value": amount_of(name, amount)} for name, amount in taken.items()}
+    taken_amounts = {counter: amount for counter, amount in amounts.items() if amount}
+    return {
+        _label(counter): {"value": amount_of(counter, amount)}
+        for counter, amount in taken_amounts.items()
+    }
 
 
 def _fits(device: Device, template: Template) -> int:
@@ -289,7 +325,9 @@ def _fits(device: Device, template: Template) -> int:
     if template.part is not None:
         return 1
     takes = {**template.takes, SLOTS: 1}
-    return min(device.capacity.get(name, 0) // amount for name, amount in takes.items() if amount)
+    return min(
+        device.capacity.get(counter, 0) // amount for counter, amount in takes.items() if amount
+    )
 
 
 def _linked(devices: Sequence[Device]) -> dict[str, str]:
@@ -298,31 +336,31 @@ def _linked(devices: Sequence[Device]) -> dict[str, str]:
     Drivers name a way over PCIe between any two cards of a node. One that has faster ways is
     reached by these alone, and the others reach each other.
     """
-    slow = max(PCIE.values())
-    faster = {
-        device.uuid: {link.peer for link in device.links if link.weight > slow}
+    pcie_weight = max(PCIE.values())
+    fast_peers = {
+        device.uuid: {link.peer for link in device.links if link.weight > pcie_weight}
         for device in devices
     }
-    links = {
-        device.uuid: faster[device.uuid]
-        or {link.peer for link in device.links if not faster.get(link.peer)}
+    peers_by_uuid = {
+        device.uuid: fast_peers[device.uuid]
+        or {link.peer for link in device.links if not fast_peers.get(link.peer)}
         for device in devices
     }
-    groups: dict[str, str] = {}
-    for uuid in links:
-        waiting = [uuid] if links[uuid] and uuid not in groups else []
-        while waiting:
-            reached = waiting.pop()
-            if reached not in groups and reached in links:
-                groups[reached] = device_name(uuid)
-                waiting += links[reached]
-    return groups
+    group_by_uuid: dict[str, str] = {}
+    for uuid in peers_by_uuid:
+        uuids_to_visit = [uuid] if peers_by_uuid[uuid] and uuid not in group_by_uuid else []
+        while uuids_to_visit:
+            reached_uuid = uuids_to_visit.pop()
+            if reached_uuid not in group_by_uuid and reached_uuid in peers_by_uuid:
+                group_by_uuid[reached_uuid] = device_name(uuid)
+                uuids_to_visit += peers_by_uuid[reached_uuid]
+    return group_by_uuid
 
 
 def _attributes(values: Mapping[str, str | int | bool | None]) -> Plain:
-    kinds = {bool: "bool", int: "int", str: "string"}
+    json_types = {bool: "bool", int: "int", str: "string"}
     return {
-        name: {kinds[type(value)]: value[:_TEXT] if isinstance(value, str) else value}
+        name: {json_types[type(value)]: value[:_TEXT] if isinstance(value, str) else value}
         for name, value in values.items()
         if value is not None
     }
@@ -341,5 +379,5 @@ def _value(text: str) -> str:
     return re.sub("[^A-Za-z0-9_.]+", "-", text)[:_VALUE].strip("-_.")
 
 
-def _parts(items: list[Plain], size: int) -> list[list[Plain]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]
+def _parts(items: list[Plain], chunk_size: int) -> list[list[Plain]]:
+    return [items[start : start + chunk_size] for start in range(0, len(items), chunk_size)]

@@ -66,20 +66,24 @@ class Publisher:
         Nothing is written where they say so already, nor until the API has told of them and of the
         node, with which they go.
         """
-        same = devices == self._devices and not self._changed.is_set()
-        if self.uid is None or self._found is None or same:
+        is_same = devices == self._devices and not self._changed.is_set()
+        if self.uid is None or self._found is None or is_same:
             return
         self._changed.clear()
-        given = self._ours(devices)
-        wanted = slices(
-            given,
+        own_devices = self._ours(devices)
+        slice_specs = slices(
+            own_devices,
             node=self.node,
-            resources=counted(given, self.names),
-            roots={one.uuid: root for one in given if (root := self._root(one)) is not None},
+            resources=counted(own_devices, self.names),
+            roots={
+                device.uuid: root
+                for device in own_devices
+                if (root := self._root(device)) is not None
+            },
             effect=self.effect,
         )
         try:
-            await self._write(wanted)
+            await self._write(slice_specs)
         except ApiError:
             self._changed.set()
             raise
@@ -94,54 +98,66 @@ class Publisher:
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; which are left out is logged once."""
         published = {
-            value["string"].lower(): item.spec["driver"]
-            for item in self._others.values()
-            for device in item.spec.get("devices") or ()
+            value["string"].lower(): resource_slice.spec["driver"]
+            for resource_slice in self._others.values()
+            for device in resource_slice.spec.get("devices") or ()
             for value in (device.get("attributes") or {}).values()
             if "string" in value
         }
-        before = self.elsewhere
+        elsewhere_before = self.elsewhere
         self.elsewhere = {
-            one.uuid: driver for one in devices if (driver := published.get(one.uuid.lower()))
+            device.uuid: driver
+            for device in devices
+            if (driver := published.get(device.uuid.lower()))
         }
-        for uuid in self.elsewhere.keys() - before.keys():
+        for uuid in self.elsewhere.keys() - elsewhere_before.keys():
             log.warning(
                 "device %s is published by driver %s: not by claims of ours",
                 uuid,
                 self.elsewhere[uuid],
             )
-        return tuple(one for one in devices if one.uuid not in self.elsewhere)
+        return tuple(device for device in devices if device.uuid not in self.elsewhere)
 
-    async def _write(self, wanted: list[Plain]) -> None:
+    async def _write(self, slice_specs: list[Plain]) -> None:
         """Write a pool; of another generation than the one that is there, if any of it differs."""
-        published: dict[str, ResourceSlice] = {} if self._found is None else self._found
-        names = [f"{self.node}-{DRIVER}-{number}" for number in range(len(wanted))]
-        if [_said(published[name]) if name in published else None for name in names] == wanted and (
-            len(published) == len(wanted)
-            and len({one.spec["pool"]["generation"] for one in published.values()}) == 1
+        slice_by_name: dict[str, ResourceSlice] = {} if self._found is None else self._found
+        slice_names = [f"{self.node}-{DRIVER}-{position}" for position in range(len(slice_specs))]
+        if [
+            _said(slice_by_name[name]) if name in slice_by_name else None for name in slice_names
+        ] == slice_specs and (
+            len(slice_by_name) == len(slice_specs)
+            and len(
+                {
+                    resource_slice.spec["pool"]["generation"]
+                    for resource_slice in slice_by_name.values()
+                }
+            )
+            == 1
         ):
             return
-        generations = [one.spec["pool"]["generation"] for one in published.values()]
+        generations = [
+            resource_slice.spec["pool"]["generation"] for resource_slice in slice_by_name.values()
+        ]
         generation = max(generations, default=0) + 1
-        owner = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
-        for name, spec in zip(names, wanted, strict=True):
-            metadata: Plain = {"name": name, "ownerReferences": [owner]}
+        owner_reference = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
+        for name, spec in zip(slice_names, slice_specs, strict=True):
+            metadata: Plain = {"name": name, "ownerReferences": [owner_reference]}
             body: Plain = {
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceSlice",
                 "metadata": metadata,
                 "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
             }
-            if name in published:
-                metadata["resourceVersion"] = published[name].metadata.resource_version
-                made = await self.api.put(f"{SLICES}/{name}", body)
+            if name in slice_by_name:
+                metadata["resourceVersion"] = slice_by_name[name].metadata.resource_version
+                written = await self.api.put(f"{SLICES}/{name}", body)
             else:
-                made = await self.api.post(SLICES, body)
+                written = await self.api.post(SLICES, body)
             self.writes += 1
-            published[name] = read(ResourceSlice, made)
-        for name in published.keys() - set(names):
+            slice_by_name[name] = read(ResourceSlice, written)
+        for name in slice_by_name.keys() - set(slice_names):
             await self._remove(name)
-        log.info("published %d slices, generation %d", len(names), generation)
+        log.info("published %d slices, generation %d", len(slice_names), generation)
 
     async def _remove(self, name: str) -> None:
         try:
@@ -158,68 +174,84 @@ class Publisher:
         if device.pci is None:
             return None
         # A container has the machine's PCI devices in its own /sys, too.
-        for root in (self.host, Path("/")):
+        for root_path in (self.host, Path("/")):
             with suppress(OSError):
-                link = os.readlink(root / "sys/bus/pci/devices" / device.pci)
-                return next((part for part in Path(link).parts if part.startswith("pci")), None)
+                link_target = os.readlink(root_path / "sys/bus/pci/devices" / device.pci)
+                return next(
+                    (
+                        path_part
+                        for path_part in Path(link_target).parts
+                        if path_part.startswith("pci")
+                    ),
+                    None,
+                )
         return None
 
     def _listed(self, items: list[ResourceSlice]) -> None:
         self._found, self._others = {}, {}
-        for item in items:
-            self._of(item)[item.metadata.name] = item
+        for resource_slice in items:
+            self._of(resource_slice)[resource_slice.metadata.name] = resource_slice
         self._changed.set()
 
-    def _of(self, item: ResourceSlice) -> dict[str, ResourceSlice]:
+    def _of(self, resource_slice: ResourceSlice) -> dict[str, ResourceSlice]:
         """Return where slices like this one are kept: ours, or others'."""
-        if item.spec.get("driver") == DRIVER and self._found is not None:
+        if resource_slice.spec.get("driver") == DRIVER and self._found is not None:
             return self._found
         return self._others
 
-    def _slice_changed(self, event: str, item: ResourceSlice) -> None:
-        known, name = self._of(item), item.metadata.name
-        if name in known and _version(item) <= _version(known[name]):
+    def _slice_changed(self, event: str, resource_slice: ResourceSlice) -> None:
+        kept_slices, name = self._of(resource_slice), resource_slice.metadata.name
+        if name in kept_slices and _version(resource_slice) <= _version(kept_slices[name]):
             return  # of our own writing
         if event == "DELETED":
-            known.pop(name, None)
+            kept_slices.pop(name, None)
         else:
-            known[name] = item
+            kept_slices[name] = resource_slice
         self._changed.set()
 
 
 def counted(
-    devices: Iterable[Device], names: Callable[[str], Iterable[ResourceNames]]
+    devices: Iterable[Device], names_of_vendor: Callable[[str], Iterable[ResourceNames]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the resources that each device is counted by, and each shape of one."""
     resources: dict[str, tuple[str, ...]] = {}
     for device in devices:
-        for resource_names in names(device.vendor):
+        for resource_names in names_of_vendor(device.vendor):
             if resource_names.devices.mean(device):
-                shaped = (
+                shape_resources = (
                     f"{device.uuid}/{resource_names.devices.shape}"
                     if resource_names.devices.shape
                     else device.uuid
                 )
-                resources[shaped] = (*resources.get(shaped, ()), resource_names.count)
+                resources[shape_resources] = (
+                    *resources.get(shape_resources, ()),
+                    resource_names.count,
+                )
     return resources
 
 
-def _version(item: ResourceSlice) -> int:
+def _version(resource_slice: ResourceSlice) -> int:
     """Return how late an object was written: of one kind, that can be compared (1.35 and later)."""
-    return int(item.metadata.resource_version)
+    return int(resource_slice.metadata.resource_version)
 
 
-def _said(item: ResourceSlice) -> Plain:
+def _said(resource_slice: ResourceSlice) -> Plain:
     """Return the spec of a slice as `slices` makes it: without what the API adds."""
-    spec = item.spec
-    made = {**spec, "pool": {k: v for k, v in spec["pool"].items() if k != "generation"}}
+    spec = resource_slice.spec
+    slice_spec = {
+        **spec,
+        "pool": {key: value for key, value in spec["pool"].items() if key != "generation"},
+    }
     if "devices" in spec:
-        made["devices"] = [_without_times(device) for device in spec["devices"]]
-    return made
+        slice_spec["devices"] = [_without_times(device) for device in spec["devices"]]
+    return slice_spec
 
 
 def _without_times(device: Plain) -> Plain:
     if "taints" not in device:
         return device
-    taints = [{k: v for k, v in taint.items() if k != "timeAdded"} for taint in device["taints"]]
+    taints = [
+        {key: value for key, value in taint.items() if key != "timeAdded"}
+        for taint in device["taints"]
+    ]
     return {**device, "taints": taints}

@@ -26,54 +26,66 @@ _WORDS = ("memory", "cores")
 
 
 def resize_claim(
-    node: Node, entry: Grant, claim: ResourceClaim, consumed: Allocation, discovery: Discovery
+    node: Node,
+    grant: Grant,
+    claim: ResourceClaim,
+    consumed_allocation: Allocation,
+    discovery: Discovery,
 ) -> bool:
     """Bring a claim's grant to the size that the claim says; return whether that changed it.
 
-    `consumed` is what the claim was allocated. Raises `BadInput` or `Refused` with the reason.
+    `consumed_allocation` is what the claim was allocated. Raises `BadInput` or `Refused` with the
+    reason.
     """
-    text = claim.metadata.annotations.get(RESIZE, "")
-    (held, *others), (piece, *_) = entry.allocation.pieces, consumed.pieces
-    device = devices_of(discovery).get(piece.device)
-    if others or piece.template is not None or piece.part is not None:
-        if text:
+    wanted_sizes = claim.metadata.annotations.get(RESIZE, "")
+    (held_piece, *other_pieces), (consumed_piece, *_) = (
+        grant.allocation.pieces,
+        consumed_allocation.pieces,
+    )
+    device = devices_of(discovery).get(consumed_piece.device)
+    if other_pieces or consumed_piece.template is not None or consumed_piece.part is not None:
+        if wanted_sizes:
             raise BadInput(f"{RESIZE}: only a share of one device is resized")
         return False
     if device is None or not isinstance(device.granularity, Fractional):
         return False
-    goal = _goal(_said(text), piece, device, device.granularity)
-    if (goal.takes, goal.core) == (held.takes, held.core):
+    goal = _goal(_said(wanted_sizes), consumed_piece, device, device.granularity)
+    if (goal.takes, goal.core) == (held_piece.takes, held_piece.core):
         return False
-    resize_to(node, entry.id, goal)
+    resize_to(node, grant.id, goal)
     return True
 
 
 def _said(text: str) -> dict[str, str]:
     """Return what an annotation says. Raises `BadInput`."""
     amounts = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
-    for word, amount in amounts.items():
-        if word not in _WORDS or not amount:
+    for capacity, amount in amounts.items():
+        if capacity not in _WORDS or not amount:
             raise BadInput(f"{RESIZE} {text!r}: write memory=2Gi,cores=20, or one of them")
     return amounts
 
 
 def _goal(
-    amounts: dict[str, str], piece: DeviceAllocation, device: Device, grains: Fractional
+    amounts: dict[str, str], piece: DeviceAllocation, device: Device, granularity: Fractional
 ) -> DeviceAllocation:
     """Return the size that is meant. Raises `Refused` where it is more than the claim consumes."""
-    had = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
-    memory, cores = bytes_of(amounts, "memory", 1), quantity(amounts, "cores")
-    if memory is not None and memory > had[MEMORY]:
-        asked, most = format_both(memory, had[MEMORY])
-        raise Refused(f"{RESIZE}: {asked} of memory is more than the claim consumes, {most}")
-    if cores is not None and cores > had[CORE]:
-        raise Refused(f"{RESIZE}: {cores} cores are more than the claim consumes, {had[CORE]}")
-    if 0 in (memory, cores):
+    consumed = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
+    memory_bytes, cores = bytes_of(amounts, "memory", 1), quantity(amounts, "cores")
+    if memory_bytes is not None and memory_bytes > consumed[MEMORY]:
+        asked_text, most_text = format_both(memory_bytes, consumed[MEMORY])
+        raise Refused(
+            f"{RESIZE}: {asked_text} of memory is more than the claim consumes, {most_text}"
+        )
+    if cores is not None and cores > consumed[CORE]:
+        raise Refused(f"{RESIZE}: {cores} cores are more than the claim consumes, {consumed[CORE]}")
+    if 0 in (memory_bytes, cores):
         raise BadInput(f"{RESIZE}: 0 is no size: leave out what is to be as the claim consumes it")
-    if memory is not None:
-        had[MEMORY] = min(round_up(memory, grains.memory) or had[MEMORY], had[MEMORY])
+    if memory_bytes is not None:
+        consumed[MEMORY] = min(
+            round_up(memory_bytes, granularity.memory) or consumed[MEMORY], consumed[MEMORY]
+        )
     if cores is None:
-        return evolve(piece, takes={**piece.takes, **had})
-    had[CORE] = min(round_up(cores, grains.core) or had[CORE], had[CORE])
-    core = had[CORE] if had[CORE] < device.of_card(CORE) else None
-    return evolve(piece, takes={**piece.takes, **had}, core=core)
+        return evolve(piece, takes={**piece.takes, **consumed})
+    consumed[CORE] = min(round_up(cores, granularity.core) or consumed[CORE], consumed[CORE])
+    core_units = consumed[CORE] if consumed[CORE] < device.of_card(CORE) else None
+    return evolve(piece, takes={**piece.takes, **consumed}, core=core_units)

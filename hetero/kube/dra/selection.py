@@ -43,10 +43,10 @@ def matches(expression: str, device: Plain, *, driver: str) -> bool:
 
 def attribute(device: Plain, name: str, *, driver: str) -> object:
     """Return a device's attribute by its full name, None if it has none of it."""
-    by_domain = _qualified(device.get("attributes") or {}, driver)
-    domain, _, short = name.rpartition("/")
-    typed = by_domain.get(domain, {}).get(short)
-    return next(iter(typed.values())) if typed else None
+    values_by_domain = _qualified(device.get("attributes") or {}, driver)
+    domain, _, short_name = name.rpartition("/")
+    typed_value = values_by_domain.get(domain, {}).get(short_name)
+    return next(iter(typed_value.values())) if typed_value else None
 
 
 def _seen(device: Plain, driver: str) -> Plain:
@@ -57,23 +57,23 @@ def _seen(device: Plain, driver: str) -> Plain:
         "driver": driver,
         "allowMultipleAllocations": bool(device.get("allowMultipleAllocations")),
         "attributes": {
-            domain: {name: next(iter(one.values())) for name, one in said.items()}
-            for domain, said in attributes.items()
+            domain: {name: next(iter(value.values())) for name, value in values.items()}
+            for domain, values in attributes.items()
         },
         "capacity": {
-            domain: {name: _whole(decimal(one["value"])) for name, one in said.items()}
-            for domain, said in capacity.items()
+            domain: {name: _whole(decimal(value["value"])) for name, value in values.items()}
+            for domain, values in capacity.items()
         },
     }
 
 
 def _qualified(attributes: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
     """Return what is said by domain and name; what has no domain is the driver's."""
-    by_domain: dict[str, dict[str, Plain]] = {driver: {}}
-    for full, value in attributes.items():
-        domain, _, name = full.rpartition("/")
-        by_domain.setdefault(domain or driver, {})[name] = value
-    return by_domain
+    values_by_domain: dict[str, dict[str, Plain]] = {driver: {}}
+    for full_name, value in attributes.items():
+        domain, _, name = full_name.rpartition("/")
+        values_by_domain.setdefault(domain or driver, {})[name] = value
+    return values_by_domain
 
 
 def _whole(amount: Decimal) -> int:
@@ -97,4 +97,6 @@ _FUNCTIONS: Mapping[str, Any] = {
 
 def all_match(selectors: Iterable[Plain], device: Plain, *, driver: str) -> bool:
     """Return whether a device is as all selectors say. Raises `BadInput` as `matches` does."""
-    return all(matches(one["cel"]["expression"], device, driver=driver) for one in selectors)
+    return all(
+        matches(selector["cel"]["expression"], device, driver=driver) for selector in selectors
+    )

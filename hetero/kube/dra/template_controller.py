@@ -90,20 +90,22 @@ class TemplateController:
 
     async def reconcile(self) -> None:
         """Replace what others made, make what is named and missing, remove what nobody names."""
-        wanted: dict[_Key, tuple[Plain, Pod]] = {}
+        spec_and_pod_by_key: dict[_Key, tuple[Plain, Pod]] = {}
         for pod in tuple(self._pods.values()):
-            wanted |= {key: (spec, pod) for key, spec in (await self._wanted(pod)).items()}
-        now = monotonic()
-        for key in {*wanted, *self._found}:
-            if key in wanted or key not in self._last:
-                self._last[key] = now
-        for key, made in tuple(self._found.items()):
-            if not await self._says_so(key, made):
+            spec_and_pod_by_key |= {
+                key: (spec, pod) for key, spec in (await self._wanted(pod)).items()
+            }
+        now_s = monotonic()
+        for key in {*spec_and_pod_by_key, *self._found}:
+            if key in spec_and_pod_by_key or key not in self._last:
+                self._last[key] = now_s
+        for key, template in tuple(self._found.items()):
+            if not await self._says_so(key, template):
                 log.warning("template %s/%s does not say what its name does: it goes", *key)
                 await self._remove(key)
-            elif key not in wanted and now - self._last[key] >= self.unnamed:
+            elif key not in spec_and_pod_by_key and now_s - self._last[key] >= self.unnamed:
                 await self._remove(key)
-        for key, (spec, pod) in wanted.items():
+        for key, (spec, pod) in spec_and_pod_by_key.items():
             if key in self._found:
                 continue
             if sum(namespace == key[0] for namespace, _ in self._found) < self.most:
@@ -111,12 +113,16 @@ class TemplateController:
                 continue
             sentence = f"namespace {key[0]} has {self.most} templates of {PREFIX}…, its most"
             await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: {key[1]} is not made")
-        self._last = {key: at for key, at in self._last.items() if key in {*wanted, *self._found}}
-        self._true = {key: at for key, at in self._true.items() if key in self._found}
+        self._last = {
+            key: at_s
+            for key, at_s in self._last.items()
+            if key in {*spec_and_pod_by_key, *self._found}
+        }
+        self._true = {key: at_s for key, at_s in self._true.items() if key in self._found}
 
-    async def _says_so(self, key: _Key, made: Object) -> bool:
+    async def _says_so(self, key: _Key, template: Object) -> bool:
         """Whether a template says what its name does; what cannot be read now stays."""
-        version = made.metadata.resource_version
+        version = template.metadata.resource_version
         if self._true.get(key) == version:
             return True
         try:
@@ -133,18 +139,20 @@ class TemplateController:
         """Return what the templates say that a pod names, if its own words come to them."""
         namespace = pod.metadata.namespace
         try:
-            known = {one.name: one.spec for one in templates_again(self.vocabulary, pod)}
+            spec_by_name = {
+                template.name: template.spec for template in templates_again(self.vocabulary, pod)
+            }
         except BadInput as error:
             await self._events.tell(pod.metadata, "NoTemplate", str(error))
             return {}
-        wanted: dict[_Key, Plain] = {}
+        spec_by_key: dict[_Key, Plain] = {}
         for name in named_templates(pod):
-            if name in known:
-                wanted[namespace, name] = known[name]
+            if name in spec_by_name:
+                spec_by_key[namespace, name] = spec_by_name[name]
             elif (namespace, name) not in self._found:
                 sentence = f"template {name} is not what the pod's annotation {ASKED} comes to"
                 await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: nothing is made")
-        return wanted
+        return spec_by_key
 
     async def _make(self, key: _Key, spec: Plain) -> None:
         namespace, name = key
@@ -155,12 +163,12 @@ class TemplateController:
             "spec": {"spec": spec},
         }
         try:
-            made = await self.api.post(_path(namespace), body)
+            template = await self.api.post(_path(namespace), body)
         except ApiError as error:
             if error.status != 409:  # another controller's is as good
                 log.warning("template %s/%s: %s", namespace, name, error)
             return
-        self._found[key] = read(Object, made)
+        self._found[key] = read(Object, template)
         log.info("template %s/%s: made", namespace, name)
 
     async def _remove(self, key: _Key) -> None:
@@ -181,10 +189,10 @@ class TemplateController:
         self._listed("pods")
 
     def _pod_changed(self, event: str, pod: Pod) -> None:
-        known = self._pods.pop(pod.metadata.uid, None)
+        known_pod = self._pods.pop(pod.metadata.uid, None)
         if event != "DELETED":
             self._note(pod)
-        if known is not None or pod.metadata.uid in self._pods:
+        if known_pod is not None or pod.metadata.uid in self._pods:
             self._changed.set()
 
     def _note(self, pod: Pod) -> None:
@@ -192,7 +200,7 @@ class TemplateController:
             self._pods[pod.metadata.uid] = pod
 
     def _templates_listed(self, items: list[Object]) -> None:
-        self._found = {one.full_name: one for one in items if _is_ours(one)}
+        self._found = {item.full_name: item for item in items if _is_ours(item)}
         self._listed("templates")
 
     def _template_changed(self, event: str, item: Object) -> None:
@@ -204,8 +212,8 @@ class TemplateController:
             self._found[item.full_name] = item
         self._changed.set()
 
-    def _listed(self, what: str) -> None:
-        self._known.add(what)
+    def _listed(self, kind: str) -> None:
+        self._known.add(kind)
         self._changed.set()
 
 
@@ -217,5 +225,5 @@ def _path(namespace: str) -> str:
     return f"{_GROUP}/namespaces/{namespace}/resourceclaimtemplates"
 
 
-def _lost(what: str) -> Callable[[Exception], None]:
-    return lambda error: log.warning("%s: the API does not answer: %s", what, error)
+def _lost(subject: str) -> Callable[[Exception], None]:
+    return lambda error: log.warning("%s: the API does not answer: %s", subject, error)

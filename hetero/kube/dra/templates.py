@@ -1,6 +1,6 @@
 """Says by claims what a pod asks for by resource names: a ResourceClaimTemplate for each container.
 
-The name of a template is a digest of what it asks, so whoever makes it needs not believe who names
+The name of a template is a digest of what it asks, so its maker need not trust the pod that names
 it. What the containers said stays in an annotation of the pod, since kube-scheduler would look for
 the names among the resources of nodes. Pure.
 """
@@ -62,8 +62,10 @@ class ClaimTemplate:
         exactly = devices["requests"][0].get("exactly")
         if exactly is None or {"capacity", "selectors"} & exactly.keys() or "config" in devices:
             return False
-        bound = any("matchAttribute" in one for one in devices.get("constraints") or ())
-        return not bound and [str(exactly["count"])] == [*self.limits.values()]
+        has_match = any(
+            "matchAttribute" in constraint for constraint in devices.get("constraints") or ()
+        )
+        return not has_match and [str(exactly["count"])] == [*self.limits.values()]
 
 
 @frozen(kw_only=True)
@@ -76,19 +78,24 @@ class _Kind:
 
 def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     """Return the claims of a pod's containers, as they ask by resource names. Raises `BadInput`."""
-    made = []
-    limits = {one.name: _said(one, vocabulary) for one in pod.containers}
+    claim_templates = []
+    limits_by_container = {
+        container.name: _said(container, vocabulary) for container in pod.containers
+    }
     for asked in vocabulary.asked(pod):
-        name = asked.container
+        container_name = asked.container
         try:
             spec = {"devices": _devices(vocabulary, asked)}
         except BadInput as error:
-            raise BadInput(f"container {name}: {error}") from None
+            raise BadInput(f"container {container_name}: {error}") from None
         template = ClaimTemplate(
-            container=name, name=template_name(spec), spec=spec, limits=limits[name]
+            container=container_name,
+            name=template_name(spec),
+            spec=spec,
+            limits=limits_by_container[container_name],
         )
-        made.append(template)
-    return tuple(made)
+        claim_templates.append(template)
+    return tuple(claim_templates)
 
 
 def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
@@ -98,19 +105,26 @@ def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ..
 
 def with_words(pod: Pod) -> Pod:
     """Return a pod with the words again that `patches` has put aside. Raises `BadInput`."""
-    text = pod.metadata.annotations.get(ASKED, "{}")
-    limits = read_note(ASKED, text)
-    if not isinstance(limits, dict) or not all(map(_is_amounts, limits.values())):
+    limits_json = pod.metadata.annotations.get(ASKED, "{}")
+    limits_by_container = read_note(ASKED, limits_json)
+    if not isinstance(limits_by_container, dict) or not all(
+        map(_is_amounts, limits_by_container.values())
+    ):
         raise BadInput(f"annotation {ASKED} is not what the webhook wrote")
 
-    def meant(containers: Iterable[Container]) -> tuple[Container, ...]:
+    def with_limits(containers: Iterable[Container]) -> tuple[Container, ...]:
         return tuple(
-            replace(one, resources=Resources(limits=limits.get(one.name, {}))) for one in containers
+            replace(
+                container, resources=Resources(limits=limits_by_container.get(container.name, {}))
+            )
+            for container in containers
         )
 
     spec = pod.spec
     spec = replace(
-        spec, containers=meant(spec.containers), init_containers=meant(spec.init_containers)
+        spec,
+        containers=with_limits(spec.containers),
+        init_containers=with_limits(spec.init_containers),
     )
     return replace(pod, spec=spec)
 
@@ -121,7 +135,7 @@ def _is_amounts(value: object) -> bool:
 
 def named_templates(pod: Pod) -> tuple[str, ...]:
     """Return the templates with names of ours that a pod names."""
-    names = (one.resource_claim_template_name or "" for one in pod.spec.resource_claims)
+    names = (claim.resource_claim_template_name or "" for claim in pod.spec.resource_claims)
     return tuple(name for name in names if name.startswith(PREFIX))
 
 
@@ -130,19 +144,22 @@ def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:
 
     One that was made for a pod with a right says what that right is for.
     """
-    named = {*named_templates(pod)}
-    others = named and named - {one.name for one in templates_again(vocabulary, pod)}
-    if others:
+    template_names = {*named_templates(pod)}
+    other_names = template_names and template_names - {
+        template.name for template in templates_again(vocabulary, pod)
+    }
+    if other_names:
         raise BadInput(
-            f"template {min(others)} is made for pods whose own words come to it, and those of "
+            f"template {min(other_names)} is made for pods whose own words come to it, "
+            "and those of "
             f"annotation {ASKED} do not: leave it out"
         )
 
 
 def template_name(spec: Plain) -> str:
     """Return the name of the template that says this."""
-    text = json.dumps(spec, sort_keys=True, separators=(",", ":"))
-    return f"{PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:20]}"
+    spec_json = json.dumps(spec, sort_keys=True, separators=(",", ":"))
+    return f"{PREFIX}{hashlib.sha256(spec_json.encode()).hexdigest()[:20]}"
 
 
 def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
@@ -150,23 +167,36 @@ def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
 
     `spec` is the pod's as it was written. Raises `BadInput` for what claims cannot say.
     """
-    made = {one.container: one for one in templates(vocabulary, pod)}
-    notes = pod.metadata.annotations
-    limits: dict[str, Plain] = {}
+    template_by_container = {
+        template.container: template for template in templates(vocabulary, pod)
+    }
+    annotations = pod.metadata.annotations
+    limits_by_container: dict[str, Plain] = {}
     claims: list[Plain] = list(spec.get("resourceClaims") or ())
-    for kind in ("containers", "initContainers"):
-        for number, container in enumerate(spec.get(kind) or ()):
-            template = made.get(container["name"])
+    for container_list in ("containers", "initContainers"):
+        for position, container in enumerate(spec.get(container_list) or ()):
+            template = template_by_container.get(container["name"])
             if template is None:
                 continue
-            name = f"{PREFIX}{len(limits)}"
-            limits[container["name"]] = {**template.limits}
-            claims.append({"name": name, "resourceClaimTemplateName": template.name})
-            rest = _without(container.get("resources") or {}, vocabulary)
-            rest["claims"] = [*(rest.get("claims") or ()), {"name": name}]
-            yield {"op": "add", "path": f"/spec/{kind}/{number}/resources", "value": rest}
-    text = json.dumps(limits, sort_keys=True)
-    yield {"op": "add", "path": "/metadata/annotations", "value": {**notes, ASKED: text}}
+            pod_claim_name = f"{PREFIX}{len(limits_by_container)}"
+            limits_by_container[container["name"]] = {**template.limits}
+            claims.append({"name": pod_claim_name, "resourceClaimTemplateName": template.name})
+            other_resources = _without(container.get("resources") or {}, vocabulary)
+            other_resources["claims"] = [
+                *(other_resources.get("claims") or ()),
+                {"name": pod_claim_name},
+            ]
+            yield {
+                "op": "add",
+                "path": f"/spec/{container_list}/{position}/resources",
+                "value": other_resources,
+            }
+    limits_json = json.dumps(limits_by_container, sort_keys=True)
+    yield {
+        "op": "add",
+        "path": "/metadata/annotations",
+        "value": {**annotations, ASKED: limits_json},
+    }
     yield {"op": "add", "path": "/spec/resourceClaims", "value": claims}
 
 
@@ -177,15 +207,15 @@ def _said(container: Container, vocabulary: Vocabulary) -> Plain:
 
 def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
     """Return a container's resources without those that claims now say."""
-    left = dict(resources)
-    for kind in ("limits", "requests"):
-        if kind in left:
-            left[kind] = {
+    resources_left = dict(resources)
+    for list_name in ("limits", "requests"):
+        if list_name in resources_left:
+            resources_left[list_name] = {
                 name: amount
-                for name, amount in left[kind].items()
+                for name, amount in resources_left[list_name].items()
                 if name not in vocabulary.resources
             }
-    return left
+    return resources_left
 
 
 def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
@@ -198,24 +228,26 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
     if len(alternatives) > 1:
         device_request = {
             "firstAvailable": [
-                {"name": f"{_REQUEST}-{number}", **one} for number, one in enumerate(alternatives)
+                {"name": f"{_REQUEST}-{position}", **alternative}
+                for position, alternative in enumerate(alternatives)
             ]
         }
-    made: Plain = {"requests": [{"name": _REQUEST, **device_request}]}
-    together = [("distinctAttribute", "uuid")]
-    together += [("matchAttribute", "numaNode")] if request.numa else []
-    together += [("matchAttribute", "linkGroup")] if request.links else []
+    devices_spec: Plain = {"requests": [{"name": _REQUEST, **device_request}]}
+    constraints = [("distinctAttribute", "uuid")]
+    constraints += [("matchAttribute", "numaNode")] if request.numa else []
+    constraints += [("matchAttribute", "linkGroup")] if request.links else []
     if count > 1:
-        made["constraints"] = [
-            {"requests": [_REQUEST], kind: f"{DRIVER}/{name}"} for kind, name in together
+        devices_spec["constraints"] = [
+            {"requests": [_REQUEST], constraint_kind: f"{DRIVER}/{attribute}"}
+            for constraint_kind, attribute in constraints
         ]
     parameters = _parameters(request)
     if parameters:
         share = {"apiVersion": CONFIG_VERSION, "kind": CONFIG_KIND, **parameters}
         # The API keeps its text as it is, and a patch of the claim sorts it: no change, if it was.
         share = dict(sorted(share.items()))
-        made["config"] = [{"opaque": {"driver": DRIVER, "parameters": share}}]
-    return made
+        devices_spec["config"] = [{"opaque": {"driver": DRIVER, "parameters": share}}]
+    return devices_spec
 
 
 def _count(asked: Asked) -> int:
@@ -229,8 +261,8 @@ def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
     amounts = {} if request.exclusive else _amounts(vocabulary, asked, kind)
     expressions = [*_selectors(request)]
     if kind.models:
-        these = Selector(include=kind.models)
-        expressions.append(_allows(f"{_ATTRIBUTES}.model", these, exact=True))
+        models = Selector(include=kind.models)
+        expressions.append(_allows(f"{_ATTRIBUTES}.model", models, is_exact=True))
     if count > 1 and not _several_shared(vocabulary, asked):
         if "memory" in amounts:
             expressions.append(
@@ -238,50 +270,56 @@ def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
                 f'.compareTo(quantity("{amounts["memory"]}")) >= 0'
             )
         amounts = {}
-    name = asked.resource_names.count.replace("/", "-").lower()
+    device_class = asked.resource_names.count.replace("/", "-").lower()
     if amounts and _by_parts(vocabulary, asked):
         # The class of a resource has whole cards alone: its plain number never means a part.
-        name = ANY_CLASS
-        expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, exact=True))
-    made: Plain = {"deviceClassName": name, "allocationMode": "ExactCount", "count": count}
+        device_class = ANY_CLASS
+        expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, is_exact=True))
+    exact_request: Plain = {
+        "deviceClassName": device_class,
+        "allocationMode": "ExactCount",
+        "count": count,
+    }
     if amounts:
-        made["capacity"] = {"requests": amounts}
+        exact_request["capacity"] = {"requests": amounts}
     if expressions:
-        made["selectors"] = [{"cel": {"expression": text}} for text in expressions]
-    return made
+        exact_request["selectors"] = [
+            {"cel": {"expression": expression}} for expression in expressions
+        ]
+    return exact_request
 
 
 def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
     """Raise `BadInput` for what only the classic way can do."""
-    request, ask, names = asked.request, asked.request.asks[0], asked.resource_names
-    unlimited = asked.unlimited and not vocabulary.defaults.unlimited
-    first = request.priority is Priority.HIGH
+    request, ask, resource_names = asked.request, asked.request.asks[0], asked.resource_names
+    is_unlimited = asked.unlimited and not vocabulary.defaults.unlimited
+    has_priority = request.priority is Priority.HIGH
     reports = request.on_excess is OnExcess.REPORT or request.on_bypass is OnBypass.REPORT
-    lacking = {
-        f"{names.memory_percent} is of a card that nobody has chosen yet: write a size": (
+    is_lacking = {
+        f"{resource_names.memory_percent} is of a card that nobody has chosen yet: write a size": (
             ask.memory_percent not in (None, 100)
         ),
         "a card that nobody holds (mutex) is not to be had by claims": request.empty,
-        f"{names.qos_classes.name} is not served by claims": any(
-            one.value for one in request.co_tenancy
+        f"{resource_names.qos_classes.name} is not served by claims": any(
+            co_tenancy.value for co_tenancy in request.co_tenancy
         ),
         "what passes limits or goes before others is for a DeviceClass to say, or your claim": (
-            request.policy is Policy.OFF or unlimited or first or reports
+            request.policy is Policy.OFF or is_unlimited or has_priority or reports
         ),
     }
-    for sentence, so in lacking.items():
-        if so:
+    for sentence, is_asked in is_lacking.items():
+        if is_asked:
             raise BadInput(sentence)
 
 
 def _amounts(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> dict[str, str]:
     """Return how much of each card is asked, as the API writes it."""
-    ask, made = asked.request.asks[0], {}
+    ask, amounts = asked.request.asks[0], {}
     if ask.memory is not None:
-        made["memory"] = amount_of(MEMORY, ask.memory)
+        amounts["memory"] = amount_of(MEMORY, ask.memory)
     if ask.core is not None and _counts_core(vocabulary, asked):
-        made["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
-    return made
+        amounts["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
+    return amounts
 
 
 def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
@@ -289,90 +327,106 @@ def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
 
     Raises `BadInput` for kinds that cannot be told by their models.
     """
-    units: dict[int, list[str]] = {}
+    models_by_units: dict[int, list[str]] = {}
     models = _models(vocabulary, asked)
-    for model in [one for one in models if not isinstance(one.granularity, Whole)] or models:
-        units.setdefault(model.core, []).append(model.match)
-    whole = asked.request.exclusive or (
+    for model in [model for model in models if not isinstance(model.granularity, Whole)] or models:
+        models_by_units.setdefault(model.core, []).append(model.match)
+    is_whole = asked.request.exclusive or (
         _count(asked) > 1 and not _several_shared(vocabulary, asked)
     )
-    by_core = asked.request.asks[0].core is not None and _counts_core(vocabulary, asked)
-    if len(units) == 1 or whole or not by_core:
-        return [_Kind(units=next(iter(units)))]
-    if any({*"*?["} & {*match} for matches in units.values() for match in matches):
+    counts_core = asked.request.asks[0].core is not None and _counts_core(vocabulary, asked)
+    if len(models_by_units) == 1 or is_whole or not counts_core:
+        return [_Kind(units=next(iter(models_by_units)))]
+    if any(
+        {*"*?["} & {*model_pattern}
+        for patterns in models_by_units.values()
+        for model_pattern in patterns
+    ):
         raise BadInput(
             f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a "
             "part of one is asked by a claim with its cores"
         )
-    return [_Kind(units=each, models=tuple(matches)) for each, matches in units.items()]
+    return [
+        _Kind(units=core_units, models=tuple(patterns))
+        for core_units, patterns in models_by_units.items()
+    ]
 
 
 def _counts_core(vocabulary: Vocabulary, asked: Asked) -> bool:
     """Whether core decides how much of such a card is given."""
-    grains = (model.granularity for model in _models(vocabulary, asked))
-    return any(CORE in one.measured_by if isinstance(one, Templated) else True for one in grains)
+    granularities = (model.granularity for model in _models(vocabulary, asked))
+    return any(
+        CORE in granularity.measured_by if isinstance(granularity, Templated) else True
+        for granularity in granularities
+    )
 
 
 def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
     """Return the declared models that are meant."""
-    meant = asked.request.model
+    selector = asked.request.model
     return tuple(
         model
         for vendor in vocabulary.vendors
         if asked.request.vendor.allows(vendor.name, all_of_it=True)
         for model in vendor.models
-        if model.match == "*" or meant.allows(model.match.strip("*"))
+        if model.match == "*" or selector.allows(model.match.strip("*"))
     )
 
 
 def _several_shared(vocabulary: Vocabulary, asked: Asked) -> bool:
     """Whether several of these cards are given as shares; else they are only given whole."""
-    grains = (model.granularity for model in _models(vocabulary, asked))
-    return any(isinstance(one, Fractional) and one.multi is MultiDevice.SHARES for one in grains)
+    granularities = (model.granularity for model in _models(vocabulary, asked))
+    return any(
+        isinstance(granularity, Fractional) and granularity.multi is MultiDevice.SHARES
+        for granularity in granularities
+    )
 
 
 def _by_parts(vocabulary: Vocabulary, asked: Asked) -> bool:
     """Whether a size of these cards may be an entry of a menu, which is a device of its own."""
-    grains = (model.granularity for model in _models(vocabulary, asked))
-    partition = Enforcement.PARTITION.value in asked.request.enforcement.include
-    return partition or any(isinstance(one, Templated) for one in grains)
+    granularities = (model.granularity for model in _models(vocabulary, asked))
+    is_partition = Enforcement.PARTITION.value in asked.request.enforcement.include
+    return is_partition or any(isinstance(granularity, Templated) for granularity in granularities)
 
 
 def _selectors(request: Request) -> Iterator[str]:
     """Yield what of its device a claim expects, in CEL."""
-    for name, selector, exact in (
+    for name, selector, is_exact in (
         ("model", request.model, False),
         ("uuid", request.uuid, False),
         ("enforcement", request.enforcement, True),
     ):
-        text = _allows(f"{_ATTRIBUTES}.{name}", selector, exact=exact)
-        if text:
-            yield text
+        expression = _allows(f"{_ATTRIBUTES}.{name}", selector, is_exact=is_exact)
+        if expression:
+            yield expression
 
 
-def _allows(attribute: str, selector: Selector, *, exact: bool) -> str:
+def _allows(attribute: str, selector: Selector, *, is_exact: bool) -> str:
     """Return `Selector.allows` of an attribute, "" if it allows all."""
 
-    def any_of(names: tuple[str, ...]) -> str:
-        texts = (json.dumps(name.lower(), ensure_ascii=False) for name in names)
+    def any_of(allowed_names: tuple[str, ...]) -> str:
+        json_names = (json.dumps(name.lower(), ensure_ascii=False) for name in allowed_names)
         value = f"{attribute}.lowerAscii()"
-        tests = (f"{value} == {one}" if exact else f"{value}.contains({one})" for one in texts)
+        tests = (
+            f"{value} == {json_name}" if is_exact else f"{value}.contains({json_name})"
+            for json_name in json_names
+        )
         return f"({' || '.join(tests)})"
 
-    parts = [any_of(selector.include)] if selector.include else []
-    parts += [f"!{any_of(selector.exclude)}"] if selector.exclude else []
-    return " && ".join(parts)
+    conditions = [any_of(selector.include)] if selector.include else []
+    conditions += [f"!{any_of(selector.exclude)}"] if selector.exclude else []
+    return " && ".join(conditions)
 
 
 def _parameters(request: Request) -> Plain:
     """Return how a share is to be enforced, as far as it differs from what is usual."""
-    made: Plain = {}
+    parameters: Plain = {}
     if request.policy is not Policy.FIXED:
-        made["policy"] = request.policy.value
+        parameters["policy"] = request.policy.value
     if request.on_excess is not None:
-        made["onExcess"] = request.on_excess.value
+        parameters["onExcess"] = request.on_excess.value
     if request.on_bypass is not None:
-        made["onBypass"] = request.on_bypass.value
+        parameters["onBypass"] = request.on_bypass.value
     if request.strict:
-        made["strict"] = True
-    return made
+        parameters["strict"] = True
+    return parameters

@@ -28,23 +28,23 @@ class AllocationWay(str, Enum):
     BOTH = "both"  # by claims on nodes that are labelled so, on others in the classic way
 
 
-def by_claims(way: AllocationWay, node: NodeObject | None) -> bool | None:
+def by_claims(allocation_way: AllocationWay, node: NodeObject | None) -> bool | None:
     """Return whether the devices of a node are given by claims; None if that is its own to say."""
-    if way is not AllocationWay.BOTH:
-        return way is AllocationWay.DRA
+    if allocation_way is not AllocationWay.BOTH:
+        return allocation_way is AllocationWay.DRA
     name, value = BY_CLAIMS
     if node is None:
         return None
     return node.metadata.labels.get(name) == value
 
 
-def asks_by_claims(way: AllocationWay, pod: Pod) -> bool:
+def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
     """Return whether what a pod asks by resource names is for claims to say.
 
     Where a cluster has both ways a pod says so, by the annotation that is a node's label.
     """
-    if way is not AllocationWay.BOTH:
-        return way is AllocationWay.DRA
+    if allocation_way is not AllocationWay.BOTH:
+        return allocation_way is AllocationWay.DRA
     name, value = BY_CLAIMS
     return pod.metadata.annotations.get(name) == value
 
@@ -72,16 +72,16 @@ def slice_probe(node: str) -> Probe:
         "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [device]},
     }
 
-    def known(made: Plain) -> bool:
-        return "allowMultipleAllocations" in made["spec"]["devices"][0]
+    def is_known(created: Plain) -> bool:
+        return "allowMultipleAllocations" in created["spec"]["devices"][0]
 
-    return Probe(SLICES, body, known)
+    return Probe(SLICES, body, is_known)
 
 
 def template_probe(namespace: str) -> Probe:
     """Return what a webhook may ask: a template of a part of a device."""
-    part = {"deviceClassName": "probe", "capacity": {"requests": {"memory": "1Mi"}}}
-    devices = {"requests": [{"name": "probe", "exactly": part}]}
+    exact_request = {"deviceClassName": "probe", "capacity": {"requests": {"memory": "1Mi"}}}
+    devices = {"requests": [{"name": "probe", "exactly": exact_request}]}
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -90,34 +90,36 @@ def template_probe(namespace: str) -> Probe:
     }
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
 
-    def known(made: Plain) -> bool:
-        return "capacity" in made["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    def is_known(created: Plain) -> bool:
+        return "capacity" in created["spec"]["spec"]["devices"]["requests"][0]["exactly"]
 
-    return Probe(path, body, known)
+    return Probe(path, body, is_known)
 
 
-async def served(api: Api, way: AllocationWay, probe: Probe) -> AllocationWay:
+async def served(api: Api, allocation_way: AllocationWay, probe: Probe) -> AllocationWay:
     """Return the way as the API server can serve it: `both` may be classic, which is logged.
 
     Raises `BadInput` where claims alone are wanted and cannot be had.
     """
-    lacking = None if way is AllocationWay.CLASSIC else await _lacking(api, probe)
-    if lacking is None:
-        return way
-    if way is AllocationWay.DRA:
-        raise BadInput(f"{lacking}, or install with allocation classic")
-    log.warning("allocation both is classic here: %s", lacking)
+    lacking_feature = (
+        None if allocation_way is AllocationWay.CLASSIC else await _lacking(api, probe)
+    )
+    if lacking_feature is None:
+        return allocation_way
+    if allocation_way is AllocationWay.DRA:
+        raise BadInput(f"{lacking_feature}, or install with allocation classic")
+    log.warning("allocation both is classic here: %s", lacking_feature)
     return AllocationWay.CLASSIC
 
 
 async def _lacking(api: Api, probe: Probe) -> str | None:
     """Return what the API server lacks for devices that several claims consume."""
     try:
-        made = await api.post(f"{probe.path}?dryRun=All", probe.body)
+        created = await api.post(f"{probe.path}?dryRun=All", probe.body)
     except ApiError as error:
         if error.status != 404:
             raise
         return "the API server has no resource.k8s.io/v1: claims need Kubernetes 1.34 or later"
-    if probe.known(made):
+    if probe.known(created):
         return None
     return "the API server has DRAConsumableCapacity off: switch it on in all components"

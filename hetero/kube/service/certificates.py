@@ -38,24 +38,26 @@ class Names:
 async def renew(api: Api, names: Names) -> None:
     """Make or renew all Secrets, and have the API server trust the webhook."""
 
-    def secret(part: str) -> Stored:
-        return Stored(api, names.namespace, "secrets", f"{names.name}-{part}")
+    def secret(secret_part: str) -> Stored:
+        return Stored(api, names.namespace, "secrets", f"{names.name}-{secret_part}")
 
-    stored = await secret("ca").read()
-    authority = Pair.read(stored) if stored else issue(f"{names.name}-ca", issuer=None)
-    if not stored:
-        await secret("ca").write(authority.texts(), new=True)
-    ca = authority.cert.public_bytes(_PEM)
-    for part in _HOSTS:
-        old = await secret(f"{part}-tls").read()
-        if old and _lasts(Pair.read(old), authority):
+    stored_texts = await secret("ca").read()
+    authority = Pair.read(stored_texts) if stored_texts else issue(f"{names.name}-ca", issuer=None)
+    if not stored_texts:
+        await secret("ca").write(authority.texts(), is_new=True)
+    ca_pem = authority.cert.public_bytes(_PEM)
+    for service in _HOSTS:
+        old_texts = await secret(f"{service}-tls").read()
+        if old_texts and _lasts(Pair.read(old_texts), authority):
             continue
-        hosts = _HOSTS[part].format(names.name, names.namespace).split()
-        pair = issue(f"{names.name}-{part}", issuer=authority, hosts=hosts)
-        await secret(f"{part}-tls").write({**pair.texts(), "ca.crt": ca}, new=old is None)
-        if old and part == _CALLER:
+        hosts = _HOSTS[service].format(names.name, names.namespace).split()
+        pair = issue(f"{names.name}-{service}", issuer=authority, hosts=hosts)
+        await secret(f"{service}-tls").write(
+            {**pair.texts(), "ca.crt": ca_pem}, is_new=old_texts is None
+        )
+        if old_texts and service == _CALLER:
             await _roll(api, names, pair)
-    await _trust(api, names, ca)
+    await _trust(api, names, ca_pem)
 
 
 def _lasts(pair: Pair, authority: Pair) -> bool:
@@ -71,8 +73,8 @@ async def _roll(api: Api, names: Names, pair: Pair) -> None:
 
     kube-scheduler reads the certificate that it calls an extender with once, when it starts.
     """
-    notes = {_SERIAL: str(pair.cert.serial_number)}
-    template = {"template": {"metadata": {"annotations": notes}}}
+    annotations = {_SERIAL: str(pair.cert.serial_number)}
+    template = {"template": {"metadata": {"annotations": annotations}}}
     path = f"/apis/apps/v1/namespaces/{names.namespace}/deployments/{names.name}-scheduler"
     try:
         await api.patch(path, {"spec": template})
@@ -81,10 +83,13 @@ async def _roll(api: Api, names: Names, pair: Pair) -> None:
             raise
 
 
-async def _trust(api: Api, names: Names, ca: bytes) -> None:
+async def _trust(api: Api, names: Names, ca_pem: bytes) -> None:
     path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/" + names.webhook
-    configuration, bundle = await api.get(path), base64.b64encode(ca).decode()
-    if any(hook["clientConfig"].get("caBundle") != bundle for hook in configuration["webhooks"]):
-        for hook in configuration["webhooks"]:
-            hook["clientConfig"]["caBundle"] = bundle
-        await api.put(path, configuration)
+    webhook_configuration, ca_bundle = await api.get(path), base64.b64encode(ca_pem).decode()
+    if any(
+        webhook["clientConfig"].get("caBundle") != ca_bundle
+        for webhook in webhook_configuration["webhooks"]
+    ):
+        for webhook in webhook_configuration["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = ca_bundle
+        await api.put(path, webhook_configuration)

@@ -63,9 +63,11 @@ class Certificates:
     def load(self, context: ssl.SSLContext) -> None:
         """Take what is on disk into use; connections made from now on see it."""
         try:
-            ends = self.ends()
-            if ends <= datetime.now(timezone.utc):
-                raise BadInput(f"certificate {self.cert}: expired at {ends:%F %T} UTC: renew it")
+            end_time = self.ends()
+            if end_time <= datetime.now(timezone.utc):
+                raise BadInput(
+                    f"certificate {self.cert}: expired at {end_time:%F %T} UTC: renew it"
+                )
             context.load_cert_chain(self.cert, self.key)
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
@@ -84,42 +86,46 @@ class Certificates:
     def all_ends(self) -> Iterator[tuple[str, Path, datetime]]:
         """Yield what each certificate on disk is for, where it lies, and when it ends.
 
-        Beside its own lies that of the authority, which callers trust.
+        Next to its own lies that of the authority, which callers trust.
         """
-        files = {
+        path_by_name = {
             "server": self.cert,
             "authority": self.cert.with_name("ca.crt"),
             "clients": self.client_ca,
             "caller": self.caller,
         }
-        for name, path in files.items():
-            if path is not None and (name != "clients" or path != files["authority"]):
+        for name, path in path_by_name.items():
+            if path is not None and (name != "clients" or path != path_by_name["authority"]):
                 with suppress(OSError, ValueError):  # `follow` says what is wrong with its own
-                    every = x509.load_pem_x509_certificates(path.read_bytes())
-                    yield name, path, min(one.not_valid_after_utc for one in every)
+                    certificates = x509.load_pem_x509_certificates(path.read_bytes())
+                    yield (
+                        name,
+                        path,
+                        min(certificate.not_valid_after_utc for certificate in certificates),
+                    )
 
     async def warn(self, tell: Tell) -> None:
         """Tell each day, for ever, of each certificate that ends soon."""
         told_at: dict[str, datetime] = {}
         while True:
             now = datetime.now(timezone.utc)
-            for name, path, ends in self.all_ends():
-                if ends - now > _SOON:
+            for name, path, end_time in self.all_ends():
+                if end_time - now > _SOON:
                     told_at.pop(name, None)
                 elif name not in told_at or now - told_at[name] > _AGAIN:
                     told_at[name] = now
-                    await tell(f"certificate {path}: ends at {ends:%F %T} UTC: renew it")
+                    await tell(f"certificate {path}: ends at {end_time:%F %T} UTC: renew it")
             await asyncio.sleep(PERIOD)
 
     async def follow(self, context: ssl.SSLContext) -> None:
         """Take renewed certificates into use, for ever; a bad one is told of and not used."""
-        used = self.state()
+        used_state = self.state()
         while True:
             await asyncio.sleep(PERIOD)
             with suppress(OSError):  # being replaced at this moment
                 state = self.state()
-                if state != used:
-                    used = state
+                if state != used_state:
+                    used_state = state
                     try:
                         self.load(context)
                         log.info("certificate %s: renewed", self.cert)
@@ -135,15 +141,15 @@ class ExpiryMetric(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return it in seconds since 1970; nothing of a certificate that is not there."""
-        made = GaugeMetricFamily(
+        metric = GaugeMetricFamily(
             "hetero_certificate_expiration_timestamp_seconds",
             "When a certificate ends: the server's, of its authority, of its clients' authority, "
             "and what kube-scheduler calls it with",
             labels=("certificate",),
         )
-        for name, _, ends in self.certificates.all_ends():
-            made.add_metric((name,), ends.timestamp())
-        yield made
+        for name, _, end_time in self.certificates.all_ends():
+            metric.add_metric((name,), end_time.timestamp())
+        yield metric
 
 
 @frozen
@@ -170,26 +176,35 @@ async def serve(
     `metrics` have a port of their own.
     """
     async with AsyncExitStack() as ports:
-        for at in filter(None, (Port(app, host, port, certificates), metrics)):
-            context = at.certificates.context() if at.certificates else None
-            at.app.router.add_get(ALIVE, _alive)
-            at.app.router.add_get(READY, partial(_ready, certificates))
-            opening = opened(at.app, host=at.host, port=at.port, tls_context=context)
-            await ports.enter_async_context(opening)
-            if at.certificates and context:
-                tasks = (*tasks, at.certificates.follow(context))
+        for service_port in filter(None, (Port(app, host, port, certificates), metrics)):
+            context = service_port.certificates.context() if service_port.certificates else None
+            service_port.app.router.add_get(ALIVE, _alive)
+            service_port.app.router.add_get(READY, partial(_ready, certificates))
+            opened_port = opened(
+                service_port.app,
+                host=service_port.host,
+                port=service_port.port,
+                tls_context=context,
+            )
+            await ports.enter_async_context(opened_port)
+            if service_port.certificates and context:
+                tasks = (*tasks, service_port.certificates.follow(context))
         log.info("serving on %s:%s", host, port)
         await until_stopped(*tasks)
 
 
-def proved(handler: Handler, names: Collection[str]) -> Handler:
+def proved(handler: Handler, allowed_names: Collection[str]) -> Handler:
     """Let in who has a certificate of the authority, with one of these common names; none: any."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
-        certificate = request.transport and request.transport.get_extra_info("peercert")
-        parts = [part for group in (certificate or {}).get("subject", ()) for part in group]
-        common_names = {value for name, value in parts if name == "commonName"}
-        if not certificate or (names and common_names.isdisjoint(names)):
+        peer_certificate = request.transport and request.transport.get_extra_info("peercert")
+        name_parts = [
+            name_part
+            for name_parts in (peer_certificate or {}).get("subject", ())
+            for name_part in name_parts
+        ]
+        common_names = {value for name, value in name_parts if name == "commonName"}
+        if not peer_certificate or (allowed_names and common_names.isdisjoint(allowed_names)):
             raise web.HTTPForbidden(text="this is for the API server: no certificate of its own")
         return await handler(request)
 

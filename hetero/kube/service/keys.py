@@ -23,12 +23,12 @@ _KEY, _NEXT, _PREVIOUS, _SINCE = "key.pem", "next.pem", "previous.pem", "since"
 async def provide(api: Api, namespace: str, name: str) -> None:
     """Make the key unless it is there, and tell agents which keys sign."""
     secret = _secret(api, namespace, name)
-    stored = await secret.read()
-    if stored is None or _KEY not in stored:
-        made = {_KEY: SigningKey.new().text(), _SINCE: _now()}
-        await secret.write(made, new=stored is None)
-        stored = {**(stored or {}), **made}
-    await _publish(api, namespace, name, stored)
+    stored_texts = await secret.read()
+    if stored_texts is None or _KEY not in stored_texts:
+        new_texts = {_KEY: SigningKey.new().text(), _SINCE: _now()}
+        await secret.write(new_texts, is_new=stored_texts is None)
+        stored_texts = {**(stored_texts or {}), **new_texts}
+    await _publish(api, namespace, name, stored_texts)
 
 
 async def rotate(api: Api, namespace: str, name: str) -> str:
@@ -38,36 +38,41 @@ async def rotate(api: Api, namespace: str, name: str) -> str:
     signed anew by the scheduler.
     """
     secret = _secret(api, namespace, name)
-    stored = await secret.read()
-    if stored is None or _KEY not in stored:
+    stored_texts = await secret.read()
+    if stored_texts is None or _KEY not in stored_texts:
         raise BadInput(f"Secret {secret.name}: there is no key yet: `hetero certificates` makes it")
-    left = int(stored[_SINCE]) + _SETTLES - int(time())
-    if left > 0:
-        raise BadInput(f"Secret {secret.name}: pods may not know its keys yet: wait {left} s")
-    change: dict[str, bytes | None]
-    if _NEXT in stored:
-        public = SigningKey.of(stored[_KEY]).public.text().encode()
-        change = {_KEY: stored[_NEXT], _NEXT: None, _PREVIOUS: public, _SINCE: _now()}
+    left_s = int(stored_texts[_SINCE]) + _SETTLES - int(time())
+    if left_s > 0:
+        raise BadInput(f"Secret {secret.name}: pods may not know its keys yet: wait {left_s} s")
+    changes: dict[str, bytes | None]
+    if _NEXT in stored_texts:
+        public_pem = SigningKey.of(stored_texts[_KEY]).public.text().encode()
+        changes = {_KEY: stored_texts[_NEXT], _NEXT: None, _PREVIOUS: public_pem, _SINCE: _now()}
         message = "the next key signs now; what the former one signed is signed anew"
     else:
-        change = {_NEXT: SigningKey.new().text(), _PREVIOUS: None, _SINCE: _now()}
+        changes = {_NEXT: SigningKey.new().text(), _PREVIOUS: None, _SINCE: _now()}
         message = f"the next key is announced; run this again in {_SETTLES} s to sign with it"
-    await secret.write(change, new=False)
-    after = {**stored, **change}
-    await _publish(api, namespace, name, {k: v for k, v in after.items() if v is not None})
+    await secret.write(changes, is_new=False)
+    texts_after = {**stored_texts, **changes}
+    await _publish(
+        api,
+        namespace,
+        name,
+        {key: stored_text for key, stored_text in texts_after.items() if stored_text is not None},
+    )
     return message
 
 
-async def _publish(api: Api, namespace: str, name: str, stored: Mapping[str, bytes]) -> None:
-    keys = SigningKey.of(stored[_KEY]).public
-    if _NEXT in stored:
-        keys += SigningKey.of(stored[_NEXT]).public
-    if _PREVIOUS in stored:
-        keys += PublicKeys.of(stored[_PREVIOUS].decode())
-    public = Stored(api, namespace, "configmaps", f"{name}-keys")
-    was, text = await public.read(), keys.text().encode()
-    if was is None or was.get("keys.pem") != text:
-        await public.write({"keys.pem": text}, new=was is None)
+async def _publish(api: Api, namespace: str, name: str, stored_texts: Mapping[str, bytes]) -> None:
+    public_keys = SigningKey.of(stored_texts[_KEY]).public
+    if _NEXT in stored_texts:
+        public_keys += SigningKey.of(stored_texts[_NEXT]).public
+    if _PREVIOUS in stored_texts:
+        public_keys += PublicKeys.of(stored_texts[_PREVIOUS].decode())
+    stored_public = Stored(api, namespace, "configmaps", f"{name}-keys")
+    texts_before, keys_pem = await stored_public.read(), public_keys.text().encode()
+    if texts_before is None or texts_before.get("keys.pem") != keys_pem:
+        await stored_public.write({"keys.pem": keys_pem}, is_new=texts_before is None)
 
 
 def _secret(api: Api, namespace: str, name: str) -> Stored:

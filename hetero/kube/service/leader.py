@@ -238,7 +238,7 @@ class Leader:
         """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
         self.supervisor.unlink(missing_ok=True)
         supervise = self._kube_scheduler.supervise
-        server = await asyncio.start_unix_server(supervise, str(self.supervisor))
+        unix_server = await asyncio.start_unix_server(supervise, str(self.supervisor))
         try:
             await until_stopped(
                 self._extender.keep(),
@@ -248,7 +248,7 @@ class Leader:
             )
         finally:
             await self._step_down(at_once=False)
-            server.close()
+            unix_server.close()
             self._extender.close()
             await self._kube_scheduler.close()
 
@@ -283,8 +283,8 @@ class Leader:
         if self._kube_scheduler.hangs:
             seconds = self._kube_scheduler.patience
             return f"given up: kube-scheduler has not answered for {seconds:g} s"
-        part = "kube-scheduler" if self._extender.ready else "the extender"
-        return f"given up: {part} is gone or silent"
+        part_name = "kube-scheduler" if self._extender.ready else "the extender"
+        return f"given up: {part_name} is gone or silent"
 
     async def _step_down(self, *, at_once: bool) -> None:
         """End kube-scheduler and the extender, then let others lead."""
@@ -320,14 +320,14 @@ def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[st
     namespace, _, name = lease.partition("/")
     if not namespace or not name:
         raise BadInput(f"lease {lease!r}: write namespace/name")
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form)
+    log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=log_format)
     identity = f"{socket.gethostname()}_{uuid4()}"
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            held = LeaseElection(api, namespace, name, identity)
-            made = Leader(lease=held, argv=argv, supervisor=supervisor, healthz=healthz)
-            await made.run()
+            election = LeaseElection(api, namespace, name, identity)
+            leader = Leader(lease=election, argv=argv, supervisor=supervisor, healthz=healthz)
+            await leader.run()
 
     asyncio.run(run())

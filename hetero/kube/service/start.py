@@ -66,43 +66,43 @@ def scheduler(
     """
     if mix is not None and not all(mix.partition("/")):
         raise BadInput(f"mix {mix!r}: write namespace/name")
-    (key, previous), chosen = _keys(environ), settings.load(config)
+    (key, previous_keys), cluster_settings = _keys(environ), settings.load(config)
     _log()
-    vocabulary = _vocabulary(chosen)
+    vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
             leadership = Leadership.of(environ)
             untried = UntriedPods(frozenset(schedulers))
-            made = Scheduler(
+            scheduler = Scheduler(
                 api,
                 vocabulary,
                 key,
-                previous=previous,
-                settings=chosen,
+                previous=previous_keys,
+                settings=cluster_settings,
                 mix_in=mix,
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=untried,
                 kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
             )
-            registry = made.calls.metrics.registry
-            tasks = [*made.follow(), _follow_keys(made, environ)]
-            tasks += _expiry(listen, api, registry, environ)
+            registry = scheduler.calls.metrics.registry
+            coroutines = [*scheduler.follow(), _follow_keys(scheduler, environ)]
+            coroutines += _expiry(listen, api, registry, environ)
             if leadership:
-                tasks.append(
+                coroutines.append(
                     leadership.follow(
-                        made.readiness.knows_all,
+                        scheduler.readiness.knows_all,
                         lambda: untried.is_silent(held=leadership.held),
                     )
                 )
             await serve(
-                made.calls.app(),
+                scheduler.calls.app(),
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
                 metrics=_metrics(api, registry, metrics),
-                tasks=tuple(tasks),
+                tasks=tuple(coroutines),
             )
 
     asyncio.run(run())
@@ -134,65 +134,67 @@ def webhook(
     pod is not answered, but for pods of `allowed_namespaces`; where there are `allowed_networks`,
     nobody else is. Probes and metrics are for everybody who reaches the port.
     """
-    chosen, allowed = settings.load(config), networks(allowed_networks)
+    cluster_settings, allowed_ranges = settings.load(config), networks(allowed_networks)
     _log()
-    vocabulary = _vocabulary(chosen)
+    vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            way = await _served(api, allocation)
-            made = Webhook(
+            served_way = await _served(api, allocation)
+            webhook = Webhook(
                 vocabulary=vocabulary,
                 scheduler=scheduler,
                 allocation_writer=allocation_writer,
                 other_writers=frozenset(other_writers),
                 adopt_schedulers=frozenset(adopt_schedulers),
                 api=api,
-                runtime_classes=chosen.runtime_classes,
-                hide_unasked=chosen.hide_unasked,
-                vendor_runtimes=frozenset((*vendor_runtimes, *chosen.runtime_classes.values())),
+                runtime_classes=cluster_settings.runtime_classes,
+                hide_unasked=cluster_settings.hide_unasked,
+                vendor_runtimes=frozenset(
+                    (*vendor_runtimes, *cluster_settings.runtime_classes.values())
+                ),
                 old_kubelets=old_kubelets,
-                way=way,
+                way=served_way,
                 driver=driver,
             )
-            at = listen.certificates
+            certificates = listen.certificates
             guards = dict[str, Callable[[Handler], Handler]]()
             if not open_to_all:
-                by = Callers(api, allowed, frozenset(allowed_namespaces))
-                guards |= {"/admit": by.directly, "/inventory": by.known}
-            if at and at.client_ca:
-                guards["/admit"] = partial(proved, names=frozenset(client_names))
-            app = made.app()
+                callers = Callers(api, allowed_ranges, frozenset(allowed_namespaces))
+                guards |= {"/admit": callers.directly, "/inventory": callers.known}
+            if certificates and certificates.client_ca:
+                guards["/admit"] = partial(proved, allowed_names=frozenset(client_names))
+            app = webhook.app()
             app.middlewares.append(by_head(guards))
-            answer = metrics_handler(made.rights.registry)
+            answer_metrics = metrics_handler(webhook.rights.registry)
             app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
-            app.router.add_get("/metrics", Gate(api).guard(answer))
-            tasks = _expiry(listen, api, made.rights.registry, environ)
-            if way is not AllocationWay.CLASSIC:
-                tasks += (TemplateController(api, vocabulary).follow(),)
+            app.router.add_get("/metrics", Gate(api).guard(answer_metrics))
+            coroutines = _expiry(listen, api, webhook.rights.registry, environ)
+            if served_way is not AllocationWay.CLASSIC:
+                coroutines += (TemplateController(api, vocabulary).follow(),)
             await serve(
                 app,
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                tasks=tasks,
+                tasks=coroutines,
             )
 
     asyncio.run(run())
 
 
-async def _served(api: Api, way: AllocationWay) -> AllocationWay:
+async def _served(api: Api, allocation_way: AllocationWay) -> AllocationWay:
     """Return how pods are given cards where `both` is said: by no claims that nobody can serve.
 
     While the API does not answer it stays `both`: pods wait for the webhook.
     """
-    if way is not AllocationWay.BOTH:
-        return way
+    if allocation_way is not AllocationWay.BOTH:
+        return allocation_way
     try:
-        return await served(api, way, template_probe("default"))
+        return await served(api, allocation_way, template_probe("default"))
     except ApiError as error:
         log.warning("allocation both: whether claims can be served is not known: %s", error)
-        return way
+        return allocation_way
 
 
 def certificates(*, namespace: str, name: str) -> None:
@@ -220,18 +222,18 @@ def rotate_key(*, namespace: str, name: str) -> str:
 
 def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
     """Return the key to sign with, and those that others signed with. Raises `BadInput`."""
-    path, public = environ.get(KEY_FILE), environ.get(PUBLIC_KEYS)
-    if not path:
+    key_path, public_path = environ.get(KEY_FILE), environ.get(PUBLIC_KEYS)
+    if not key_path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
-    return SigningKey.read(path), PublicKeys.read(public) if public else PublicKeys()
+    return SigningKey.read(key_path), PublicKeys.read(public_path) if public_path else PublicKeys()
 
 
-async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:
+async def _follow_keys(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
     """Use the keys on disk, for ever; what cannot be read is told of once and not used."""
     last_error = ""
     while True:
         try:
-            made.signatures.use(*_keys(environ))
+            scheduler.signatures.use(*_keys(environ))
             last_error = ""
         except BadInput as error:
             if str(error) != last_error:
@@ -240,12 +242,12 @@ async def _follow_keys(made: Scheduler, environ: Mapping[str, str]) -> None:
         await asyncio.sleep(PERIOD)
 
 
-def _metrics(api: Api, registry: CollectorRegistry, at: Listen | None) -> Port | None:
+def _metrics(api: Api, registry: CollectorRegistry, listen: Listen | None) -> Port | None:
     """Return the service of metrics: for everybody where it is without certificates."""
-    if at is None:
+    if listen is None:
         return None
-    gate = Gate(api) if at.certificates else None
-    return Port(metrics_app(registry, gate=gate), at.host, at.port, at.certificates)
+    gate = Gate(api) if listen.certificates else None
+    return Port(metrics_app(registry, gate=gate), listen.host, listen.port, listen.certificates)
 
 
 def _expiry(
@@ -256,27 +258,29 @@ def _expiry(
         return ()
     registry.register(ExpiryMetric(certificates=listen.certificates))
     events = Events(api)
-    names = ("namespace", "name", "uid")
-    namespace, name, uid = (environ.get(f"POD_{name.upper()}", "") for name in names)
-    pod = Metadata(namespace=namespace, name=name, uid=uid)
+    field_names = ("namespace", "name", "uid")
+    namespace, pod_name, uid = (
+        environ.get(f"POD_{pod_name.upper()}", "") for pod_name in field_names
+    )
+    pod = Metadata(namespace=namespace, name=pod_name, uid=uid)
 
     async def tell(sentence: str) -> None:
         log.warning("%s", sentence)
-        if namespace and name and uid:
+        if namespace and pod_name and uid:
             await events.tell(pod, "CertificateEnds", sentence)
 
     return (listen.certificates.warn(tell),)
 
 
-def _vocabulary(chosen: settings.Settings) -> Vocabulary:
+def _vocabulary(cluster_settings: settings.Settings) -> Vocabulary:
     """Return what pods ask by; no vendor is asked after that."""
-    registry = chosen.registry()
+    registry = cluster_settings.registry()
     try:
-        return chosen.vocabulary(registry)
+        return cluster_settings.vocabulary(registry)
     finally:
         registry.close()
 
 
 def _log() -> None:
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=form)
+    log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=logging.INFO, format=log_format)

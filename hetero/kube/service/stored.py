@@ -25,23 +25,23 @@ class Stored:
     async def read(self) -> dict[str, bytes] | None:
         """Return what it holds, None if it is not there. Raises `ApiError`."""
         try:
-            secret = await self.api.get(f"{self._all}/{self.name}")
+            stored_object = await self.api.get(f"{self._all}/{self.name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        return {key: self._bytes(text) for key, text in (secret.get("data") or {}).items()}
+        return {key: self._bytes(text) for key, text in (stored_object.get("data") or {}).items()}
 
-    async def write(self, texts: Mapping[str, bytes | None], *, new: bool) -> None:
+    async def write(self, texts: Mapping[str, bytes | None], *, is_new: bool) -> None:
         """Make it, or change it: a text that is None goes, those not named stay."""
         data = {key: None if text is None else self._text(text) for key, text in texts.items()}
         kind = {"secrets": "Secret", "configmaps": "ConfigMap"}[self.kind]
         body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": self.name}, "data": data}
-        if new:
+        if is_new:
             await self.api.post(self._all, body)
         else:
             await self.api.patch(f"{self._all}/{self.name}", body)
-        log.info("%s %s: %s", kind, self.name, "made" if new else "renewed")
+        log.info("%s %s: %s", kind, self.name, "made" if is_new else "renewed")
 
     @property
     def _all(self) -> str:

@@ -9,17 +9,17 @@ from typing import Any
 
 
 async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
-    """Run these beside each other until SIGTERM or SIGINT, or until one fails; then end them all.
+    """Run these concurrently until SIGTERM or SIGINT, or until one fails; then end them all.
 
     What the one that failed raised is raised here.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    tasks = [asyncio.ensure_future(one) for one in (*endless, stop.wait())]
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, stop.set)
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in (*endless, stop.wait())]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
+        ended_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in ended_tasks:
             task.result()
     finally:
         for task in tasks:

@@ -87,55 +87,70 @@ class Webhook:
 
     async def _answer(self, request: web.Request) -> web.Response:
         try:
-            text = await request.read()
-            review = json.loads(text)  # whatever encoding is said to be its own
-            asked = review["request"]
-            large = too_large(text)
-            response = _denied(large) if large else await self.admit(asked)
-            answer = {"uid": asked["uid"], **response}
+            request_text = await request.read()
+            admission_review = json.loads(request_text)  # whatever encoding is said to be its own
+            review_request = admission_review["request"]
+            refusal = too_large(request_text)
+            response = _denied(refusal) if refusal else await self.admit(review_request)
+            answer = {"uid": review_request["uid"], **response}
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise web.HTTPBadRequest(text=f"not an AdmissionReview: {error!r}") from None
         return web.json_response(
             {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": answer}
         )
 
-    async def admit(self, asked: Plain) -> Plain:
+    async def admit(self, review_request: Plain) -> Plain:
         """Return the response to an admission request for a pod."""
         try:
-            _expect_few(asked["object"].get("spec") or {})
-            request = expect(AdmissionRequest, asked)
+            _expect_few(review_request["object"].get("spec") or {})
+            request = expect(AdmissionRequest, review_request)
             patches = []
             if request.operation == "CREATE":
-                patches = await self._create(request, asked["object"]["spec"])
+                patches = await self._create(request, review_request["object"]["spec"])
             elif request.sub_resource != "ephemeralcontainers":
                 await self._update(request)
-            elif "spec" in asked["object"]:  # before Kubernetes 1.22 it is another one, and alpha
+            elif (
+                "spec" in review_request["object"]
+            ):  # before Kubernetes 1.22 it is another one, and alpha
                 patches = await self._debugged(request)
         except HeteroError as error:
             return _denied(str(error))
         if not patches:
             return {"allowed": True}
-        patch = base64.b64encode(json.dumps(patches).encode()).decode()
-        return {"allowed": True, "patchType": "JSONPatch", "patch": patch}
+        patch_base64 = base64.b64encode(json.dumps(patches).encode()).decode()
+        return {"allowed": True, "patchType": "JSONPatch", "patch": patch_base64}
 
     async def _update(self, request: AdmissionRequest) -> None:
-        old, new = request.before, request.object
-        was, notes = old.metadata.annotations, new.metadata.annotations
-        self._expect_writer(
-            request, {name for name in {*was, *notes} if was.get(name) != notes.get(name)}
+        old_pod, new_pod = request.before, request.object
+        annotations_before, annotations_after = (
+            old_pod.metadata.annotations,
+            new_pod.metadata.annotations,
         )
-        before, now = self.visible.annotated(old), self.visible.annotated(new)
-        if not now.items() <= before.items():
-            await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(new)))
-        if self._put_aside(old) != self._put_aside(new):
-            await self.rights.expect(request, used(self._put_aside(new), self.vocabulary.defaults))
-        if self._named(new) not in (self.scheduler, *self.adopt_schedulers):
+        self._expect_writer(
+            request,
+            {
+                annotation
+                for annotation in {*annotations_before, *annotations_after}
+                if annotations_before.get(annotation) != annotations_after.get(annotation)
+            },
+        )
+        named_before, named_now = self.visible.annotated(old_pod), self.visible.annotated(new_pod)
+        if not named_now.items() <= named_before.items():
+            await self.rights.expect(
+                request,
+                ((container_name, POLICY) for container_name in self.visible.named(new_pod)),
+            )
+        if self._put_aside(old_pod) != self._put_aside(new_pod):
+            await self.rights.expect(
+                request, used(self._put_aside(new_pod), self.vocabulary.defaults)
+            )
+        if self._named(new_pod) not in (self.scheduler, *self.adopt_schedulers):
             return
-        _expect_group(old, new)
-        if self._understood(old) != self._understood(new):
-            every = self.vocabulary.asked(new)
-            _expect_limited(new, every)
-            await self.rights.expect(request, used(every, self.vocabulary.defaults))
+        _expect_group(old_pod, new_pod)
+        if self._understood(old_pod) != self._understood(new_pod):
+            asked_containers = self.vocabulary.asked(new_pod)
+            _expect_limited(new_pod, asked_containers)
+            await self.rights.expect(request, used(asked_containers, self.vocabulary.defaults))
 
     async def _debugged(self, request: AdmissionRequest) -> list[Plain]:
         """Look at containers that somebody adds to a pod which runs, and hide its cards from them.
@@ -143,23 +158,29 @@ class Webhook:
         The rest of the pod cannot be changed so.
         """
         pod = request.object
-        before = [one.name for _, one in containers(request.before)]
-        named = self.visible.named(pod, known=before)
-        await self.rights.expect(request, ((name, POLICY) for name in named))
-        every = self._understood(pod) or self._understood(templates.with_words(pod)) or ()
-        return [*self.visible.patches(pod, every, known=before)]
+        names_before = [container.name for _, container in containers(request.before)]
+        naming_containers = self.visible.named(pod, known_names=names_before)
+        await self.rights.expect(
+            request, ((container_name, POLICY) for container_name in naming_containers)
+        )
+        asked_containers = (
+            self._understood(pod) or self._understood(templates.with_words(pod)) or ()
+        )
+        return [*self.visible.patches(pod, asked_containers, known_names=names_before)]
 
     def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
-        user = request.user_info.get("username")
-        own_notes = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
-        if user != self.allocation_writer and own_notes:
-            raise BadInput(f"{min(own_notes)} is written by the scheduler alone: leave it out")
-        hami_notes = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
-        if hami_notes and user not in self.other_writers:
+        user_name = request.user_info.get("username")
+        own_annotations = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
+        if user_name != self.allocation_writer and own_annotations:
             raise BadInput(
-                f"{hami_notes[0]} says which devices HAMi gave, and is written by HAMi alone: "
-                "leave it out"
+                f"{min(own_annotations)} is written by the scheduler alone: leave it out"
+            )
+        hami_annotations = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
+        if hami_annotations and user_name not in self.other_writers:
+            raise BadInput(
+                f"{hami_annotations[0]} says which devices HAMi gave, and is written by HAMi alone:"
+                " leave it out"
             )
 
     def _understood(self, pod: Pod) -> tuple[Asked, ...] | None:
@@ -170,9 +191,9 @@ class Webhook:
             return None
 
     def _put_aside(self, pod: Pod) -> tuple[Asked, ...]:
-        """Return what a pod asks by words that are put aside, nothing if that is nonsense.
+        """Return what a pod asks by words moved to its annotation, nothing if that is nonsense.
 
-        Whoever schedules it, templates that it names are made of them, and none of nonsense.
+        Templates that it names are made of these words, whichever scheduler it has.
         """
         if self.way is AllocationWay.CLASSIC:
             return ()
@@ -185,133 +206,153 @@ class Webhook:
         return pod.spec.scheduler_name or _RESERVED
 
     async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
-        pod, named = request.object, self._named(request.object)
-        is_own = named in (self.scheduler, *self.adopt_schedulers)
-        opted_out = any(pod.metadata.labels.get(name) == "ignore" for name in IGNORE)
+        pod, scheduler_name = request.object, self._named(request.object)
+        is_own = scheduler_name in (self.scheduler, *self.adopt_schedulers)
+        opted_out = any(pod.metadata.labels.get(label) == "ignore" for label in IGNORE)
         self._expect_writer(request, pod.metadata.annotations)
-        # By a vendor's runtime a pod gets cards whoever schedules it.
-        await self.rights.expect(request, ((name, POLICY) for name in self.visible.named(pod)))
+        # By a vendor's runtime a pod gets cards from any scheduler.
+        await self.rights.expect(
+            request, ((container_name, POLICY) for container_name in self.visible.named(pod))
+        )
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not is_own and (opted_out or named != _RESERVED):
+        if not is_own and (opted_out or scheduler_name != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
-        every = self.vocabulary.asked(pod)
-        _expect_limited(pod, every)
-        requested = every
-        if not every and self.way is not AllocationWay.CLASSIC:  # claims say them by now
-            requested = self.vocabulary.asked(templates.with_words(pod))
-        await self.rights.expect(request, used(every, self.vocabulary.defaults))
-        chosen = self._runtime_class(every)
-        hidden = [*self.visible.patches(pod, requested, runtime_class=chosen)]
-        if not every:
-            return hidden
+        asked_containers = self.vocabulary.asked(pod)
+        _expect_limited(pod, asked_containers)
+        requesting = asked_containers
+        if not asked_containers and self.way is not AllocationWay.CLASSIC:  # claims say them by now
+            requesting = self.vocabulary.asked(templates.with_words(pod))
+        await self.rights.expect(request, used(asked_containers, self.vocabulary.defaults))
+        runtime_class = self._runtime_class(asked_containers)
+        hiding_patches = [*self.visible.patches(pod, requesting, runtime_class=runtime_class)]
+        if not asked_containers:
+            return hiding_patches
         if pod.spec.node_name:
             raise BadInput(
                 "nodeName is set, which passes the scheduler by: use a nodeSelector with "
                 f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        await _within_quota(self.api, self.vocabulary, request.namespace, pod, every)
+        await _within_quota(self.api, self.vocabulary, request.namespace, pod, asked_containers)
         if opted_out:  # it says by itself who schedules it, which puts no rule aside
-            return hidden
+            return hiding_patches
         if asks_by_claims(self.way, pod):
-            return [*self._by_claims(pod, spec, named), *hidden]
-        return [*self._resources(pod, spec, every), *self._names(pod, every), *hidden]
-
-    def _by_claims(self, pod: Pod, spec: Plain, named: str) -> list[Plain]:
-        """Say by claims what a pod asks; of whole cards kube-scheduler makes claims by itself."""
-        made = templates.templates(self.vocabulary, pod)
-        known = self.way is AllocationWay.DRA and all(one.whole for one in made)
+            return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
         return [
-            *([] if named == _RESERVED else [_scheduled_by(_RESERVED)]),
-            *(() if known else templates.patches(self.vocabulary, pod, spec)),
+            *self._resources(pod, spec, asked_containers),
+            *self._names(pod, asked_containers),
+            *hiding_patches,
         ]
 
-    def _names(self, pod: Pod, every: tuple[Asked, ...]) -> list[Plain]:
+    def _by_claims(self, pod: Pod, spec: Plain, scheduler_name: str) -> list[Plain]:
+        """Say by claims what a pod asks; of whole cards kube-scheduler makes claims by itself."""
+        claim_templates = templates.templates(self.vocabulary, pod)
+        by_scheduler = self.way is AllocationWay.DRA and all(
+            template.whole for template in claim_templates
+        )
+        return [
+            *([] if scheduler_name == _RESERVED else [_scheduled_by(_RESERVED)]),
+            *(() if by_scheduler else templates.patches(self.vocabulary, pod, spec)),
+        ]
+
+    def _names(self, pod: Pod, asked_containers: tuple[Asked, ...]) -> list[Plain]:
         """Name the scheduler, and the runtime class."""
-        patches, value = [_scheduled_by(self.scheduler)], self._runtime_class(every)
-        if value and not pod.spec.runtime_class_name:
-            patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": value})
+        patches, runtime_class = (
+            [_scheduled_by(self.scheduler)],
+            self._runtime_class(asked_containers),
+        )
+        if runtime_class and not pod.spec.runtime_class_name:
+            patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": runtime_class})
         return patches
 
-    def _runtime_class(self, every: Iterable[Asked]) -> str | None:
+    def _runtime_class(self, asked_containers: Iterable[Asked]) -> str | None:
         """Return the runtime class that the vendors which are asked agree on, None if none."""
-        vendors = {vendor for asked in every for vendor in asked.request.vendor.include}
-        classes = {self.runtime_classes.get(vendor) for vendor in vendors}
-        return classes.pop() if len(classes) == 1 else None
+        vendors = {vendor for asked in asked_containers for vendor in asked.request.vendor.include}
+        class_names = {self.runtime_classes.get(vendor) for vendor in vendors}
+        return class_names.pop() if len(class_names) == 1 else None
 
-    def _resources(self, pod: Pod, spec: Plain, every: tuple[Asked, ...]) -> list[Plain]:
+    def _resources(self, pod: Pod, spec: Plain, asked_containers: tuple[Asked, ...]) -> list[Plain]:
         """Write out how many cards are meant, where that was not said or is a part of a module.
 
-        What init containers ask of each card is noted beside, where kubelets would take it for
-        their own to give.
+        What init containers ask of each card is noted in an annotation, where kubelets would take
+        it for their own to give.
         """
-        patches, noted = [], {}
-        for asked in every:
-            where, resources = _resources_of(spec, asked.container)
-            made = _with_count(resources, asked)
-            if self.old_kubelets and where.startswith("/spec/initContainers"):
-                parts = {*asked.resource_names.resources} - {asked.resource_names.count}
-                limits = made["limits"]
-                noted[asked.container] = {n: limits[n] for n in limits if n in parts}
-                made = {
-                    kind: {n: amount for n, amount in said.items() if n not in parts}
-                    if kind in ("limits", "requests")
-                    else said
-                    for kind, said in made.items()
+        patches, limits_by_container = [], {}
+        for asked in asked_containers:
+            path, resources = _resources_of(spec, asked.container)
+            new_resources = _with_count(resources, asked)
+            if self.old_kubelets and path.startswith("/spec/initContainers"):
+                part_names = {*asked.resource_names.resources} - {asked.resource_names.count}
+                limits = new_resources["limits"]
+                limits_by_container[asked.container] = {
+                    resource: limits[resource] for resource in limits if resource in part_names
                 }
-            if made != resources:
-                patches.append({"op": "add", "path": f"{where}/resources", "value": made})
-        if any(noted.values()):
-            notes = {**pod.metadata.annotations, INIT_PARTS: json.dumps(noted, sort_keys=True)}
-            patches.append({"op": "add", "path": "/metadata/annotations", "value": notes})
+                new_resources = {
+                    list_name: {
+                        resource: amount
+                        for resource, amount in amounts.items()
+                        if resource not in part_names
+                    }
+                    if list_name in ("limits", "requests")
+                    else amounts
+                    for list_name, amounts in new_resources.items()
+                }
+            if new_resources != resources:
+                patches.append({"op": "add", "path": f"{path}/resources", "value": new_resources})
+        if any(limits_by_container.values()):
+            annotations = {
+                **pod.metadata.annotations,
+                INIT_PARTS: json.dumps(limits_by_container, sort_keys=True),
+            }
+            patches.append({"op": "add", "path": "/metadata/annotations", "value": annotations})
         return patches
 
 
-def _denied(why: str) -> Plain:
-    return {"allowed": False, "status": {"code": 403, "message": f"hetero: {why}"}}
+def _denied(reason: str) -> Plain:
+    return {"allowed": False, "status": {"code": 403, "message": f"hetero: {reason}"}}
 
 
 def _expect_few(spec: Plain) -> None:
     """Raise `BadInput` for a pod that nobody runs, and that would keep the webhook from others."""
-    kinds = ("containers", "initContainers", "ephemeralContainers")
-    count = sum(len(spec.get(kind) or ()) for kind in kinds)
-    if count > _MOST_CONTAINERS:
-        raise BadInput(f"{count} containers: a pod may have at most {_MOST_CONTAINERS}")
+    list_names = ("containers", "initContainers", "ephemeralContainers")
+    container_count = sum(len(spec.get(list_name) or ()) for list_name in list_names)
+    if container_count > _MOST_CONTAINERS:
+        raise BadInput(f"{container_count} containers: a pod may have at most {_MOST_CONTAINERS}")
 
 
-def _expect_group(old: Pod, new: Pod) -> None:
+def _expect_group(old_pod: Pod, new_pod: Pod) -> None:
     """Raise `BadInput` if a pod that is bound says another group, by which its row is found."""
-    former, group = (pod.metadata.labels.get(POD_GROUP) for pod in (old, new))
-    if old.spec.node_name and former != group:
+    old_group, new_group = (pod.metadata.labels.get(POD_GROUP) for pod in (old_pod, new_pod))
+    if old_pod.spec.node_name and old_group != new_group:
         raise BadInput(
             f"label {POD_GROUP} stays as it is once a pod is bound, since the pod runs in step "
             "with its group: delete the pod and create it anew"
         )
 
 
-def _expect_limited(pod: Pod, every: tuple[Asked, ...]) -> None:
+def _expect_limited(pod: Pod, asked_containers: tuple[Asked, ...]) -> None:
     """Raise `BadInput` if a container that asks, by names or claims, passes what limits it."""
-    asking = {asked.container: asked for asked in every}
-    started = (*pod.spec.containers, *pod.spec.init_containers)
-    for container in started:
-        if container.name in asking:
-            _refuse_privileged(asking[container.name], container)
-    for container in started:
-        if container.name in asking or container.resources.claims:
+    asked_by_container = {asked.container: asked for asked in asked_containers}
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    for container in containers:
+        if container.name in asked_by_container:
+            _refuse_privileged(asked_by_container[container.name], container)
+    for container in containers:
+        if container.name in asked_by_container or container.resources.claims:
             expect_unhidden(container)
 
 
 def _with_count(resources: Plain, asked: Asked) -> Plain:
     """Return a container's resources with how many cards it means."""
-    name, limits = asked.resource_names.count, resources.get("limits") or {}
-    if quantity(limits, name) == asked.count:
+    resource, limits = asked.resource_names.count, resources.get("limits") or {}
+    if quantity(limits, resource) == asked.count:
         return resources
-    meant = {"limits": {**limits, name: str(asked.count)}}
-    if name in (resources.get("requests") or {}):
-        meant["requests"] = {**resources["requests"], name: str(asked.count)}
-    return {**resources, **meant}
+    new_resources = {"limits": {**limits, resource: str(asked.count)}}
+    if resource in (resources.get("requests") or {}):
+        new_resources["requests"] = {**resources["requests"], resource: str(asked.count)}
+    return {**resources, **new_resources}
 
 
 def _expect_kept(pod: Pod) -> None:
@@ -320,30 +361,34 @@ def _expect_kept(pod: Pod) -> None:
     Before 1.28 it leaves the word out that makes a sidecar; what `kubectl apply` notes has it.
     """
     try:
-        applied = read_note(_APPLIED, pod.metadata.annotations.get(_APPLIED) or "{}")
-        inits = applied["spec"]["initContainers"]
-        meant = [one["name"] for one in inits if one.get("restartPolicy") == "Always"]
+        applied_spec = read_note(_APPLIED, pod.metadata.annotations.get(_APPLIED) or "{}")
+        init_containers = applied_spec["spec"]["initContainers"]
+        sidecar_names = [
+            container["name"]
+            for container in init_containers
+            if container.get("restartPolicy") == "Always"
+        ]
     except (AttributeError, BadInput, KeyError, TypeError):
-        return  # whoever wrote it, it is no pod with init containers
+        return  # an annotation of anybody's: it is no pod with init containers
     for container in pod.spec.init_containers:
-        if container.name in meant and container.restart_policy is None:
+        if container.name in sidecar_names and container.restart_policy is None:
             raise BadInput(
                 f"container {container.name}: with restartPolicy Always it is a sidecar, which "
                 "this Kubernetes does not know (1.28 and later do): move it to containers"
             )
 
 
-def _scheduled_by(name: str) -> Plain:
-    return {"op": "add", "path": "/spec/schedulerName", "value": name}
+def _scheduled_by(scheduler_name: str) -> Plain:
+    return {"op": "add", "path": "/spec/schedulerName", "value": scheduler_name}
 
 
-def _resources_of(spec: Plain, name: str) -> tuple[str, Plain]:
+def _resources_of(spec: Plain, container_name: str) -> tuple[str, Plain]:
     """Return a container's path in the pod, and what is written of its resources."""
     return next(
-        (f"/spec/{kind}/{number}", container.get("resources") or {})
-        for kind in ("containers", "initContainers")
-        for number, container in enumerate(spec.get(kind) or ())
-        if container["name"] == name
+        (f"/spec/{list_name}/{position}", container.get("resources") or {})
+        for list_name in ("containers", "initContainers")
+        for position, container in enumerate(spec.get(list_name) or ())
+        if container["name"] == container_name
     )
 
 
@@ -356,39 +401,43 @@ def _refuse_privileged(asked: Asked, container: Container) -> None:
 
 
 async def _within_quota(
-    api: ApiCalls, vocabulary: Vocabulary, namespace: str, pod: Pod, every: tuple[Asked, ...]
+    api: ApiCalls,
+    vocabulary: Vocabulary,
+    namespace: str,
+    pod: Pod,
+    asked_containers: tuple[Asked, ...],
 ) -> None:
     """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
-        listed = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
+        quota_list = await api.get(f"/api/v1/namespaces/{namespace}/resourcequotas")
     except ApiError as error:
         raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
     quotas = Quotas(vocabulary)
-    for quota in read_all(ResourceQuota, listed["items"]):
+    for quota in read_all(ResourceQuota, quota_list["items"]):
         allowed = limits(quota.spec.hard, vocabulary.resources)
         quotas.allow(namespace, quota.metadata.name, allowed)
-    over = quotas.over(namespace, _charge(pod, every))
-    if over:
-        raise BadInput(over)
+    passed_quota = quotas.over(namespace, _charge(pod, asked_containers))
+    if passed_quota:
+        raise BadInput(passed_quota)
 
 
-def _charge(pod: Pod, every: tuple[Asked, ...]) -> Counter[str]:
+def _charge(pod: Pod, asked_containers: tuple[Asked, ...]) -> Counter[str]:
     """Return what the pod asks of memory and core in so many words, over all its cards."""
-    charges = {asked.container: _charge_of(asked) for asked in every}
+    charge_by_container = {asked.container: _charge_of(asked) for asked in asked_containers}
 
-    def of(some: tuple[Container, ...]) -> list[Counter[str]]:
-        return [charges.get(one.name, Counter()) for one in some]
+    def charges_of(group: tuple[Container, ...]) -> list[Counter[str]]:
+        return [charge_by_container.get(container.name, Counter()) for container in group]
 
-    held = sum(of(pod.spec.containers), Counter[str]())
-    for charge in of(pod.spec.init_containers):
-        held |= charge  # name by name the larger
-    return held
+    largest = sum(charges_of(pod.spec.containers), Counter[str]())
+    for charge in charges_of(pod.spec.init_containers):
+        largest |= charge  # name by name the larger
+    return largest
 
 
 def _charge_of(asked: Asked) -> Counter[str]:
-    resource_names, ask, made = asked.resource_names, asked.request.asks[0], Counter[str]()
-    for name in resource_names.memory if ask.memory is not None else ():
-        made[name] = -(-(ask.memory or 0) // resource_names.memory_unit) * asked.count
-    for name in resource_names.core if ask.core is not None else ():
-        made[name] = -(-(ask.core or 0) * resource_names.core_whole // 100) * asked.count
-    return made
+    resource_names, ask, charge = asked.resource_names, asked.request.asks[0], Counter[str]()
+    for resource in resource_names.memory if ask.memory is not None else ():
+        charge[resource] = -(-(ask.memory or 0) // resource_names.memory_unit) * asked.count
+    for resource in resource_names.core if ask.core is not None else ():
+        charge[resource] = -(-(ask.core or 0) * resource_names.core_whole // 100) * asked.count
+    return charge

@@ -74,10 +74,10 @@ class Callers:
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
-                may = await self._may(_plain(request.remote or ""))
+                is_allowed = await self._may(_plain(request.remote or ""))
             except ApiError as error:
                 raise web.HTTPServiceUnavailable(text=str(error)) from None
-            if not may:
+            if not is_allowed:
                 raise web.HTTPForbidden(text=_REFUSED)
             return await handler(request)
 
@@ -86,37 +86,46 @@ class Callers:
     async def _may(self, address: IPv4Address | IPv6Address) -> bool:
         if self.networks:
             return any(address in network for network in self.networks)
-        text = str(address)
+        address_text = str(address)
         # First, since root on any node may say of a pod there that it has this address.
-        published = await self._servers.get("", text, self._published)
-        if text in published or monotonic() < self._until.get(text, 0.0):
+        published_addresses = await self._servers.get("", address_text, self._published)
+        if address_text in published_addresses or monotonic() < self._until.get(address_text, 0.0):
             return True
-        namespace = await self._pods.get(text, text, lambda: self._namespace_of(text))
+        namespace = await self._pods.get(
+            address_text, address_text, lambda: self._namespace_of(address_text)
+        )
         if namespace is None and not self._is_of_a_servers_family(address):
-            namespace = (await self._others.get("", text, self._addresses)).get(text)
+            namespace = (await self._others.get("", address_text, self._addresses)).get(
+                address_text
+            )
         if namespace is not None:
-            self._unknown.pop(text, None)
+            self._unknown.pop(address_text, None)
             return namespace in self.namespaces
-        return self._long_unknown(text)
+        return self._long_unknown(address_text)
 
     def _is_of_a_servers_family(self, address: IPv4Address | IPv6Address) -> bool:
         """Whether an API server has an address of this family: pods' first ones are of it, too."""
-        return any(ip_address(one).version == address.version for one in self._until)
+        return any(
+            ip_address(published_address).version == address.version
+            for published_address in self._until
+        )
 
     def _long_unknown(self, address: str) -> bool:
         """Whether nobody has published an address of a pod for so long that it is a host's."""
-        since = self._unknown.get(address)
-        if since is None:
+        since_s = self._unknown.get(address)
+        if since_s is None:
             log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN)
             while len(self._unknown) >= _MOST:
                 self._unknown.pop(next(iter(self._unknown)))
-            since = self._unknown[address] = monotonic()
-        return monotonic() - since >= UNKNOWN
+            since_s = self._unknown[address] = monotonic()
+        return monotonic() - since_s >= UNKNOWN
 
     async def _published(self) -> frozenset[str]:
         """Return the addresses that API servers say are theirs, but for while they restart."""
         subsets = (await self.api.get(_SERVERS)).get("subsets") or ()
-        addresses = frozenset(one["ip"] for part in subsets for one in part.get("addresses") or ())
+        addresses = frozenset(
+            address["ip"] for subset in subsets for address in subset.get("addresses") or ()
+        )
         self._until |= dict.fromkeys(addresses, monotonic() + _STALE)
         return addresses
 
@@ -132,14 +141,14 @@ class Callers:
         through pods. Who is root there is answered anyhow, from the node's own network.
         """
         query = {**selector, "resourceVersion": "0"}
-        namespaces_by_ip: dict[str, str] = {}
+        namespace_by_ip: dict[str, str] = {}
         for pod in read_all(Pod, (await self.api.get("/api/v1/pods", query))["items"]):
             if pod.spec.host_network or ended(pod):
                 continue
             for address in (Address(ip=pod.status.pod_ip), *pod.status.pod_ips):
-                if address.ip and namespaces_by_ip.get(address.ip) not in self.namespaces:
-                    namespaces_by_ip[address.ip] = pod.metadata.namespace
-        return namespaces_by_ip
+                if address.ip and namespace_by_ip.get(address.ip) not in self.namespaces:
+                    namespace_by_ip[address.ip] = pod.metadata.namespace
+        return namespace_by_ip
 
 
 def by_head(guards: Mapping[str, Callable[[Handler], Handler]]) -> Any:
@@ -162,10 +171,10 @@ def _no_refusal(_: object) -> bool:
     return False
 
 
-def networks(texts: Iterable[str]) -> tuple[Network, ...]:
+def networks(network_texts: Iterable[str]) -> tuple[Network, ...]:
     """Return the networks that somebody names. Raises `BadInput`."""
     try:
-        return tuple(ip_network(text) for text in texts)
+        return tuple(ip_network(network_text) for network_text in network_texts)
     except ValueError as error:
         raise BadInput(f"webhook.allowedNetworks: {error}") from None
 

@@ -40,15 +40,15 @@ class Inventories:
         """Publish the inventory in a request; an error says why in `message`."""
         try:
             body = json.loads(await request.read())
-            token, text = str(body["token"]), str(body["inventory"])
+            token, inventory_text = str(body["token"]), str(body["inventory"])
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
             node = await self._node_of(token, source=passed_on_by(request))
             if node is None:
                 return _refused(403, "the token is of no pod of the agent: nothing is published")
-            published_devices(text, node=node)
-            patch = {"metadata": {"annotations": {INVENTORY: text}}}
+            published_devices(inventory_text, node=node)
+            patch = {"metadata": {"annotations": {INVENTORY: inventory_text}}}
             await self.api.patch(f"/api/v1/nodes/{node}", patch)
         except BadInput as error:
             return _refused(400, str(error))
@@ -63,19 +63,19 @@ class Inventories:
         user = await self._agents.get(token, source, lambda: self._agent_of(token))
         if user is None:
             return None
-        name, uid = (_single(user, f"{_POD}{part}") for part in ("name", "uid"))
+        pod_name, pod_uid = (_single(user, f"{_POD}{field_name}") for field_name in ("name", "uid"))
         namespace = user.name.removeprefix(_ACCOUNT).partition(":")[0]
         try:
-            answer = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+            plain_pod = await self.api.get(f"/api/v1/namespaces/{namespace}/pods/{pod_name}")
         except ApiError as error:
             if error.status != 404:
                 raise
             return None
-        pod = read(Pod, answer)
-        return pod.spec.node_name or None if pod.metadata.uid == uid else None
+        pod = read(Pod, plain_pod)
+        return pod.spec.node_name or None if pod.metadata.uid == pod_uid else None
 
     async def _agent_of(self, token: str) -> UserInfo | None:
-        """Return the agent whose token this is, None for whoever else's it is."""
+        """Return the agent whose token this is, None for anybody else's."""
         user = await user_of(self.api, token, audience=AUDIENCE)
         if user is not None and user.name == self.agent:
             return user
@@ -83,9 +83,9 @@ class Inventories:
         return None
 
 
-def _single(user: UserInfo, name: str) -> str:
-    return "".join(user.extra.get(name, ())[:1])
+def _single(user: UserInfo, key: str) -> str:
+    return "".join(user.extra.get(key, ())[:1])
 
 
-def _refused(status: int, why: str) -> web.Response:
-    return web.json_response({"message": why}, status=status)
+def _refused(status: int, reason: str) -> web.Response:
+    return web.json_response({"message": reason}, status=status)

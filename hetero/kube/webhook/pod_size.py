@@ -30,7 +30,7 @@ def too_large(review: bytes) -> str | None:
     if len(review) <= _MOST_OF_POD:
         return None
     pods = json.decode(review, type=_Review).request
-    size, before = len(memoryview(pods.object)), len(memoryview(pods.oldObject))
-    if size <= max(_MOST_OF_POD, before):
+    size_bytes, bytes_before = len(memoryview(pods.object)), len(memoryview(pods.oldObject))
+    if size_bytes <= max(_MOST_OF_POD, bytes_before):
         return None
-    return f"the pod has {size} bytes: over {_MOST_OF_POD} it could not be changed any more"
+    return f"the pod has {size_bytes} bytes: over {_MOST_OF_POD} it could not be changed any more"

@@ -51,39 +51,41 @@ class Rights:
         for name in POLICIES:
             self._denied.labels(name)
 
-    async def expect(self, request: AdmissionRequest, uses: Iterable[tuple[str, str]]) -> None:
+    async def expect(
+        self, request: AdmissionRequest, containers_and_policies: Iterable[tuple[str, str]]
+    ) -> None:
         """Raise `BadInput` unless who asks may use all policies that a pod's containers use.
 
-        `uses` are containers and policies. The requesting user may have the right, or the pod's
-        service account.
+        `containers_and_policies` are pairs. The right is that of the requesting user, or of the
+        pod's service account.
         """
         namespace = request.namespace
-        askers, granted = _askers(request), set[str]()
-        for container, name in uses:
-            if name in granted:
+        askers, granted_policies = _askers(request), set[str]()
+        for container, policy in containers_and_policies:
+            if policy in granted_policies:
                 continue
-            if not await self._any_may(askers, name, namespace):
-                self._denied.labels(name).inc()
-                raise BadInput(_sentence(container, name, askers, namespace))
-            granted.add(name)
+            if not await self._any_may(askers, policy, namespace):
+                self._denied.labels(policy).inc()
+                raise BadInput(_sentence(container, policy, askers, namespace))
+            granted_policies.add(policy)
 
-    async def _any_may(self, askers: tuple[UserInfo, ...], name: str, namespace: str) -> bool:
-        use = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
-        use |= {"resource": "policies", "name": name}
+    async def _any_may(self, askers: tuple[UserInfo, ...], policy: str, namespace: str) -> bool:
+        attributes = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
+        attributes |= {"resource": "policies", "name": policy}
         try:
             for user in askers:
-                if await user.may(self.api, resourceAttributes=use):
+                if await user.may(self.api, resourceAttributes=attributes):
                     return True
         except ApiError as error:
-            raise BadInput(f"who may use policy {name} cannot be asked: {error}") from None
+            raise BadInput(f"who may use policy {policy} cannot be asked: {error}") from None
         return False
 
 
-def used(every: Iterable[Asked], defaults: Defaults) -> Iterator[tuple[str, str]]:
+def used(asked_containers: Iterable[Asked], defaults: Defaults) -> Iterator[tuple[str, str]]:
     """Yield the containers that use policies by words for their cards, and the policies."""
-    for asked in every:
-        for name in privileged(asked, defaults):
-            yield asked.container, name
+    for asked in asked_containers:
+        for policy in privileged(asked, defaults):
+            yield asked.container, policy
 
 
 def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
@@ -93,8 +95,8 @@ def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
         yield "off"
     if request.priority is Priority.HIGH:
         yield "priority-0"
-    by_service = Enforcement.SERVICE.value in request.enforcement.include
-    if by_service and request.enforcement != asked.resource_names.devices.enforcements:
+    is_by_service = Enforcement.SERVICE.value in request.enforcement.include
+    if is_by_service and request.enforcement != asked.resource_names.devices.enforcements:
         yield "mps"
     if request.on_excess is OnExcess.REPORT:
         yield "on-excess-report"
@@ -105,25 +107,33 @@ def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
 def _askers(request: AdmissionRequest) -> tuple[UserInfo, ...]:
     """Return whose right counts: the pod's service account's, and who asks unless for others.
 
-    Who makes pods for others would lend everybody its right: Kubernetes' components, controllers,
-    and programs of other namespaces. Whoever makes pods in a namespace may use its accounts anyway.
+    Kubernetes' components, controllers and programs of other namespaces make pods for others, and
+    would lend everybody their right. A user who makes pods in a namespace may use its accounts
+    anyway.
     """
     pod, namespace, user = request.object, request.namespace, UserInfo.read(request.user_info)
-    own = UserInfo.service_account(namespace, pod.spec.service_account_name or "default")
+    service_account = UserInfo.service_account(
+        namespace, pod.spec.service_account_name or "default"
+    )
     owners = pod.metadata.owner_references
-    controlled = request.operation == "CREATE" and any(one.controller for one in owners)
-    stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
+    is_controlled = request.operation == "CREATE" and any(owner.controller for owner in owners)
+    is_stranger = user.name.startswith(_ACCOUNT) and not user.name.startswith(
         f"{_ACCOUNT}{namespace}:"
     )
-    if controlled or stranger or user.name.startswith(_COMPONENTS) or user.name == own.name:
-        return (own,)
-    return (user, own)
+    if (
+        is_controlled
+        or is_stranger
+        or user.name.startswith(_COMPONENTS)
+        or user.name == service_account.name
+    ):
+        return (service_account,)
+    return (user, service_account)
 
 
-def _sentence(container: str, name: str, askers: tuple[UserInfo, ...], namespace: str) -> str:
-    who = " nor ".join(user.name for user in askers)
-    neither = f"neither {who} may" if len(askers) > 1 else f"{who} may not"
+def _sentence(container: str, policy: str, askers: tuple[UserInfo, ...], namespace: str) -> str:
+    names = " nor ".join(user.name for user in askers)
+    subject = f"neither {names} may" if len(askers) > 1 else f"{names} may not"
     return (
-        f"container {container}: {POLICIES[name]}, and {neither} use policy {name} in "
-        f"namespace {namespace}: leave it out, or have ClusterRole hetero-use-{name} bound there"
+        f"container {container}: {POLICIES[policy]}, and {subject} use policy {policy} in "
+        f"namespace {namespace}: leave it out, or have ClusterRole hetero-use-{policy} bound there"
     )

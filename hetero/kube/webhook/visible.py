@@ -40,15 +40,15 @@ class VisibleDevices:
     runtime_classes: Collection[str] = ()
     way: InjectionWay = InjectionWay.FILES
 
-    def named(self, pod: Pod, *, known: Iterable[str] = ()) -> Iterator[str]:
+    def named(self, pod: Pod, *, known_names: Iterable[str] = ()) -> Iterator[str]:
         """Yield the containers that name cards by themselves, but for those that are known.
 
         What annotations name is the first container's.
         """
-        by_annotation = bool(self.annotated(pod))
-        for number, (_, container) in enumerate(containers(pod)):
-            if container.name not in known and (
-                (by_annotation and not number)
+        has_annotation = bool(self.annotated(pod))
+        for position, (_, container) in enumerate(containers(pod)):
+            if container.name not in known_names and (
+                (has_annotation and not position)
                 or any(self._names(vendor, container) for vendor in self.vendors)
             ):
                 yield container.name
@@ -56,17 +56,17 @@ class VisibleDevices:
     def annotated(self, pod: Pod) -> dict[str, str]:
         """Return the pod's annotations that name CDI devices of the vendors'."""
         return {
-            name: said
-            for name, said in pod.metadata.annotations.items()
-            if f".{name.partition('/')[0]}".endswith(f".{_CDI}") and self._cdi(said)
+            annotation: cdi_names
+            for annotation, cdi_names in pod.metadata.annotations.items()
+            if f".{annotation.partition('/')[0]}".endswith(f".{_CDI}") and self._cdi(cdi_names)
         }
 
     def patches(
         self,
         pod: Pod,
-        every: Iterable[Asked],
+        asked_containers: Iterable[Asked],
         *,
-        known: Collection[str] = (),
+        known_names: Collection[str] = (),
         runtime_class: str | None = None,
     ) -> Iterator[Plain]:
         """Yield what hides a vendor's cards from the containers that ask for none of them.
@@ -77,98 +77,102 @@ class VisibleDevices:
         are. Where a ConfigMap might say otherwise a container that asks is told of its own.
         Of a vendor whose cards somebody else gives it, a container is told nothing.
         """
-        asking = {
-            (vendor, one.container): one for one in every for vendor in one.request.vendor.include
+        asked_by_vendor_and_container = {
+            (vendor, asked.container): asked
+            for asked in asked_containers
+            for vendor in asked.request.vendor.include
         }
         runtime_class = pod.spec.runtime_class_name or runtime_class
-        by_runtime = runtime_class in self.runtime_classes
-        all_hidden = self.hide or by_runtime
-        asked = {vendor for vendor, _ in asking}
-        for where, container in containers(pod):
-            if container.name in known:
+        has_runtime = runtime_class in self.runtime_classes
+        hides_all = self.hide or has_runtime
+        asked_vendors = {vendor for vendor, _ in asked_by_vendor_and_container}
+        for path, container in containers(pod):
+            if container.name in known_names:
                 continue
             from_maps = self.way.by_default_runtime and container.env_from
-            if not (asked or all_hidden or from_maps):
+            if not (asked_vendors or hides_all or from_maps):
                 continue
-            variables = [one.name for one in container.env]
-            entries = (
-                one
+            variable_names = [variable.name for variable in container.env]
+            variables = (
+                variable
                 for vendor in self.vendors
-                if (asks := asking.get((vendor.name, container.name)))
+                if (asks := asked_by_vendor_and_container.get((vendor.name, container.name)))
                 or not _served(vendor, pod, container)
-                for one in self._told(
+                for variable in self._told(
                     vendor,
                     container,
                     asks,
-                    meant=all_hidden or vendor.name in asked,
-                    by_class=bool(runtime_class),
+                    is_meant=hides_all or vendor.name in asked_vendors,
+                    has_class=bool(runtime_class),
                 )
             )
-            made = [one for one in entries if one["name"] not in variables]
-            if not variables and made:
-                yield {"op": "add", "path": f"{where}/env", "value": made}
+            added = [variable for variable in variables if variable["name"] not in variable_names]
+            if not variable_names and added:
+                yield {"op": "add", "path": f"{path}/env", "value": added}
                 continue
-            for entry in made:
-                yield {"op": "add", "path": f"{where}/env/-", "value": entry}
+            for entry in added:
+                yield {"op": "add", "path": f"{path}/env/-", "value": entry}
 
     def _told(
         self,
         vendor: Vendor,
         container: Container,
-        asks: Asked | None,
+        asked: Asked | None,
         *,
-        meant: bool,
-        by_class: bool,
+        is_meant: bool,
+        has_class: bool,
     ) -> Iterator[Plain]:
         """Yield the variables of a vendor's runtime that a container has to name.
 
         What a vendor's hook says, on the node, a container that asks for its devices does not name.
         """
         from_maps = bool(container.env_from)
-        if not asks:
-            yield from _hiding(vendor, meant=meant or from_maps)
+        if not asked:
+            yield from _hiding(vendor, is_meant=is_meant or from_maps)
             return
         if not from_maps:
             return
         runtime = vendor.runtime
-        for name in runtime.unsaid:
-            yield {"name": name, "value": ""}
-        for name in runtime.variables:
+        for variable in runtime.unsaid:
+            yield {"name": variable, "value": ""}
+        for variable in runtime.variables:
             if self.way is InjectionWay.VOLUME_MOUNTS and runtime.mounts:
-                yield {"name": name, "value": runtime.mounts}
-            elif self.way.by_cdi and runtime.none and not by_class:
-                yield {"name": name, "value": runtime.none[0]}
+                yield {"name": variable, "value": runtime.mounts}
+            elif self.way.by_cdi and runtime.none and not has_class:
+                yield {"name": variable, "value": runtime.none[0]}
             else:
-                yield noted_variable(container.name, name)
-        if runtime.template and _takes_template(vendor, asks):
+                yield noted_variable(container.name, variable)
+        if runtime.template and _takes_template(vendor, asked):
             yield noted_variable(container.name, runtime.template)
 
     def _names(self, vendor: Vendor, container: Container) -> bool:
         runtime = vendor.runtime
-        harmless = ("", *runtime.none, runtime.mounts)
+        harmless_values = ("", *runtime.none, runtime.mounts)
         for variable in container.env:
             if variable.name in (*runtime.variables, *runtime.options) and (
                 not is_noted(container.name, variable)
                 if variable.value_from
-                else (variable.value or "") not in harmless
+                else (variable.value or "") not in harmless_values
             ):
                 return True
-        below = runtime.mounts
-        return below is not None and any(
-            f"{path}/".startswith(f"{below}/") for path in mounted(container)
+        mount_root = runtime.mounts
+        return mount_root is not None and any(
+            f"{path}/".startswith(f"{mount_root}/") for path in mounted(container)
         )
 
-    def _cdi(self, names: str) -> bool:
+    def _cdi(self, names_text: str) -> bool:
         """Whether names of CDI devices are of a vendor's, by the domain of its kind, or of ours.
 
         Ours are shares, and what claims were given: another's as well.
         """
-        domains = {
+        cdi_domains = {
             DRIVER,
-            *(kind.partition("/")[0] for one in self.vendors if (kind := one.container.cdi)),
+            *(kind.partition("/")[0] for vendor in self.vendors if (kind := vendor.container.cdi)),
         }
-        kinds = {one.strip().partition("/")[0] for one in names.split(",")}
-        return any(f".{kind}".endswith(f".{domain}") for kind in kinds for domain in domains)
+        kinds_named = {cdi_name.strip().partition("/")[0] for cdi_name in names_text.split(",")}
+        return any(
+            f".{kind}".endswith(f".{domain}") for kind in kinds_named for domain in cdi_domains
+        )
 
 
 def _served(vendor: Vendor, pod: Pod, container: Container) -> bool:
@@ -180,30 +184,35 @@ def _served(vendor: Vendor, pod: Pod, container: Container) -> bool:
     """
     if pod.spec.node_name:
         return False
-    names = vendor.resource_names
-    adding = {name for one in names for name in one.resources} - {one.count for one in names}
-    domains = {*vendor.resource_domains, *(one.count.partition("/")[0] for one in names)}
+    resource_names = vendor.resource_names
+    added_resources = {resource for names in resource_names for resource in names.resources} - {
+        names.count for names in resource_names
+    }
+    domains = {
+        *vendor.resource_domains,
+        *(names.count.partition("/")[0] for names in resource_names),
+    }
     return any(
-        "/" in name
-        and name not in adding
+        "/" in resource
+        and resource not in added_resources
         and amount != "0"
-        and any(f".{name.partition('/')[0]}".endswith(f".{domain}") for domain in domains)
-        for name, amount in container.resources.amounts.items()
+        and any(f".{resource.partition('/')[0]}".endswith(f".{domain}") for domain in domains)
+        for resource, amount in container.resources.amounts.items()
     )
 
 
-def _hiding(vendor: Vendor, *, meant: bool) -> Iterator[Plain]:
+def _hiding(vendor: Vendor, *, is_meant: bool) -> Iterator[Plain]:
     """Yield the variables by which a vendor's runtime brings no card.
 
-    One that has no word for none takes nothing for it: it is told so where its cards are `meant`.
-    So are options, by which some name cards.
+    A runtime that has no word for none takes an empty value for it, where its cards are meant
+    (`is_meant`). So do options, by which some runtimes name cards.
     """
-    texts = vendor.runtime.hiding
-    if meant:
-        read = (*vendor.runtime.variables, *vendor.runtime.options)
-        texts = {**dict.fromkeys(read, ""), **texts}
-    for name, text in texts.items():
-        yield {"name": name, "value": text}
+    text_by_variable = vendor.runtime.hiding
+    if is_meant:
+        read_variables = (*vendor.runtime.variables, *vendor.runtime.options)
+        text_by_variable = {**dict.fromkeys(read_variables, ""), **text_by_variable}
+    for variable, value in text_by_variable.items():
+        yield {"name": variable, "value": value}
 
 
 def _takes_template(vendor: Vendor, asked: Asked) -> bool:
@@ -226,10 +235,10 @@ def _takes_template(vendor: Vendor, asked: Asked) -> bool:
 def containers(pod: Pod) -> Iterator[tuple[str, Container]]:
     """Yield each container of a pod with its path there."""
     spec = pod.spec
-    for kind, some in (
+    for list_name, group in (
         ("containers", spec.containers),
         ("initContainers", spec.init_containers),
         ("ephemeralContainers", spec.ephemeral_containers),
     ):
-        for number, container in enumerate(some):
-            yield f"/spec/{kind}/{number}", container
+        for position, container in enumerate(group):
+            yield f"/spec/{list_name}/{position}", container

@@ -56,8 +56,12 @@ class Queued:
 
 def place_in_queue(queued: Queued) -> tuple[int, int, float]:
     """Return what pods are sorted by: kube-scheduler's queue goes by priority, then by age."""
-    at = queued.pod.metadata.creation_timestamp
-    return -queued.pod.spec.priority, _ORIGINS.index(queued.origin), at.timestamp() if at else 0.0
+    created_at = queued.pod.metadata.creation_timestamp
+    return (
+        -queued.pod.spec.priority,
+        _ORIGINS.index(queued.origin),
+        created_at.timestamp() if created_at else 0.0,
+    )
 
 
 def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
@@ -77,26 +81,26 @@ def without(snapshot: ClusterSnapshot, node: str) -> Iterator[Queued]:
     Raises `BadInput` without such a node.
     """
     if ("", node) not in snapshot.objects[NODES]:
-        known = (name for _, name in snapshot.objects[NODES])
-        raise BadInput(f"--without {node}: no such node{did_you_mean(node, known)}")
+        node_names = (name for _, name in snapshot.objects[NODES])
+        raise BadInput(f"--without {node}: no such node{did_you_mean(node, node_names)}")
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
         if pod.spec.node_name != node:
             continue
         snapshot.change("DELETED", PODS, plain)
         if active(pod) and not _of_node(pod):
-            about, spec = plain["metadata"], dict(plain["spec"])
-            notes = {**(about.get("annotations") or {})}
-            for name in (ALLOCATION, SIGNATURE):
-                notes.pop(name, None)
+            metadata, spec = plain["metadata"], dict(plain["spec"])
+            annotations = {**(metadata.get("annotations") or {})}
+            for annotation in (ALLOCATION, SIGNATURE):
+                annotations.pop(annotation, None)
             del spec["nodeName"]
-            again = {
-                "metadata": {**about, "annotations": notes},
+            recreated = {
+                "metadata": {**metadata, "annotations": annotations},
                 "spec": spec,
                 "status": {"phase": "Pending"},
             }
-            snapshot.change("ADDED", PODS, again)
-            yield Queued(plain=again, origin=MOVED, from_node=node)
+            snapshot.change("ADDED", PODS, recreated)
+            yield Queued(plain=recreated, origin=MOVED, from_node=node)
     snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node])
 
 
@@ -107,41 +111,47 @@ def _of_node(pod: Pod) -> bool:
 
 def added(
     snapshot: ClusterSnapshot,
-    question: WhatIfRequest,
+    what_if_request: WhatIfRequest,
     vocabulary: Vocabulary,
     devices: Mapping[str, Device],
 ) -> Iterator[Queued]:
     """Make the pods that are asked about, and yield them. Raises `BadInput`."""
-    pods = [pod for path in question.manifests for pod in pods_of_file(path)]
-    if question.shape is not None:
-        pods += pods_of_shape(question.shape, vocabulary, devices.values())
-    classes = {plain["metadata"]["name"]: plain for plain in snapshot.all(PRIORITY_CLASSES)}
-    for number, plain in enumerate(pods):
+    pods = [pod for path in what_if_request.manifests for pod in pods_of_file(path)]
+    if what_if_request.shape is not None:
+        pods += pods_of_shape(what_if_request.shape, vocabulary, devices.values())
+    class_by_name = {plain["metadata"]["name"]: plain for plain in snapshot.all(PRIORITY_CLASSES)}
+    for position, plain in enumerate(pods):
         pod = read(Pod, plain)
         try:
             vocabulary.pod_request(pod)
-            priority = _priority(plain["spec"], classes)
+            priority = _priority(plain["spec"], class_by_name)
         except BadInput as error:
             raise BadInput(f"pod {'/'.join(pod.full_name)}: {error}") from None
-        made = {
+        new_pod = {
             "metadata": {
                 **plain["metadata"],
-                "uid": f"what-if-{number}",
+                "uid": f"what-if-{position}",
                 "creationTimestamp": timestamp(),
             },
             "spec": {**plain["spec"], "priority": priority},
             "status": {"phase": "Pending"},
         }
-        snapshot.change("ADDED", PODS, made)
-        yield Queued(plain=made, origin=ADDED)
+        snapshot.change("ADDED", PODS, new_pod)
+        yield Queued(plain=new_pod, origin=ADDED)
 
 
-def _priority(spec: Plain, classes: Mapping[str, Plain]) -> int:
+def _priority(spec: Plain, class_by_name: Mapping[str, Plain]) -> int:
     """Return what the API would make of a pod's class of priority. Raises `BadInput`."""
     name = spec.get("priorityClassName")
     if name is None:
-        default = (one["value"] for one in classes.values() if one.get("globalDefault"))
-        return int(spec.get("priority") or next(default, 0))
-    if name not in classes:
-        raise BadInput(f"no PriorityClass {name!r} in the cluster{did_you_mean(name, classes)}")
-    return int(classes[name]["value"])
+        default_values = (
+            priority_class["value"]
+            for priority_class in class_by_name.values()
+            if priority_class.get("globalDefault")
+        )
+        return int(spec.get("priority") or next(default_values, 0))
+    if name not in class_by_name:
+        raise BadInput(
+            f"no PriorityClass {name!r} in the cluster{did_you_mean(name, class_by_name)}"
+        )
+    return int(class_by_name[name]["value"])

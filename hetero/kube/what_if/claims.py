@@ -50,14 +50,16 @@ def explain_claims(path: Path) -> Explained:
 
     async def ask() -> tuple[Pools, str | None]:
         async with Api(Access.here()).open() as api:
-            slices, classes, others = await asyncio.gather(
+            slices, device_classes, claims = await asyncio.gather(
                 *(
                     api.items(f"{_GROUP}/{kind}")
                     for kind in ("resourceslices", "deviceclasses", "resourceclaims")
                 ),
             )
-            rules, unread = await _rules(api)
-        return Pools.read(slices=slices, classes=classes, claims=others, rules=rules), unread
+            taint_rules, unread = await _rules(api)
+        return Pools.read(
+            slices=slices, classes=device_classes, claims=claims, rules=taint_rules
+        ), unread
 
     try:
         pools, unread = asyncio.run(ask())
@@ -86,8 +88,8 @@ async def _rules(api: Api) -> tuple[list[Plain], str | None]:
 
 def own_vocabulary() -> Vocabulary:
     """Return the resource names that the installed vendors declare."""
-    loaded = settings.load(None)
-    return loaded.vocabulary(loaded.registry())
+    default_settings = settings.load(None)
+    return default_settings.vocabulary(default_settings.registry())
 
 
 def read_claims(
@@ -102,40 +104,45 @@ def read_claims(
         documents = list(yaml.safe_load_all(path.read_text()))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"{path}: {str(error).splitlines()[0]}") from None
-    claims: dict[str, Plain] = {}
+    spec_by_name: dict[str, Plain] = {}
     for document in documents:
         if not isinstance(document, dict) or document.get("kind") not in (*_KINDS, "Pod"):
             continue
         if document["kind"] == "Pod":
-            claims |= _of_pod(path, document, vocabulary)
+            spec_by_name |= _of_pod(path, document, vocabulary)
             continue
         try:
             spec = document["spec"]["spec"] if document["kind"] == _KINDS[1] else document["spec"]
-            claims[document["metadata"]["name"]] = dict(spec)
+            spec_by_name[document["metadata"]["name"]] = dict(spec)
         except (KeyError, TypeError, ValueError):
             raise BadInput(f"{path}: a {document['kind']} without a name or a spec") from None
-    if not claims:
+    if not spec_by_name:
         raise BadInput(
             f"{path}: has no {_KINDS[0]}, no {_KINDS[1]} and no Pod that asks by resource names"
         )
-    return claims
+    return spec_by_name
 
 
 def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dict[str, Plain]:
     """Return what a pod's containers ask by resource names, said by claims."""
     try:
         spec = {
-            kind: [_as_kept(one) for one in pod["spec"].get(kind) or ()]
+            kind: [_as_kept(container) for container in pod["spec"].get(kind) or ()]
             for kind in ("containers", "initContainers")
         }
         name = pod["metadata"]["name"]
-        asking = [_amounts(one) for containers in spec.values() for one in containers]
+        amounts_by_container = [
+            _amounts(container) for containers in spec.values() for container in containers
+        ]
     except (KeyError, TypeError, AttributeError):
         raise BadInput(f"{path}: a Pod without a name or containers") from None
-    if not any("/" in resource for amounts in asking for resource in amounts):
+    if not any("/" in resource for amounts in amounts_by_container for resource in amounts):
         return {}
-    made = templates(vocabulary(), read(Pod, {**pod, "spec": spec}))
-    return {name if len(made) == 1 else f"{name}/{one.container}": one.spec for one in made}
+    claim_templates = templates(vocabulary(), read(Pod, {**pod, "spec": spec}))
+    return {
+        name if len(claim_templates) == 1 else f"{name}/{template.container}": template.spec
+        for template in claim_templates
+    }
 
 
 def _as_kept(container: Plain) -> Plain:

@@ -42,67 +42,74 @@ class Shape:
 
 def pods_of_file(path: Path) -> list[Plain]:
     """Return the pods that a file of manifests, YAML or JSON, makes. Raises `BadInput`."""
-    where = f"--add {path}"
+    source = f"--add {path}"
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except OSError as error:
-        raise BadInput(f"{where}: {error.strerror}") from None
+        raise BadInput(f"{source}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{where}: {' '.join(str(error).split())}") from None
+        raise BadInput(f"{source}: {' '.join(str(error).split())}") from None
     pods: list[Plain] = []
-    for number, document in enumerate(documents, 1):
+    for document_number, document in enumerate(documents, 1):
         try:
             pods += _pods(document)
         except KeyError as error:
-            raise BadInput(f"{where}: document {number} has no {error.args[0]!r}") from None
+            raise BadInput(
+                f"{source}: document {document_number} has no {error.args[0]!r}"
+            ) from None
         except (TypeError, AttributeError):
-            raise BadInput(f"{where}: document {number} is not a manifest") from None
+            raise BadInput(f"{source}: document {document_number} is not a manifest") from None
         except BadInput as error:
-            raise BadInput(f"{where}: document {number}: {error}") from None
+            raise BadInput(f"{source}: document {document_number}: {error}") from None
     if not pods:
         kinds = ", ".join(("Pod", *_TEMPLATES))
-        raise BadInput(f"{where}: no pod is in it (what makes pods here: {kinds})")
+        raise BadInput(f"{source}: no pod is in it (what makes pods here: {kinds})")
     return pods
 
 
 def _pods(document: Any) -> Iterator[Plain]:
     if document is None:
         return
-    kind, about = document["kind"], document.get("metadata") or {}
+    kind, metadata = document["kind"], document.get("metadata") or {}
     if kind == "List":
         for item in document["items"]:
             yield from _pods(item)
     elif kind == "Pod":
-        yield _pod(about["name"], about, document["spec"])
+        yield _pod(metadata["name"], metadata, document["spec"])
     elif kind in _TEMPLATES:
         spec = document["spec"]
-        template, times = spec["template"], spec.get(_TEMPLATES[kind])
-        inner = {"namespace": about.get("namespace"), **(template.get("metadata") or {})}
-        for number in range(_replicas(1 if times is None else times)):
-            yield _pod(f"{about['name']}-{number}", inner, template["spec"])
+        template, replicas = spec["template"], spec.get(_TEMPLATES[kind])
+        template_metadata = {
+            "namespace": metadata.get("namespace"),
+            **(template.get("metadata") or {}),
+        }
+        for position in range(_replicas(1 if replicas is None else replicas)):
+            yield _pod(f"{metadata['name']}-{position}", template_metadata, template["spec"])
 
 
-def _replicas(times: int) -> int:
-    if not 0 <= times <= _MOST:
-        raise BadInput(f"{times} pods: at most {_MOST}")
-    return times
+def _replicas(replicas: int) -> int:
+    if not 0 <= replicas <= _MOST:
+        raise BadInput(f"{replicas} pods: at most {_MOST}")
+    return replicas
 
 
-def _pod(name: str, about: Plain, spec: Plain) -> Plain:
+def _pod(name: str, given_metadata: Plain, spec: Plain) -> Plain:
     """Return a pod as the API would have it: what is limited is requested."""
-    completed = {
+    completed_spec = {
         **spec,
-        "containers": [_completed(one) for one in spec["containers"]],
-        "initContainers": [_completed(one) for one in spec.get("initContainers") or ()],
+        "containers": [_completed(container) for container in spec["containers"]],
+        "initContainers": [_completed(container) for container in spec.get("initContainers") or ()],
     }
-    notes = {str(key): str(value) for key, value in (about.get("annotations") or {}).items()}
+    annotations = {
+        str(key): str(value) for key, value in (given_metadata.get("annotations") or {}).items()
+    }
     metadata = {
         "name": str(name),
-        "namespace": about.get("namespace") or "default",
-        "labels": about.get("labels") or {},
-        "annotations": notes,
+        "namespace": given_metadata.get("namespace") or "default",
+        "labels": given_metadata.get("labels") or {},
+        "annotations": annotations,
     }
-    return {"metadata": metadata, "spec": completed}
+    return {"metadata": metadata, "spec": completed_spec}
 
 
 def _completed(container: Plain) -> Plain:
@@ -113,7 +120,7 @@ def _completed(container: Plain) -> Plain:
 
 
 def _texts(amounts: Mapping[str, Any] | None) -> dict[str, str]:
-    return {str(name): str(amount) for name, amount in (amounts or {}).items()}
+    return {str(resource): str(amount) for resource, amount in (amounts or {}).items()}
 
 
 # --- a shape --------------------------------------------------------------------------------------
@@ -124,55 +131,61 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
 
     `devices` are the cluster's: by them it is known which vendor's resources are meant.
     """
-    meant = [
+    matching_devices = [
         device
         for device in devices
         if shape.vendor in (None, device.vendor)
         and (shape.model is None or shape.model.lower() in device.model.lower())
     ]
-    names = _names(shape, vocabulary, meant)
-    limits = _limits(shape, names)
-    by_model = names.choice.include_model
-    notes = {by_model: shape.model} if by_model and shape.model else {}
+    resource_names = _names(shape, vocabulary, matching_devices)
+    limits = _limits(shape, resource_names)
+    model_annotation = resource_names.choice.include_model
+    annotations = {model_annotation: shape.model} if model_annotation and shape.model else {}
     container = {"name": "main", "resources": {"limits": limits, "requests": limits}}
     return [
-        _pod(f"what-if-{number}", {"annotations": notes}, {"containers": [container]})
-        for number in range(shape.replicas)
+        _pod(f"what-if-{position}", {"annotations": annotations}, {"containers": [container]})
+        for position in range(shape.replicas)
     ]
 
 
-def _names(shape: Shape, vocabulary: Vocabulary, meant: list[Device]) -> ResourceNames:
+def _names(shape: Shape, vocabulary: Vocabulary, matching_devices: list[Device]) -> ResourceNames:
     """Return the names by which all of the devices are asked for."""
-    if not meant:
-        wanted = " and ".join(filter(None, (shape.vendor, shape.model)))
-        raise BadInput(f"the cluster has no device{f' of {wanted}' if wanted else ''}")
-    vendors = sorted({device.vendor for device in meant})
+    if not matching_devices:
+        wanted_text = " and ".join(filter(None, (shape.vendor, shape.model)))
+        raise BadInput(f"the cluster has no device{f' of {wanted_text}' if wanted_text else ''}")
+    vendors = sorted({device.vendor for device in matching_devices})
     if len(vendors) > 1:
         raise BadInput(
             f"the cluster has devices of {', '.join(vendors)}: say which are asked for by --vendor"
         )
-    declared = next((one for one in vocabulary.vendors if one.name == vendors[0]), None)
-    if declared is None:
+    vendor = next((vendor for vendor in vocabulary.vendors if vendor.name == vendors[0]), None)
+    if vendor is None:
         raise BadInput(f"vendor {vendors[0]} is not installed here: its resources are not known")
-    for names in declared.resource_names:
-        if names.devices.shape is None and all(map(names.devices.mean, meant)):
-            return names
-    models = ", ".join(sorted({device.model for device in meant}))
+    for resource_names in vendor.resource_names:
+        if resource_names.devices.shape is None and all(
+            map(resource_names.devices.mean, matching_devices)
+        ):
+            return resource_names
+    models = ", ".join(sorted({device.model for device in matching_devices}))
     raise BadInput(f"no one resource asks for {models}: say which are asked for by --model")
 
 
-def _limits(shape: Shape, names: ResourceNames) -> dict[str, str]:
-    ask, limits = shape.ask, {names.count: str(shape.count)}
+def _limits(shape: Shape, resource_names: ResourceNames) -> dict[str, str]:
+    ask, limits = shape.ask, {resource_names.count: str(shape.count)}
     if ask.memory is not None:
-        if not names.memory:
-            raise BadInput(f"--memory: pods ask for {names.count} without a size")
-        limits[names.memory[0]] = str(-(-ask.memory // names.memory_unit))
+        if not resource_names.memory:
+            raise BadInput(f"--memory: pods ask for {resource_names.count} without a size")
+        limits[resource_names.memory[0]] = str(-(-ask.memory // resource_names.memory_unit))
     if ask.memory_percent is not None:
-        if names.memory_percent is None:
-            raise BadInput(f"--memory: pods ask for {names.count} in bytes, not in percent")
-        limits[names.memory_percent] = str(ask.memory_percent)
+        if resource_names.memory_percent is None:
+            raise BadInput(
+                f"--memory: pods ask for {resource_names.count} in bytes, not in percent"
+            )
+        limits[resource_names.memory_percent] = str(ask.memory_percent)
     if ask.core is not None:
-        if not names.core:
-            raise BadInput(f"--core: pods ask for {names.count} without a share of the core")
-        limits[names.core[0]] = str(-(-ask.core * names.core_whole // 100))
+        if not resource_names.core:
+            raise BadInput(
+                f"--core: pods ask for {resource_names.count} without a share of the core"
+            )
+        limits[resource_names.core[0]] = str(-(-ask.core * resource_names.core_whole // 100))
     return limits

@@ -39,68 +39,78 @@ class NodeFilters:
     def __attrs_post_init__(self) -> None:
         ignored = set(self.ignored)
         self._allocatable = {}
-        for name, node in self.nodes.items():
+        for node_name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
-            self._allocatable[name] = amounts(allocatable, names=allocatable.keys() - ignored)
-        self._used = {node: Counter() for node in self.nodes}
+            self._allocatable[node_name] = amounts(allocatable, names=allocatable.keys() - ignored)
+        self._used = {node_name: Counter() for node_name in self.nodes}
 
-    def count(self, pod: Plain, node: str) -> None:
+    def count(self, pod: Plain, node_name: str) -> None:
         """Count what a pod requests of the node it is on."""
-        if node in self._used:
-            self._used[node] += Counter(self._requests(pod))
+        if node_name in self._used:
+            self._used[node_name] += Counter(self._requests(pod))
 
     def offered(self, pod: Plain) -> tuple[list[str], Refusal]:
         """Return the nodes that are offered for a pod, and what the others say."""
-        requests, closed = self._requests(pod), self._closed_to(pod["spec"])
-        offered, counts, shortages = list[str](), Counter[str](), dict[str, Shortage]()
-        for node, allocatable in self._allocatable.items():
-            reason = closed.get(node)
+        requests, reason_by_node = self._requests(pod), self._closed_to(pod["spec"])
+        offered_names, count_by_reason, shortages = (
+            list[str](),
+            Counter[str](),
+            dict[str, Shortage](),
+        )
+        for node_name, allocatable in self._allocatable.items():
+            reason = reason_by_node.get(node_name)
             if reason is None:
-                lacking = _lacking(requests, allocatable, self._used[node])
-                if lacking is None:
-                    offered.append(node)
+                shortage = _lacking(requests, allocatable, self._used[node_name])
+                if shortage is None:
+                    offered_names.append(node_name)
                     continue
-                if lacking.counter in _HOST:  # as the scheduler says it
-                    reason = f"lack host {lacking.counter}"
+                if shortage.counter in _HOST:  # as the scheduler says it
+                    reason = f"lack host {shortage.counter}"
                 else:
-                    reason = f"lack {lacking.counter}"
-                    shortages[reason] = lacking.nearer(shortages.get(reason))
-            counts[reason] += 1
-        return offered, Refusal(
-            wanted=1, verdicts={}, of="node", counts=counts, shortages=shortages
+                    reason = f"lack {shortage.counter}"
+                    shortages[reason] = shortage.nearer(shortages.get(reason))
+            count_by_reason[reason] += 1
+        return offered_names, Refusal(
+            wanted=1, verdicts={}, of="node", counts=count_by_reason, shortages=shortages
         )
 
     def _requests(self, pod: Plain) -> dict[str, int]:
         spec = pod["spec"]
         containers = (*spec["containers"], *(spec.get("initContainers") or ()))
-        requested = ((one.get("resources") or {}).get("requests") or {} for one in containers)
-        names = set().union(*requested, spec.get("overhead") or {}) - set(self.ignored)
-        return {_PODS: 1, **pod_host(read(Pod, pod), names=names)}
+        requests_of_containers = (
+            (container.get("resources") or {}).get("requests") or {} for container in containers
+        )
+        resources = set().union(*requests_of_containers, spec.get("overhead") or {}) - set(
+            self.ignored
+        )
+        return {_PODS: 1, **pod_host(read(Pod, pod), names=resources)}
 
     def _closed_to(self, spec: Plain) -> dict[str, str]:
         """Return why nodes are closed to a pod, whatever they have left."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
         required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
         selector, tolerations = spec.get("nodeSelector") or {}, spec.get("tolerations") or ()
-        key = json.dumps([required, selector, tolerations], sort_keys=True)
-        if key not in self._closed:
-            verdicts = (
-                (name, _closed(node, selector, required, tolerations))
-                for name, node in self.nodes.items()
+        constraints_key = json.dumps([required, selector, tolerations], sort_keys=True)
+        if constraints_key not in self._closed:
+            names_and_reasons = (
+                (node_name, _closed(node, selector, required, tolerations))
+                for node_name, node in self.nodes.items()
             )
-            self._closed[key] = {name: reason for name, reason in verdicts if reason}
-        return self._closed[key]
+            self._closed[constraints_key] = {
+                node_name: reason for node_name, reason in names_and_reasons if reason
+            }
+        return self._closed[constraints_key]
 
 
 def _lacking(
-    requests: Mapping[str, int], has: Mapping[str, int], used: Mapping[str, int]
+    requests: Mapping[str, int], allocatable: Mapping[str, int], used_amounts: Mapping[str, int]
 ) -> Shortage | None:
     """Return what a node has too little of; it has nothing of what it does not say."""
-    for name, amount in requests.items():
-        of = has.get(name, 0)
-        free = max(of - used.get(name, 0), 0)
-        if amount > free:
-            return Shortage(counter=name, asked=amount, free=free, of=of)
+    for resource, amount in requests.items():
+        total = allocatable.get(resource, 0)
+        free_amount = max(total - used_amounts.get(resource, 0), 0)
+        if amount > free_amount:
+            return Shortage(counter=resource, asked=amount, free=free_amount, of=total)
     return None
 
 
@@ -111,33 +121,36 @@ def _closed(
     tolerations: Collection[Plain],
 ) -> str | None:
     spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
-    taints = [one for one in spec.get("taints") or () if one["effect"] in _KEEPS_OUT]
+    taints = [taint for taint in spec.get("taints") or () if taint["effect"] in _KEEPS_OUT]
     if spec.get("unschedulable") and not _tolerated(_CORDONED, tolerations):
         return _CLOSED
     for taint in taints:
         if not _tolerated(taint, tolerations):
             return f"have taint {taint['key']}"
     fields = {"metadata.name": node["metadata"]["name"]}
-    terms = (required or {}).get("nodeSelectorTerms") or ()
-    chosen = required is None or any(_meets(term, labels, fields) for term in terms)
-    return None if chosen and selector.items() <= labels.items() else _ELSEWHERE
+    selector_terms = (required or {}).get("nodeSelectorTerms") or ()
+    is_chosen = required is None or any(_meets(term, labels, fields) for term in selector_terms)
+    return None if is_chosen and selector.items() <= labels.items() else _ELSEWHERE
 
 
 def _tolerated(taint: Plain, tolerations: Iterable[Plain]) -> bool:
     return any(
-        one.get("effect") in (None, "", taint["effect"])
-        and one.get("key") in (None, "", taint["key"])
-        and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
-        for one in tolerations
+        toleration.get("effect") in (None, "", taint["effect"])
+        and toleration.get("key") in (None, "", taint["key"])
+        and (
+            toleration.get("operator") == "Exists"
+            or toleration.get("value", "") == taint.get("value", "")
+        )
+        for toleration in tolerations
     )
 
 
 def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
     """Return whether a node meets all that a term says; a term that says nothing chooses none."""
     requirements = [
-        *((one, labels) for one in term.get("matchExpressions") or ()),
-        *((one, fields) for one in term.get("matchFields") or ()),
+        *((requirement, labels) for requirement in term.get("matchExpressions") or ()),
+        *((requirement, fields) for requirement in term.get("matchFields") or ()),
     ]
     return bool(requirements) and all(
-        meets(read(Requirement, each), values) for each, values in requirements
+        meets(read(Requirement, requirement), values) for requirement, values in requirements
     )

@@ -264,21 +264,21 @@ _ENGLISH: Mapping[str, str] = {
 def expect_list(document: Any) -> None:
     """Raise `BadInput`, with the place in the document, if it is not what kubectl saves."""
     _expect(document, _List, "")
-    for number, item in enumerate(document["items"]):
-        about, kind = item["metadata"], item["kind"]
-        name = "/".join(filter(None, (about.get("namespace"), about["name"])))
-        _expect(item, _KINDS.get(kind, _Object), f"items[{number}] ({kind} {name}): ")
+    for item_number, item in enumerate(document["items"]):
+        metadata, kind = item["metadata"], item["kind"]
+        name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+        _expect(item, _KINDS.get(kind, _Object), f"items[{item_number}] ({kind} {name}): ")
 
 
-def _expect(plain: Any, kind: type[Struct], where: str) -> None:
+def _expect(plain: Any, kind: type[Struct], location: str) -> None:
     try:
         convert(plain, kind)
     except ValidationError as error:
-        what, _, path = str(error).partition(" - at ")
-        reason = re.sub(r"`([^`]*)`", lambda match: _in_english(match[1]), what)
-        place = path.strip("`").removeprefix("$").removeprefix(".")
-        raise BadInput(f"{where}{place}: {reason[0].lower()}{reason[1:]}") from None
+        message, _, path = str(error).partition(" - at ")
+        reason = re.sub(r"`([^`]*)`", lambda match: _in_english(match[1]), message)
+        path_text = path.strip("`").removeprefix("$").removeprefix(".")
+        raise BadInput(f"{location}{path_text}: {reason[0].lower()}{reason[1:]}") from None
 
 
 def _in_english(types: str) -> str:
-    return " or ".join(_ENGLISH.get(one, one) for one in types.split(" | "))
+    return " or ".join(_ENGLISH.get(type_name, type_name) for type_name in types.split(" | "))

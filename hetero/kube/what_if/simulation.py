@@ -111,39 +111,41 @@ class SimulatedPlacement:
         return any(pod.refusal is not None and pod.origin != WAITING for pod in self.pods)
 
 
-def simulate(question: WhatIfRequest) -> SimulatedPlacement:
+def simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
     """Return what would become of the cluster of this pod, of $KUBECONFIG, or of a file.
 
     Raises `HeteroError`.
     """
-    with _logged() as notes:
-        answer = asyncio.run(_simulate(question))
-        return evolve(answer, notes=tuple(dict.fromkeys(notes())))
+    with _logged() as read_notes:
+        placement = asyncio.run(_simulate(what_if_request))
+        return evolve(placement, notes=tuple(dict.fromkeys(read_notes())))
 
 
-async def _simulate(question: WhatIfRequest) -> SimulatedPlacement:
-    snapshot = await read_api() if question.saved is None else read_file(question.saved)
-    chosen = _settings(snapshot)
-    if question.placement is not None:
-        chosen = _placed_by(question.placement, chosen)
-    scheduler = await _scheduler(snapshot, chosen)
+async def _simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
+    snapshot = (
+        await read_api() if what_if_request.saved is None else read_file(what_if_request.saved)
+    )
+    cluster_settings = _settings(snapshot)
+    if what_if_request.placement is not None:
+        cluster_settings = _placed_by(what_if_request.placement, cluster_settings)
+    scheduler = await _scheduler(snapshot, cluster_settings)
     cache = scheduler.cache
     devices = {
         device.uuid: device
         for node in cache.inventory.nodes
         for device in cache.inventory.devices(node)
     }
-    before = _totals(cache)
+    totals_before = _totals(cache)
     vocabulary = scheduler.verbs.vocabulary
-    queue = [*waiting(snapshot, vocabulary), *added(snapshot, question, vocabulary, devices)]
-    for name in question.without:
-        queue += without(snapshot, name)
+    queue = [*waiting(snapshot, vocabulary), *added(snapshot, what_if_request, vocabulary, devices)]
+    for node_name in what_if_request.without:
+        queue += without(snapshot, node_name)
     answers = await _place_all(snapshot, scheduler, sorted(queue, key=place_in_queue))
     return SimulatedPlacement(
-        node_placement=chosen.node_placement,
-        device_placement=chosen.device_placement,
-        without=question.without,
-        before=before,
+        node_placement=cluster_settings.node_placement,
+        device_placement=cluster_settings.device_placement,
+        without=what_if_request.without,
+        before=totals_before,
         after=_totals(cache),
         pods=tuple(answers),
         devices=devices,
@@ -153,47 +155,49 @@ async def _simulate(question: WhatIfRequest) -> SimulatedPlacement:
 # --- the cluster as it is -------------------------------------------------------------------------
 
 
-async def _scheduler(snapshot: ClusterSnapshot, chosen: Settings) -> Scheduler:
+async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> Scheduler:
     """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
-    mixes = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
-    key, previous = _keys(snapshot)
-    made = Scheduler(
+    mix_names = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
+    key, previous_keys = _keys(snapshot)
+    scheduler = Scheduler(
         snapshot,
-        chosen.vocabulary(chosen.registry()),
+        cluster_settings.vocabulary(cluster_settings.registry()),
         key,
-        previous=previous,
-        settings=evolve(chosen, choose="one"),
-        mix_in=next(map("/".join, mixes), None),
+        previous=previous_keys,
+        settings=evolve(cluster_settings, choose="one"),
+        mix_in=next(map("/".join, mix_names), None),
     )
-    if made.mix is not None:
-        await made.mix.read()
-    await made.nodes.follow()
-    await made.pods.follow()
-    await made.quotas.follow()
-    await made.groups.follow()
-    return made
+    if scheduler.mix is not None:
+        await scheduler.mix.read()
+    await scheduler.nodes.follow()
+    await scheduler.pods.follow()
+    await scheduler.quotas.follow()
+    await scheduler.groups.follow()
+    return scheduler
 
 
 def _settings(snapshot: ClusterSnapshot) -> Settings:
     """Return the settings of the cluster's services, the defaults if they cannot be seen."""
     for (namespace, name), plain in snapshot.objects[CONFIG_MAPS].items():
-        text = (plain.get("data") or {}).get("settings.toml")
-        if name == SETTINGS and text is not None:
-            return settings.read(text, source=f"ConfigMap {namespace}/{name}")
+        settings_text = (plain.get("data") or {}).get("settings.toml")
+        if name == SETTINGS and settings_text is not None:
+            return settings.read(settings_text, source=f"ConfigMap {namespace}/{name}")
     return Settings()
 
 
-def _placed_by(name: str, chosen: Settings) -> Settings:
+def _placed_by(placement: str, cluster_settings: Settings) -> Settings:
     """Return the settings with another placement policy, as `simulate` names it."""
-    node, _, device = name.removeprefix("node-").partition("-device-")
+    node_placement, _, device_placement = placement.removeprefix("node-").partition("-device-")
     try:
         return settings.with_placements(
-            chosen, node_placement=node, device_placement=device or node
+            cluster_settings,
+            node_placement=node_placement,
+            device_placement=device_placement or node_placement,
         )
     except BadInput:
         raise BadInput(
-            f"--placement {name!r}: a cluster places by fragmentation, binpack or spread, or by "
-            "one over nodes and another over devices: node-binpack-device-spread"
+            f"--placement {placement!r}: a cluster places by fragmentation, binpack or spread, or "
+            "by one over nodes and another over devices: node-binpack-device-spread"
         ) from None
 
 
@@ -206,24 +210,26 @@ def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
     key, path = SigningKey.new(), os.environ.get(PUBLIC_KEYS)
     if path:
         return key, PublicKeys.read(path)
-    pods = snapshot.objects[PODS]
-    for name, pod in pods.items():
-        about = pod["metadata"]
-        notes, node = about.get("annotations") or {}, pod["spec"].get("nodeName")
-        if node and ALLOCATION in notes:
-            signature = key.sign(notes[ALLOCATION], uid=about["uid"], node=node)
-            signed = {**about, "annotations": {**notes, SIGNATURE: signature}}
-            pods[name] = {**pod, "metadata": signed}
+    pod_by_name = snapshot.objects[PODS]
+    for name, pod in pod_by_name.items():
+        metadata = pod["metadata"]
+        annotations, node = metadata.get("annotations") or {}, pod["spec"].get("nodeName")
+        if node and ALLOCATION in annotations:
+            signature = key.sign(annotations[ALLOCATION], uid=metadata["uid"], node=node)
+            signed_metadata = {**metadata, "annotations": {**annotations, SIGNATURE: signature}}
+            pod_by_name[name] = {**pod, "metadata": signed_metadata}
     return key, PublicKeys()
 
 
 def _totals(cache: SchedulerCache) -> Totals:
     cluster = cache.rows().cluster
-    usable = sum(device.usable for node in cluster.nodes for device in node.devices)
+    usable_count = sum(device.usable for node in cluster.nodes for device in node.devices)
     return Totals(
         nodes=sum(map(bool, cluster.cards)),
-        devices=usable,
-        allocated=100 - 100 * cluster.left() / (usable * CARD_MILLI) if usable else None,
+        devices=usable_count,
+        allocated=100 - 100 * cluster.left() / (usable_count * CARD_MILLI)
+        if usable_count
+        else None,
         whole_devices=sum(cluster.empty()),
         whole_nodes=cluster.whole_nodes(),
     )
@@ -237,31 +243,35 @@ async def _place_all(
 ) -> list[PodAnswer]:
     """Filter and bind the pods one after the other; return what became of each."""
     vocabulary = scheduler.verbs.vocabulary
-    counted = {names.count for vendor in vocabulary.vendors for names in vendor.resource_names}
-    nodes = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
-    filters = NodeFilters(nodes, vocabulary.resources - counted)
+    count_names = {
+        resource_names.count
+        for vendor in vocabulary.vendors
+        for resource_names in vendor.resource_names
+    }
+    node_by_name = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
+    filters = NodeFilters(node_by_name, vocabulary.resources - count_names)
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
         if pod.spec.node_name and not ended(pod):
             filters.count(plain, pod.spec.node_name)
     answers: dict[str, PodAnswer] = {}
-    left = list(queue)
-    while left:
-        binding = []
-        for queued in left:
+    waiting_pods = list(queue)
+    while waiting_pods:
+        bindings = []
+        for queued in waiting_pods:
             answer = await _filter(snapshot, scheduler, filters, queued)
             answers.setdefault(queued.pod.metadata.uid, answer)
             if answer.node is not None:
                 filters.count(queued.plain, answer.node)
-                binding.append(asyncio.ensure_future(_bind(snapshot, scheduler, queued, answer)))
+                bindings.append(asyncio.ensure_future(_bind(snapshot, scheduler, queued, answer)))
                 if group_of(queued.pod) is None:  # a group's pods are bound together
-                    await binding[-1]
-        answers.update(await asyncio.gather(*binding))
+                    await bindings[-1]
+        answers.update(await asyncio.gather(*bindings))
         # A group that did not fit whole is placed in part, once as many as it needs are bound.
-        left = [
+        waiting_pods = [
             queued
-            for queued in left
-            if binding and group_of(queued.pod) and answers[queued.pod.metadata.uid].refusal
+            for queued in waiting_pods
+            if bindings and group_of(queued.pod) and answers[queued.pod.metadata.uid].refusal
         ]
     return list(answers.values())
 
@@ -280,23 +290,25 @@ async def _filter(
         from_node=queued.from_node,
         notes=tuple(_notes(queued)),
     )
-    names, refusal = filters.offered(queued.plain)
-    if not names:
+    offered_names, refusal = filters.offered(queued.plain)
+    if not offered_names:
         return evolve(answer, refusal=refusal.sentence)
     try:
         request = scheduler.verbs.vocabulary.pod_request(pod)
         if request is None:
             return evolve(answer, notes=(*answer.notes, _NOT_OURS))
-        response = await scheduler.verbs.filter({"pod": pod, "nodenames": NodeNames.of(names)})
+        response = await scheduler.verbs.filter(
+            {"pod": pod, "nodenames": NodeNames.of(offered_names)}
+        )
     except HeteroError as error:
         return evolve(answer, refusal=str(error))
-    chosen = json.decode(json.encode(response["NodeNames"]))
-    if not chosen:
+    chosen_names = json.decode(json.encode(response["NodeNames"]))
+    if not chosen_names:
         await asyncio.sleep(0)  # the pod's event is written by then
         return evolve(answer, refusal=snapshot.events[pod.metadata.uid])
-    if len(chosen) > 1 and not request.devices:
+    if len(chosen_names) > 1 and not request.devices:
         return evolve(answer, notes=(*answer.notes, _NOT_OURS))
-    return evolve(answer, node=chosen[0])
+    return evolve(answer, node=chosen_names[0])
 
 
 async def _bind(
@@ -304,14 +316,18 @@ async def _bind(
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
     uid, name = queued.pod.metadata.uid, queued.pod.full_name
-    asked = dict(zip(("podnamespace", "podname"), name, strict=True))
+    binding_request = dict(zip(("podnamespace", "podname"), name, strict=True))
     try:
-        await scheduler.binding.bind({**asked, "poduid": uid, "node": answer.node})
+        await scheduler.binding.bind({**binding_request, "poduid": uid, "node": answer.node})
     except HeteroError as error:
         return uid, evolve(answer, node=None, refusal=str(error))
-    text = snapshot.objects[PODS][name]["metadata"]["annotations"].get(ALLOCATION)
-    given = codec.loads(text, Assignment, source=f"pod {answer.pod}") if text else None
-    return uid, evolve(answer, containers=given.containers if given else ())
+    allocation_json = snapshot.objects[PODS][name]["metadata"]["annotations"].get(ALLOCATION)
+    assignment = (
+        codec.loads(allocation_json, Assignment, source=f"pod {answer.pod}")
+        if allocation_json
+        else None
+    )
+    return uid, evolve(answer, containers=assignment.containers if assignment else ())
 
 
 _NOT_OURS = "kube-scheduler places it: it asks for no device"
@@ -319,24 +335,28 @@ _NOT_OURS = "kube-scheduler places it: it asks for no device"
 
 def _notes(queued: Queued) -> Iterator[str]:
     """Yield what a pod says that kube-scheduler goes by, and that is not known here."""
-    spec, about = queued.plain["spec"], queued.plain["metadata"]
-    if queued.origin == MOVED and not about.get("ownerReferences"):
+    spec, metadata = queued.plain["spec"], queued.plain["metadata"]
+    if queued.origin == MOVED and not metadata.get("ownerReferences"):
         yield "nothing makes it again: it has no controller"
     affinity = spec.get("affinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
-    for kind in ("podAffinity", "podAntiAffinity"):
-        if (affinity.get(kind) or {}).get(required):
-            yield f"its {kind} is not looked at"
+    for affinity_kind in ("podAffinity", "podAntiAffinity"):
+        if (affinity.get(affinity_kind) or {}).get(required):
+            yield f"its {affinity_kind} is not looked at"
     spreads = spec.get("topologySpreadConstraints") or ()
     if any(spread.get("whenUnsatisfiable") != "ScheduleAnyway" for spread in spreads):
         yield "its topologySpreadConstraints are not looked at"
     if any("persistentVolumeClaim" in volume for volume in spec.get("volumes") or ()):
         yield "its volumes are not looked at"
-    if any("hostPort" in port for one in spec["containers"] for port in one.get("ports") or ()):
+    if any(
+        "hostPort" in port
+        for container in spec["containers"]
+        for port in container.get("ports") or ()
+    ):
         yield "its host ports are not looked at"
-    for name in ("resourceClaims", "schedulingGates"):
-        if spec.get(name):
-            yield f"its {name} are not looked at"
+    for field_name in ("resourceClaims", "schedulingGates"):
+        if spec.get(field_name):
+            yield f"its {field_name} are not looked at"
 
 
 @contextmanager

@@ -80,13 +80,13 @@ class ClusterSnapshot:
         """Return an object or a list; of what lists may be filtered by, names alone count."""
         if path in self.objects:
             return {"items": self.all(path)}
-        _, _, named = (query or {}).get("fieldSelector", "").partition("metadata.name=")
-        if named:
-            kind, key = _parsed(f"{path}/{named}")
-            plain = self.objects.get(kind, {}).get(key)
+        _, _, pod_name = (query or {}).get("fieldSelector", "").partition("metadata.name=")
+        if pod_name:
+            list_path, object_name = _parsed(f"{path}/{pod_name}")
+            plain = self.objects.get(list_path, {}).get(object_name)
             return {"items": [plain] if plain else []}
-        kind, name = _parsed(path)
-        plain = self.objects.get(kind, {}).get(name)
+        list_path, object_name = _parsed(path)
+        plain = self.objects.get(list_path, {}).get(object_name)
         if plain is None:
             raise ApiError(f"GET {path}", 404, "not in the snapshot")
         return plain
@@ -103,15 +103,15 @@ class ClusterSnapshot:
 
     async def patch(self, path: str, body: Plain) -> Plain:
         """Merge annotations into a pod."""
-        kind, _ = _parsed(path)
-        return self._annotate(kind, await self.get(path), body)
+        list_path, _ = _parsed(path)
+        return self._annotate(list_path, await self.get(path), body)
 
-    def _annotate(self, kind: str, plain: Plain, body: Plain) -> Plain:
-        about, more = plain["metadata"], body["metadata"]["annotations"]
-        notes = {**(about.get("annotations") or {}), **more}
-        made = {**plain, "metadata": {**about, "annotations": notes}}
-        self.change("MODIFIED", kind, made)
-        return made
+    def _annotate(self, list_path: str, plain: Plain, body: Plain) -> Plain:
+        metadata, added = plain["metadata"], body["metadata"]["annotations"]
+        annotations = {**(metadata.get("annotations") or {}), **added}
+        changed_object = {**plain, "metadata": {**metadata, "annotations": annotations}}
+        self.change("MODIFIED", list_path, changed_object)
+        return changed_object
 
     async def follow(
         self,
@@ -136,10 +136,10 @@ class ClusterSnapshot:
 
 async def read_api() -> ClusterSnapshot:
     """Return what the API of this pod or of $KUBECONFIG has. Raises `HeteroError` without one."""
-    made = ClusterSnapshot()
+    snapshot = ClusterSnapshot()
     async with Api(Access.here(), connect=IMPATIENT).open() as api:
         for path, query in _READ:
-            objects = made.objects.setdefault(path, {})
+            objects = snapshot.objects.setdefault(path, {})
             try:
                 objects.update((_full_name(plain), plain) for plain in await api.items(path, query))
             except ApiError as error:
@@ -147,7 +147,7 @@ async def read_api() -> ClusterSnapshot:
                     raise
                 if error.status == 403:
                     log.warning("not counted: %s", error)
-    return made
+    return snapshot
 
 
 def read_file(path: Path) -> ClusterSnapshot:
@@ -161,19 +161,19 @@ def read_file(path: Path) -> ClusterSnapshot:
         raise BadInput(f"--cluster {path}: not JSON: save it with `{SAVE}`") from None
     except BadInput as error:
         raise BadInput(f"--cluster {path}: {error}: save it with `{SAVE}`") from None
-    made = ClusterSnapshot({one: {} for one, _ in _READ})
+    snapshot = ClusterSnapshot({list_path: {} for list_path, _ in _READ})
     for plain in document["items"]:
-        made.objects.setdefault(_list_of(plain), {})[_full_name(plain)] = plain
-    if not made.objects[NODES]:
+        snapshot.objects.setdefault(_list_of(plain), {})[_full_name(plain)] = plain
+    if not snapshot.objects[NODES]:
         raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
-    return made
+    return snapshot
 
 
 def _list_of(plain: Plain) -> str:
     """Return the path of the list that has an object."""
-    version, kind = plain["apiVersion"], plain["kind"]
-    root = "/apis" if "/" in version else "/api"
-    return f"{root}/{version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
+    api_version, kind = plain["apiVersion"], plain["kind"]
+    root = "/apis" if "/" in api_version else "/api"
+    return f"{root}/{api_version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
 
 
 def _parsed(path: str) -> tuple[str, _Name]:
