@@ -57,7 +57,11 @@ class _Lazy(click.Group):
             commands = ((name, self.get_command(ctx, name)) for name in names)
             with formatter.section(section):
                 formatter.write_dl(
-                    [(name, one.get_short_help_str(limit=_UNCUT)) for name, one in commands if one]
+                    [
+                        (name, subcommand.get_short_help_str(limit=_UNCUT))
+                        for name, subcommand in commands
+                        if subcommand
+                    ]
                 )
 
 
@@ -127,7 +131,7 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read us has seen enough; what is left to flush goes nowhere.
+        # The reader closed the pipe; what is left to flush goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
@@ -147,17 +151,19 @@ def tell_warnings() -> None:
 
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "hetero"
-    says = error.format_message().rstrip(".")
+    message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchCommand) and error.ctx:
         group = error.ctx.command
-        known = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
-        says = f"no command {error.command_name!r}{did_you_mean(error.command_name, known)}"
-    return f"{says} (see `{path} --help`)"
+        command_names = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
+        message = (
+            f"no command {error.command_name!r}{did_you_mean(error.command_name, command_names)}"
+        )
+    return f"{message} (see `{path} --help`)"
 
 
 def _fault(error: OSError) -> str:
-    where = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
-    return f"{where}{error.strerror or error}"
+    file_prefix = f"{os.fsdecode(error.filename)}: " if error.filename is not None else ""
+    return f"{file_prefix}{error.strerror or error}"
 
 
 def _complain(sentence: str, code: int) -> int:

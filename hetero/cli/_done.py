@@ -22,43 +22,43 @@ def say(*lines: str, quiet: bool) -> None:
             click.echo(line)
 
 
-def limits(entry: Grant) -> Iterator[str]:
+def limits(grant: Grant) -> Iterator[str]:
     """Yield a line for each limit of a grant."""
-    for limit, piece in zip(entry.limits, entry.allocation.pieces, strict=True):
-        start = f"{entry.id}  {limit.name}  memory {format_memory(limit.memory)}"
+    for limit, piece in zip(grant.limits, grant.allocation.pieces, strict=True):
+        line_start = f"{grant.id}  {limit.name}  memory {format_memory(limit.memory)}"
         if piece.sm is not None:
-            yield f"{start}  {piece.sm} % of the multiprocessors, at any time"
+            yield f"{line_start}  {piece.sm} % of the multiprocessors, at any time"
         elif piece.core is None and piece.takes[CORE] and not piece.template:
-            yield f"{start}  all of the core"
+            yield f"{line_start}  all of the core"
         elif limit.core == CORE_FULL:
-            yield f"{start}  core no limit"
+            yield f"{line_start}  core no limit"
         else:
-            yield f"{start}  core {limit.core / 100:g} %"
-    if entry.served:
+            yield f"{line_start}  core {limit.core / 100:g} %"
+    if grant.served:
         yield (
-            f"{entry.id}  shares its card by a service: a program that fails in a kernel ends its "
+            f"{grant.id}  shares its card by a service: a program that fails in a kernel ends its "
             "neighbours', and theirs may end yours"
         )
 
 
-def gang(entry: Grant, row: GangRow | None) -> Iterator[str]:
+def gang(grant: Grant, row: GangRow | None) -> Iterator[str]:
     """Yield a line where a grant of several devices has less of their time than its shares say."""
     if row is None:
         return
     if not row.length:
         yield (
-            f"{entry.id}  no row is free on its devices: each has time slices of its own, and "
+            f"{grant.id}  no row is free on its devices: each has time slices of its own, and "
             "processes that wait for each other get little"
         )
         return
     if row.length < row.asked:
         yield (
-            f"{entry.id}  beside others it has {_ms(row.length)} of each {_ms(row.period)} ms "
+            f"{grant.id}  beside others it has {_ms(row.length)} of each {_ms(row.period)} ms "
             f"on its devices, where its share is {_ms(row.asked)}"
         )
-    if len({limit.core for limit in entry.limits if limit.core < CORE_FULL}) > 1:
+    if len({limit.core for limit in grant.limits if limit.core < CORE_FULL}) > 1:
         yield (
-            f"{entry.id}  runs on all its devices at the same time, at {row.core / 100:g} %, the "
+            f"{grant.id}  runs on all its devices at the same time, at {row.core / 100:g} %, the "
             "smallest of its shares: the rest of the others is free"
         )
 

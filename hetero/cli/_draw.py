@@ -37,16 +37,16 @@ def console_of(stream: TextIO) -> Console:
     It is a terminal where the stream is one, and interactive where frames can be drawn in place.
     A terminal is as wide as $COLUMNS or the kernel says, a pipe as $COLUMNS says, or endless.
     """
-    live = stream.isatty()
+    is_terminal = stream.isatty()
     # A terminal that does not say what it is understands no codes.
-    smart = live and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
-    coloured = smart and not os.environ.get("NO_COLOR")
+    is_smart = is_terminal and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
+    is_coloured = is_smart and not os.environ.get("NO_COLOR")
     return _Console(
         file=unescaped(stream),
-        force_terminal=live,
-        force_interactive=smart,
-        color_system="auto" if coloured else None,
-        width=_width(stream, smart=smart),
+        force_terminal=is_terminal,
+        force_interactive=is_smart,
+        color_system="auto" if is_coloured else None,
+        width=_width(stream, is_smart=is_smart),
         markup=False,
         emoji=False,
         highlight=False,
@@ -54,20 +54,20 @@ def console_of(stream: TextIO) -> Console:
     )
 
 
-def _width(stream: TextIO, *, smart: bool) -> int | None:
+def _width(stream: TextIO, *, is_smart: bool) -> int | None:
     """Return the columns that rich is to keep to, None for those that it asks of the kernel."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns):
         return int(columns)
-    if smart:
+    if is_smart:
         return None
     # rich takes each dumb terminal for one of 80 columns.
     return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else _ENDLESS
 
 
-def draw(part: Part, console: Console, *, wide: bool = False) -> None:
+def draw(shown_part: Part, console: Console, *, wide: bool = False) -> None:
     """Write texts and tables; `wide`: in lines as long as they get."""
-    console.print(joined(layout(part, console, wide=wide)), crop=False, end="")
+    console.print(joined(layout(shown_part, console, wide=wide)), crop=False, end="")
 
 
 def joined(lines: Iterable[Line]) -> RenderableType:
@@ -75,96 +75,114 @@ def joined(lines: Iterable[Line]) -> RenderableType:
     return segment.SegmentLines(lines, new_lines=True)
 
 
-def layout(part: Part, console: Console, *, wide: bool = False) -> list[Line]:
+def layout(shown_part: Part, console: Console, *, wide: bool = False) -> list[Line]:
     """Return the lines of what is to be shown, no wider than the console where that can be."""
     width = _ENDLESS if wide else console.width
-    if isinstance(part, str):
-        part = Text(part)
-    if isinstance(part, Text):
+    if isinstance(shown_part, str):
+        shown_part = Text(shown_part)
+    if isinstance(shown_part, Text):
         # A sentence in a pipe is as long as it is.
-        return _lines(_escaped(part, console), console, width if console.is_terminal else _ENDLESS)
-    if isinstance(part, Table):
-        return _table(part, console, width)
-    return [line for one in part for line in layout(one, console, wide=wide)]
+        return _lines(
+            _escaped(shown_part, console), console, width if console.is_terminal else _ENDLESS
+        )
+    if isinstance(shown_part, Table):
+        return _table(shown_part, console, width)
+    return [line for part in shown_part for line in layout(part, console, wide=wide)]
 
 
-def _escaped(part: Text, console: Console) -> text.Text:
+def _escaped(text_part: Text, console: Console) -> text.Text:
     """Return a text as it can be shown here. Nothing else makes texts for rich."""
-    shown = visible(part.text)
-    return text.Text(shown if _is_utf(console) else to_ascii(shown), part.style, overflow="fold")
+    shown_text = visible(text_part.text)
+    return text.Text(
+        shown_text if _is_utf(console) else to_ascii(shown_text), text_part.style, overflow="fold"
+    )
 
 
 def _is_utf(console: Console) -> bool:
     return console.encoding.startswith("utf")
 
 
-def _table(made: Table, console: Console, width: int) -> list[Line]:
-    rows = [[_escaped(cell, console) for cell in row] for row in made.rows]
-    natural = {
-        name: max(cells.cell_len(name), *(row[at].cell_len for row in rows), 0)
-        for at, name in enumerate(made.columns)
-        if name not in made.optional or any(row[at] for row in rows)
+def _table(table_part: Table, console: Console, width: int) -> list[Line]:
+    rows = [[_escaped(cell, console) for cell in row] for row in table_part.rows]
+    natural_widths = {
+        name: max(cells.cell_len(name), *(row[position].cell_len for row in rows), 0)
+        for position, name in enumerate(table_part.columns)
+        if name not in table_part.optional or any(row[position] for row in rows)
     }
     # A sentence in a pipe is as long as it is, and takes no room of others.
-    long = () if console.is_terminal else made.folds
-    soft = {*made.elides, *made.folds}.difference(long)
-    fixed = {name: 0 if name in long else wanted for name, wanted in natural.items()}
-    least = _fitting(
-        {name: min(each, _LEAST) if name in soft else each for name, each in fixed.items()},
-        made.drops,
+    long_columns = () if console.is_terminal else table_part.folds
+    soft_columns = {*table_part.elides, *table_part.folds}.difference(long_columns)
+    fixed_widths = {
+        column: 0 if column in long_columns else width for column, width in natural_widths.items()
+    }
+    least_widths = _fitting(
+        {
+            column: min(column_width, _LEAST) if column in soft_columns else column_width
+            for column, column_width in fixed_widths.items()
+        },
+        table_part.drops,
         width,
     )
     # Where nothing more may go, lines are longer than the terminal: no number is cut.
-    room = max(width, _span(least.values())) + sum(natural[name] for name in least if name in long)
-    drawn = table.Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    for name in least:
-        drawn.add_column(
-            name,
-            justify="right" if name in made.right else "left",
-            no_wrap=name not in soft,
-            min_width=least[name] if name in soft else natural[name],
+    total_width = max(width, _span(least_widths.values())) + sum(
+        natural_widths[column] for column in least_widths if column in long_columns
+    )
+    rich_table = table.Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
+    for column in least_widths:
+        rich_table.add_column(
+            column,
+            justify="right" if column in table_part.right else "left",
+            no_wrap=column not in soft_columns,
+            min_width=least_widths[column] if column in soft_columns else natural_widths[column],
         )
     for row in rows:
-        shown = {name: cell for name, cell in zip(made.columns, row, strict=True) if name in least}
-        for name in shown.keys() & made.elides:
-            shown[name].no_wrap, shown[name].overflow = True, "ellipsis"
-        drawn.add_row(*shown.values())
-    return _lines(drawn, console, room)
+        shown_cells = {
+            column: cell
+            for column, cell in zip(table_part.columns, row, strict=True)
+            if column in least_widths
+        }
+        for column in shown_cells.keys() & table_part.elides:
+            shown_cells[column].no_wrap, shown_cells[column].overflow = True, "ellipsis"
+        rich_table.add_row(*shown_cells.values())
+    return _lines(rich_table, console, total_width)
 
 
 def _fitting(widths: Mapping[str, int], drops: Iterable[str], width: int) -> dict[str, int]:
     """Return the columns that stay when those go that must, the first of `drops` first."""
-    staying = {**widths}
-    for name in drops:
-        if _span(staying.values()) <= width:
+    staying_widths = {**widths}
+    for column in drops:
+        if _span(staying_widths.values()) <= width:
             break
-        staying.pop(name, None)
-    return staying
+        staying_widths.pop(column, None)
+    return staying_widths
 
 
 def _span(widths: Iterable[int]) -> int:
     """Return how wide columns of these widths are together."""
-    each = [*widths]
-    return sum(each) + _GAP * (len(each) - 1)
+    width_list = [*widths]
+    return sum(width_list) + _GAP * (len(width_list) - 1)
 
 
-def _lines(drawn: RenderableType, console: Console, width: int) -> list[Line]:
+def _lines(renderable: RenderableType, console: Console, width: int) -> list[Line]:
     """Return what rich makes of it within so many columns, without the space behind each line."""
     options = console.options.update(max_width=width)
     return [
         _trimmed(line, ascii_only=not _is_utf(console))
-        for line in segment.Segment.split_lines(console.render(drawn, options))
+        for line in segment.Segment.split_lines(console.render(renderable, options))
     ]
 
 
 def _trimmed(line: Sequence[segment.Segment], *, ascii_only: bool) -> Line:
-    left = [*line]
-    while left and not left[-1].text.strip(" "):
-        left.pop()
-    if left:
-        text, style, _ = left[-1]
-        left[-1] = segment.Segment(text.rstrip(" "), style)
+    segments = [*line]
+    while segments and not segments[-1].text.strip(" "):
+        segments.pop()
+    if segments:
+        segment_text, style, _ = segments[-1]
+        segments[-1] = segment.Segment(segment_text.rstrip(" "), style)
     if not ascii_only:
-        return left
+        return segments
     # rich knows one sign for what it left out.
-    return [segment.Segment(re.sub("..…", "...", text), style) for text, style, _ in left]
+    return [
+        segment.Segment(re.sub("..…", "...", segment_text), style)
+        for segment_text, style, _ in segments
+    ]

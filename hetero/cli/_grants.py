@@ -42,17 +42,17 @@ def of_user(grants: Sequence[GrantView], user: str | None) -> tuple[GrantView, .
 
 def none_stands(*, user: str | None, device: str | None) -> str:
     """Return the sentence that no grant was found of a user and a device, None for any."""
-    of_whom = f" of user {user}" if user else ""
-    return "no grants stand" + of_whom + (f" on device {device}" if device else "")
+    owner_text = f" of user {user}" if user else ""
+    return "no grants stand" + owner_text + (f" on device {device}" if device else "")
 
 
 def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:
     """Return the grants that have some of a device, all of them where none is named."""
 
-    def named(share: Share) -> bool:
+    def is_named(share: Share) -> bool:
         return device is None or device == str(share.number) or share.device.startswith(device)
 
-    return tuple(grant for grant in grants if any(map(named, grant.shares)))
+    return tuple(grant for grant in grants if any(map(is_named, grant.shares)))
 
 
 def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
@@ -61,11 +61,11 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
     `wide` adds what the driver takes on top, and the images of containers.
     """
     rows = [
-        _cells(grant, share, first=not at, wide=wide)
+        _cells(grant, share, first=not position, wide=wide)
         for grant in grants
-        for at, share in enumerate(grant.shares)
+        for position, share in enumerate(grant.shares)
     ]
-    made = table(
+    holdings_table = table(
         *("#", "grant", "name", "user", "core", "memory", "note", "driver", "policy", "age"),
         *("pids", "container", "command"),
         right=("#", "core", "memory", "driver", "age"),
@@ -74,29 +74,29 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
         drops=("driver", "age", "policy", "user", "command", "container", "pids", "name", "note"),
     )
     for row in rows:
-        made.add_row(*(row[name] for name in made.columns))
-    past = [
+        holdings_table.add_row(*(row[column] for column in holdings_table.columns))
+    past_lines = [
         Text(f"process {excess.pid} of grant {grant.id} {excess.what} past its limiter", "red")
         for grant in grants
         for excess in grant.bypass
     ]
-    excesses = [
+    excess_lines = [
         Text(f"{excess.subject} {excess.what}", "red" if excess.is_over else "")
         for grant in grants
         for share in grant.shares
         if (excess := share.excess) and excess.is_told
     ]
-    strange = [
+    unknown_lines = [
         Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
         for grant in grants
         if grant.unknown
     ]
-    lost = [
+    gone_lines = [
         Text(f"grant {grant.id} lost its work on its card: {grant.hurt}", "red")
         for grant in grants
         if grant.hurt
     ]
-    return [made, *lost, *past, *excesses, *strange]
+    return [holdings_table, *gone_lines, *past_lines, *excess_lines, *unknown_lines]
 
 
 def _functions(count: int) -> str:
@@ -107,28 +107,30 @@ def _functions(count: int) -> str:
 
 def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[str, Text]:
     """Return the cells of one device of a grant; what is the grant's own only with the first."""
-    mib = None if share.overhead is None or not wide else share.overhead // MiB
-    cells = {
+    overhead_mib = None if share.overhead is None or not wide else share.overhead // MiB
+    share_cells = {
         "#": UNKNOWN if share.number is None else str(share.number),
         "core": core_of(share),
         "memory": memory_of(share.memory_used, share.memory),
-        "driver": "" if mib is None else f"+{mib} MiB",
+        "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
     }
-    whole = {
+    grant_cells = {
         "grant": grant.id,
         "name": name_of(grant),
         "user": grant.user,
         "policy": grant.policy.value,
         "age": age(grant.since),
         "pids": few(grant.processes),
-        "container": ", ".join(container_of(one, wide=wide) for one in grant.containers),
+        "container": ", ".join(
+            container_of(container, wide=wide) for container in grant.containers
+        ),
         "command": program_of(grant),
     }
-    texts = {name: Text(said) for name, said in {**cells, **whole}.items()}
+    text_by_column = {name: Text(value) for name, value in {**share_cells, **grant_cells}.items()}
     if not first:
-        texts.update({name: Text() for name in whole})
-    texts["note"] = note_of(share)
-    return texts
+        text_by_column.update({column: Text() for column in grant_cells})
+    text_by_column["note"] = note_of(share)
+    return text_by_column
 
 
 def note_of(share: Share) -> Text:

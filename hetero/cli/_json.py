@@ -31,8 +31,8 @@ Plain = dict[str, Any]
 
 def document(schema: str, items: Iterable[Any], **more: Any) -> Plain:
     """Return the document of a command: `items` is what it lists."""
-    about = {"schema": f"hetero.{schema}", "version": VERSION}
-    return {**about, **to_plain(more), "items": to_plain(tuple(items))}
+    header = {"schema": f"hetero.{schema}", "version": VERSION}
+    return {**header, **to_plain(more), "items": to_plain(tuple(items))}
 
 
 def listing(schema: str) -> Callable[[Iterable[Any]], Plain]:
@@ -71,9 +71,9 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
 
 def cluster(view: ClusterView) -> Plain:
     """Return the document of `inventory --cluster` and `top --cluster`."""
-    cards = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
+    card_by_uuid = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
     return document(
-        "cluster", map(_member, view.nodes), pods=[_pod(pod, cards) for pod in view.pods]
+        "cluster", map(_member, view.nodes), pods=[_pod(pod, card_by_uuid) for pod in view.pods]
     )
 
 
@@ -82,8 +82,12 @@ def claims(explained: Explained) -> Plain:
     return document(
         "claims",
         (
-            {"claim": one.claim, "devices": one.answer.given, "why": one.answer.why}
-            for one in explained.answers
+            {
+                "claim": claim_answer.claim,
+                "devices": claim_answer.answer.given,
+                "why": claim_answer.answer.why,
+            }
+            for claim_answer in explained.answers
         ),
         unread=explained.unread,
     )
@@ -96,8 +100,8 @@ def fit(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> Plain:
 
 def explanation(explained: Explanation, cards: Mapping[str, Device]) -> Plain:
     """Return the document of `fit --explain`."""
-    answer = explained.answer
-    return document("fit", _pieces(answer, cards), **_terms(answer), verdicts=explained.verdicts)
+    outcome = explained.answer
+    return document("fit", _pieces(outcome, cards), **_terms(outcome), verdicts=explained.verdicts)
 
 
 def what_if(answer: SimulatedPlacement) -> Plain:
@@ -127,8 +131,8 @@ def _percent(units: int | None, device: Device | None) -> float | None:
 
 def _device(row: DeviceView) -> Plain:
     device, usage = row.device, row.usage
-    has, held = device.capacity, row.held
-    others = [name for name in has if name not in (CORE, MEMORY, SLOTS)]
+    capacity, held_amounts = device.capacity, row.held
+    other_counters = [counter for counter in capacity if counter not in (CORE, MEMORY, SLOTS)]
     return {
         "number": row.number,
         **{name: getattr(device, name) for name in ("uuid", "vendor", "model", "index", "health")},
@@ -136,16 +140,19 @@ def _device(row: DeviceView) -> Plain:
         "enforcement": device.enforcement,
         "granularity": device.granularity,
         "core_units": device.of_card(CORE),
-        "memory": has[MEMORY],
+        "memory": capacity[MEMORY],
         "memory_card": device.of_card(MEMORY),
-        "memory_held": held[MEMORY],
+        "memory_held": held_amounts[MEMORY],
         "memory_used": usage.memory,
-        "core": _percent(has[CORE], device),
-        "core_held": _percent(held[CORE], device),
+        "core": _percent(capacity[CORE], device),
+        "core_held": _percent(held_amounts[CORE], device),
         "core_used": None if usage.core is None else 100 * usage.core,
-        "slots": has[SLOTS],
-        "slots_held": held[SLOTS],
-        "counters": {name: {"of": has[name], "held": held[name]} for name in others},
+        "slots": capacity[SLOTS],
+        "slots_held": held_amounts[SLOTS],
+        "counters": {
+            counter: {"of": capacity[counter], "held": held_amounts[counter]}
+            for counter in other_counters
+        },
         "temperature": usage.temperature,
         "power": usage.power,
         "open": row.open,
@@ -178,9 +185,9 @@ def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
 
 
 def _pod_answer(answer: PodAnswer, cards: Mapping[str, Device]) -> Plain:
-    names = ("namespace", "pod", "origin", "from_node", "node", "refusal", "notes")
+    field_names = ("namespace", "pod", "origin", "from_node", "node", "refusal", "notes")
     return {
-        **{name: getattr(answer, name) for name in names},
+        **{name: getattr(answer, name) for name in field_names},
         "containers": [
             {"name": name, "pieces": _pieces(allocation, cards)}
             for name, allocation in answer.containers
@@ -197,7 +204,7 @@ def _pieces(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> list[P
 def _piece(piece: DeviceAllocation, card: Device | None) -> Plain:
     """Return what is given of one device; `core` None is no limit."""
     takes = dict(piece.takes)
-    memory, core, slots = (takes.pop(name, 0) for name in (MEMORY, CORE, SLOTS))
+    memory, core, slots = (takes.pop(counter, 0) for counter in (MEMORY, CORE, SLOTS))
     return {
         "device": piece.device,
         "vendor": piece.vendor,
@@ -217,7 +224,7 @@ def _terms(answer: Allocation | Refusal) -> Plain:
 
 
 def _share(view: ShareView) -> Plain:
-    entry = view.entry
+    grant = view.entry
     limits: Sequence[Plain] = [
         {
             "device": piece.device,
@@ -226,15 +233,15 @@ def _share(view: ShareView) -> Plain:
             "core": limit.percent,
             "gone": piece.device in view.gone,
         }
-        for piece, limit in zip(entry.allocation.pieces, entry.limits, strict=True)
+        for piece, limit in zip(grant.allocation.pieces, grant.limits, strict=True)
     ]
     return {
         "name": view.name,
-        "grant": entry.id,
-        "user": entry.user,
-        "since": entry.since,
-        "policy": entry.allocation.policy,
-        "priority": entry.allocation.priority,
+        "grant": grant.id,
+        "user": grant.user,
+        "since": grant.since,
+        "policy": grant.allocation.policy,
+        "priority": grant.allocation.priority,
         "cdi": view.devices,
         "limits": limits,
         "containers": view.containers,

@@ -60,7 +60,7 @@ class Table:
 
     def add_row(self, *cells: str | Text) -> None:
         """Add a row of as many cells as there are columns."""
-        self.rows.append(tuple(Text(one) if isinstance(one, str) else one for one in cells))
+        self.rows.append(tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
 #: What can be shown: texts and tables, below each other.
@@ -79,9 +79,9 @@ def table(
     return Table(columns, folds, right, elides, optional, drops)
 
 
-def state(word: str) -> Text:
+def state(state_word: str) -> Text:
     """Return a state in its colour."""
-    return Text(word, _COLOURS.get(word, "red"))
+    return Text(state_word, _COLOURS.get(state_word, "red"))
 
 
 def heading(simulated: str | None) -> list[Part]:
@@ -92,18 +92,18 @@ def heading(simulated: str | None) -> list[Part]:
     return [Text(f"simulated by {rack}: no card below is real", "yellow")]
 
 
-def memory_of(part: int | None, whole: int) -> str:
-    """Return `part` of `whole` bytes in one unit, both rounded down: `3/16 GiB`.
+def memory_of(part_bytes: int | None, whole_bytes: int) -> str:
+    """Return `part_bytes` of `whole_bytes` bytes in one unit, both rounded down: `3/16 GiB`.
 
     So what is shown as free can be asked for, and a refusal names the same number.
     """
-    size, unit = (GiB, "GiB") if whole >= GiB else (MiB, "MiB")
-    text = UNKNOWN if part is None else _short(part * 10 // size / 10)
-    return f"{text}/{_short(whole * 10 // size / 10)} {unit}"
+    unit_bytes, unit = (GiB, "GiB") if whole_bytes >= GiB else (MiB, "MiB")
+    part_text = UNKNOWN if part_bytes is None else _short(part_bytes * 10 // unit_bytes / 10)
+    return f"{part_text}/{_short(whole_bytes * 10 // unit_bytes / 10)} {unit}"
 
 
-def _short(number: float) -> str:
-    return f"{number:.1f}".removesuffix(".0")
+def _short(amount: float) -> str:
+    return f"{amount:.1f}".removesuffix(".0")
 
 
 def percent(units: int, device: Device) -> float:
@@ -117,16 +117,16 @@ def core_of(share: Share) -> str:
         return f"{share.sm} % of SMs"
     if share.core is None:
         return "no limit"
-    used = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{used}{share.core:g} %" + (" rest" if share.rest else "")
+    used_text = "" if share.core_used is None else f"{share.core_used:.1f}/"
+    return f"{used_text}{share.core:g} %" + (" rest" if share.rest else "")
 
 
 def kept_by(enforcement: Enforcement | None) -> Text:
     """Return what keeps a share, in words of people; what nothing keeps stands out."""
     if enforcement is None:
         return Text(UNKNOWN)
-    word = _KEEPERS.get(enforcement, enforcement.value)
-    return Text(word, "yellow" if enforcement is Enforcement.NONE else "")
+    enforcement_word = _KEEPERS.get(enforcement, enforcement.value)
+    return Text(enforcement_word, "yellow" if enforcement is Enforcement.NONE else "")
 
 
 def short(uuid: str) -> str:
@@ -139,19 +139,19 @@ def model_of(device: Device) -> str:
     return device.short_model
 
 
-def age(since: str) -> str:
+def age(since_iso: str) -> str:
     """Return how long ago a time was, in its largest unit."""
-    seconds = int((datetime.now(timezone.utc) - datetime.fromisoformat(since)).total_seconds())
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit}"
-    return f"{seconds} s"
+    age_s = int((datetime.now(timezone.utc) - datetime.fromisoformat(since_iso)).total_seconds())
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if age_s >= unit_s:
+            return f"{age_s // unit_s} {unit}"
+    return f"{age_s} s"
 
 
 def few(pids: tuple[int, ...]) -> str:
     """Return the first processes of a grant and how many more there are."""
-    more = f" +{len(pids) - 3}" if len(pids) > 3 else ""
-    return " ".join(map(str, pids[:3])) + more or UNKNOWN
+    more_text = f" +{len(pids) - 3}" if len(pids) > 3 else ""
+    return " ".join(map(str, pids[:3])) + more_text or UNKNOWN
 
 
 def granularity_of(device: Device) -> str:
@@ -160,17 +160,18 @@ def granularity_of(device: Device) -> str:
         case Whole():
             return "whole card"
         case Fractional(memory, core):
-            units = device.of_card(CORE)
-            return f"{_grain(core, ' %' if units == 100 else f'/{units}')}, {_grain(memory, None)}"
+            card_units = device.of_card(CORE)
+            core_unit = " %" if card_units == 100 else f"/{card_units}"
+            return f"{_grain(core, core_unit)}, {_grain(memory, None)}"
         case Templated(menu):
-            first, *others = dict.fromkeys(template.name for template in menu)
-            return f"{first} +{len(others)}" if others else first
+            first_name, *other_names = dict.fromkeys(template.name for template in menu)
+            return f"{first_name} +{len(other_names)}" if other_names else first_name
 
 
 def _grain(grain: Grain, unit: str | None) -> str:
     match grain:
-        case Step(of):
-            return format_memory(of) if unit is None else f"{of}{unit}"
+        case Step(step):
+            return format_memory(step) if unit is None else f"{step}{unit}"
         case Ladder(sizes):
             low, high = (
                 (format_memory(size) if unit is None else f"{size}{unit}").partition(" ")
@@ -179,8 +180,8 @@ def _grain(grain: Grain, unit: str | None) -> str:
             return f"{low[0]}{'' if low[2] == high[2] else ' ' + low[2]}–{' '.join(high[::2])}"
 
 
-def free_memory(held: int, device: Device) -> str:
+def free_memory(held_bytes: int, device: Device) -> str:
     """Return the memory left of a device, and the card's own where the node promises more."""
-    promised, own = device.capacity[MEMORY], device.of_card(MEMORY)
-    beyond = f" (card {format_memory(own)})" if promised > own else ""
-    return memory_of(promised - held, promised) + beyond
+    promised_bytes, own_bytes = device.capacity[MEMORY], device.of_card(MEMORY)
+    card_text = f" (card {format_memory(own_bytes)})" if promised_bytes > own_bytes else ""
+    return memory_of(promised_bytes - held_bytes, promised_bytes) + card_text

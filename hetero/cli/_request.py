@@ -55,14 +55,14 @@ _OPTIONS = (
     ),
     click.option(
         "--on-excess",
-        type=click.Choice([one.value for one in OnExcess]),
+        type=click.Choice([reaction.value for reaction in OnExcess]),
         help="Of memory that the driver counts and the limiter did not: report shows it; refuse "
         "counts it, so that the next allocations fail (default); kill does, and beyond the limit "
         "ends the process that has most of it.",
     ),
     click.option(
         "--on-bypass",
-        type=click.Choice([one.value for one in OnBypass]),
+        type=click.Choice([reaction.value for reaction in OnBypass]),
         help="Of programs without a limiter, or that take device time past it: report shows them "
         "(default); kill ends them.",
     ),
@@ -81,15 +81,15 @@ _OPTIONS = (
         "driver had none. Else they are passed on, and logged with HETERO_LOG=info.",
     ),
     *(
-        click.option(f"--{flag}{name}", multiple=True, metavar="NAME", help=says)
-        for name, said in (
+        click.option(f"--{flag}{option}", multiple=True, metavar="NAME", help=help_text)
+        for option, noun in (
             ("vendor", "vendor"),
             ("model", "models with this in their name"),
             ("uuid", "UUIDs with this in them"),
         )
-        for flag, says in (
-            ("", f"Only this {said}." if name == "vendor" else f"Only {said}."),
-            ("exclude-", f"Not this {said}." if name == "vendor" else f"Not {said}."),
+        for flag, help_text in (
+            ("", f"Only this {noun}." if option == "vendor" else f"Only {noun}."),
+            ("exclude-", f"Not this {noun}." if option == "vendor" else f"Not {noun}."),
         )
     ),
 )
@@ -129,15 +129,16 @@ def request_from(
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
-    each = ask_from(memory=memory, core=core)
+    default_ask = ask_from(memory=memory, core=core)
     if sm is not None:
-        each = evolve(each, sm=parse_percent(sm, of="sm"))
+        default_ask = evolve(default_ask, sm=parse_percent(sm, of="sm"))
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
-    named = tuple(ask_of_device(text, each, source="--device") for text in devices)
+    named_asks = tuple(ask_of_device(text, default_ask, source="--device") for text in devices)
 
     return Request(
-        asks=named or (each,) * (1 if count is None else parse_count(count, of="--count")),
+        asks=named_asks
+        or (default_ask,) * (1 if count is None else parse_count(count, of="--count")),
         exclusive=whole,
         policy=Policy(policy),
         priority=Priority(priority),
@@ -160,5 +161,5 @@ def _gang(name: str | None, row: str | None) -> Gang | None:
         raise BadInput("a gang is off, or by hand: --gang NAME --row 1/2")
     if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", row):
         raise BadInput(f"--row {row[:40]!r} is not a row: write 1/2 for the first of two")
-    number, rows = map(int, row.split("/"))
-    return Gang(name=name, row=number, rows=rows)
+    row_number, row_count = map(int, row.split("/"))
+    return Gang(name=name, row=row_number, rows=row_count)

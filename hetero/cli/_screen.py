@@ -68,39 +68,39 @@ class Screen:
         )
         if sys.stdin is not None and sys.stdin.isatty():
             self._modes = termios.tcgetattr(sys.stdin)
-        for number, handler in (
+        for signal_number, handler in (
             (signal.SIGTERM, _end),
             (signal.SIGHUP, _end),
             (signal.SIGTSTP, self._stop),
         ):
-            self._before[number] = signal.signal(number, handler)
+            self._before[signal_number] = signal.signal(signal_number, handler)
         self._enter()
         return self
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> bool:
         self._leave()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        return kind is KeyboardInterrupt  # the way a watch ends
+        for signal_number, handler in self._before.items():
+            signal.signal(signal_number, handler)
+        return error_type is KeyboardInterrupt  # the way a watch ends
 
-    def show(self, lines: Sequence[Line], *, wait: float, head: int = 1) -> str:
-        """Show a frame for up to `wait` seconds; its first `head` lines do not scroll.
+    def show(self, lines: Sequence[Line], *, wait_s: float, head_lines: int = 1) -> str:
+        """Show a frame for up to `wait_s` seconds; its first `head_lines` lines do not scroll.
 
         Return the key that ended the wait: a character, or "again" for none and for those that
         were about the frame itself; empty when it is to end.
         """
-        until = time.monotonic() + wait
+        until_s = time.monotonic() + wait_s
         while True:
-            self._draw(lines, head)
-            key = self._key(until)
+            self._draw(lines, head_lines)
+            key = self._key(until_s)
             if key == "quit":
                 return ""
-            if key == "again" or not self._scroll(key, len(lines) - head):
+            if key == "again" or not self._scroll(key, len(lines) - head_lines):
                 return key
 
     def _enter(self) -> None:
@@ -113,25 +113,25 @@ class Screen:
         if self._modes is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
 
-    def _draw(self, lines: Sequence[Line], head: int) -> None:
-        room = max(self.console.height - head, 1)
-        self._offset = max(0, min(self._offset, len(lines) - head - room))
-        body = lines[head + self._offset :][:room]
-        self._live.update(joined([*lines[:head], *body]), refresh=True)
+    def _draw(self, lines: Sequence[Line], head_lines: int) -> None:
+        body_lines = max(self.console.height - head_lines, 1)
+        self._offset = max(0, min(self._offset, len(lines) - head_lines - body_lines))
+        body = lines[head_lines + self._offset :][:body_lines]
+        self._live.update(joined([*lines[:head_lines], *body]), refresh=True)
 
-    def _key(self, until: float) -> str:
+    def _key(self, until_s: float) -> str:
         """Return the next key, or "again" when the time is up or the frame is out of date."""
         while not self._typed:
-            left = until - time.monotonic()
+            left_s = until_s - time.monotonic()
             if self._stopping:
                 self._rest()
                 return "again"
-            if self.console.size != self._size or left <= 0:
+            if self.console.size != self._size or left_s <= 0:
                 self._size = self.console.size
                 return "again"
             if self._modes is None:
-                time.sleep(min(left, _GLANCE))
-            elif select.select([sys.stdin], [], [], min(left, _GLANCE))[0]:
+                time.sleep(min(left_s, _GLANCE))
+            elif select.select([sys.stdin], [], [], min(left_s, _GLANCE))[0]:
                 self._typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
                 if not self._typed:
                     return "quit"  # nobody is there any more
@@ -139,12 +139,12 @@ class Screen:
 
     def _first_key(self) -> str:
         """Return what was typed first, and keep the rest."""
-        known = [key for key in _KEYS if self._typed.startswith(key)]
-        first = max(known, key=len, default=self._typed[0])
-        self._typed = self._typed[len(first) :]
-        return _KEYS.get(first, first)
+        matching_keys = [key for key in _KEYS if self._typed.startswith(key)]
+        first_key = max(matching_keys, key=len, default=self._typed[0])
+        self._typed = self._typed[len(first_key) :]
+        return _KEYS.get(first_key, first_key)
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what signal calls
+    def _stop(self, signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what signal calls
         # Not here: a frame may be half drawn.
         self._stopping = True
 
@@ -160,7 +160,7 @@ class Screen:
     def _scroll(self, key: str, lines: int) -> bool:
         """Whether the key was one that scrolls."""
         page = max(self.console.height - 2, 1)
-        by = {
+        lines_by_key = {
             "up": -1,
             "down": 1,
             "page up": -page,
@@ -168,11 +168,11 @@ class Screen:
             "home": -lines,
             "end": lines,
         }
-        if key not in by:
+        if key not in lines_by_key:
             return False
-        self._offset = max(0, self._offset + by[key])
+        self._offset = max(0, self._offset + lines_by_key[key])
         return True
 
 
-def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - what signal calls
-    sys.exit(128 + number)
+def _end(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - what signal calls
+    sys.exit(128 + signal_number)

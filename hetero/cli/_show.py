@@ -83,18 +83,18 @@ def show(
         from hetero.cli._screen import Screen
 
         with Screen(console) as screen:
-            while screen.show(_draw.layout(render(query()), console, wide=wide), wait=period):
+            while screen.show(_draw.layout(render(query()), console, wide=wide), wait_s=period):
                 pass
         return
     _repeat(lambda: _draw.draw(render(query()), console, wide=wide), period, watch=watch)
 
 
-def _repeat(act: Callable[[], None], period: float, *, watch: bool) -> None:
+def _repeat(action: Callable[[], None], period_s: float, *, watch: bool) -> None:
     try:
-        act()
+        action()
         while watch:
-            time.sleep(period)
-            act()
+            time.sleep(period_s)
+            action()
     except KeyboardInterrupt:
         if not watch:
             raise

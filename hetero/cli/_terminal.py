@@ -20,7 +20,7 @@ class _Escaping(io.TextIOWrapper):
     """A standard stream by which no code gets to the terminal."""
 
     def __init__(self, stream: TextIO, *, line_buffering: bool) -> None:
-        plain = has_ascii_alone(stream, os.environ)
+        is_ascii = has_ascii_alone(stream, os.environ)
         encoding = stream.encoding
         super().__init__(
             stream.detach(),  # type: ignore[attr-defined] # a TextIOWrapper of ours or Python's
@@ -28,7 +28,7 @@ class _Escaping(io.TextIOWrapper):
             errors="backslashreplace",
             line_buffering=line_buffering,
         )
-        self.plain = plain
+        self.plain = is_ascii
 
     def write(self, text: str) -> int:
         """Write a text of any origin."""
@@ -64,9 +64,13 @@ def has_ascii_alone(stream: TextIO, environ: Mapping[str, str]) -> bool:
     Python turns the locale C into UTF-8, by itself (PEP 540) or as LC_CTYPE=C.UTF-8 (PEP 538).
     """
     encoding = (stream.encoding or "ascii").lower().replace("-", "")
-    chosen = environ.get("LC_CTYPE", "")
-    named = environ.get("LC_ALL") or ("" if chosen == "C.UTF-8" else chosen) or environ.get("LANG")
-    return not encoding.startswith("utf") or named in ("C", "POSIX")
+    ctype_locale = environ.get("LC_CTYPE", "")
+    locale_name = (
+        environ.get("LC_ALL")
+        or ("" if ctype_locale == "C.UTF-8" else ctype_locale)
+        or environ.get("LANG")
+    )
+    return not encoding.startswith("utf") or locale_name in ("C", "POSIX")
 
 
 def to_ascii(text: str) -> str:

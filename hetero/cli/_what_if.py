@@ -54,7 +54,7 @@ def what_if(
         )
     elif any((memory, core, count, vendor, model)):
         raise BadInput("--memory, --core, --count, --vendor and --model need --replicas")
-    answer = simulate(
+    placement_answer = simulate(
         WhatIfRequest(
             saved=None if cluster == LIVE else Path(cluster),
             manifests=add,
@@ -63,13 +63,13 @@ def what_if(
             placement=placement,
         )
     )
-    show(lambda: answer, render, _json.what_if, as_json=as_json)
-    return 3 if answer.refused else 0
+    show(lambda: placement_answer, render, _json.what_if, as_json=as_json)
+    return 3 if placement_answer.refused else 0
 
 
 def render(answer: SimulatedPlacement) -> Part:
     """Return the pods in the order they are placed in, and the cluster before and after."""
-    pods = table(
+    pods_table = table(
         "namespace", "pod", "from", "node", "device", "memory", "core", "why",
         elides=("pod", "device"),
         folds=("why",),
@@ -77,24 +77,24 @@ def render(answer: SimulatedPlacement) -> Part:
         optional=("device", "memory", "core", "why"),
         drops=("namespace", "device", "core", "memory", "from"),
     )  # fmt: skip
-    for alike, group in groupby(answer.pods, key=_alike):
-        some = list(group)
-        more = f" +{len(some) - 1}" if alike and len(some) > 1 else ""
-        for pod in some[:1] if alike else some:
-            pods.add_row(*_cells(evolve(pod, pod=pod.pod + more), answer))
-    totals = table(
+    for refusal_key, group in groupby(answer.pods, key=_alike):
+        pods_alike = list(group)
+        more_text = f" +{len(pods_alike) - 1}" if refusal_key and len(pods_alike) > 1 else ""
+        for pod in pods_alike[:1] if refusal_key else pods_alike:
+            pods_table.add_row(*_cells(evolve(pod, pod=pod.pod + more_text), answer))
+    totals_table = table(
         "", "nodes", "devices", "allocated", "whole devices free", "whole nodes free",
         right=("nodes", "devices", "allocated", "whole devices free", "whole nodes free"),
         drops=("nodes", "devices"),
     )  # fmt: skip
-    totals.add_row("before", *_totals(answer.before))
-    totals.add_row("after", *_totals(answer.after))
+    totals_table.add_row("before", *_totals(answer.before))
+    totals_table.add_row("after", *_totals(answer.after))
     notes = [Text(note, "yellow") for note in answer.notes]
-    placed = sum(pod.node is not None for pod in answer.pods)
-    refused = sum(pod.refusal is not None for pod in answer.pods)
-    summary = f"{placed} of {len(answer.pods)} pods placed, {refused} refused"
-    parts: list[Part] = [pods, ""] if answer.pods else []
-    return [*parts, *notes, summary, "", totals]
+    placed_count = sum(pod.node is not None for pod in answer.pods)
+    refused_count = sum(pod.refusal is not None for pod in answer.pods)
+    summary = f"{placed_count} of {len(answer.pods)} pods placed, {refused_count} refused"
+    parts: list[Part] = [pods_table, ""] if answer.pods else []
+    return [*parts, *notes, summary, "", totals_table]
 
 
 def _alike(pod: PodAnswer) -> tuple[str | None, ...]:
@@ -104,14 +104,19 @@ def _alike(pod: PodAnswer) -> tuple[str | None, ...]:
 
 def _cells(pod: PodAnswer, answer: SimulatedPlacement) -> tuple[str | Text, ...]:
     pieces = [piece for _, allocation in pod.containers for piece in allocation.pieces]
-    cores = ((piece.takes[CORE], answer.devices[piece.device].of_card(CORE)) for piece in pieces)
-    why = Text(pod.refusal, "red") if pod.refusal else Text(", ".join(pod.notes), "yellow")
+    units_and_cards = (
+        (piece.takes[CORE], answer.devices[piece.device].of_card(CORE)) for piece in pieces
+    )
+    reason = Text(pod.refusal, "red") if pod.refusal else Text(", ".join(pod.notes), "yellow")
     return (
         *(pod.namespace, pod.pod, pod.from_node or pod.origin, pod.node or UNKNOWN),
         ", ".join(short(piece.device) for piece in pieces),
         _each(format_memory(piece.takes[MEMORY]) for piece in pieces),
-        _each(f"{100 * units / of:g} %" if units else "no limit" for units, of in cores),
-        why,
+        _each(
+            f"{100 * units / card_units:g} %" if units else "no limit"
+            for units, card_units in units_and_cards
+        ),
+        reason,
     )
 
 

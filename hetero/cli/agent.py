@@ -68,5 +68,5 @@ def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     from hetero.kube.words.runtime_variables import InjectionWay
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
-    way, by = InjectionWay(driver), AllocationWay(allocation)
-    run(Options(name=node, driver=way, allocation=by, **where))
+    driver_way, allocation_way = InjectionWay(driver), AllocationWay(allocation)
+    run(Options(name=node, driver=driver_way, allocation=allocation_way, **where))

@@ -21,10 +21,12 @@ def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
     """
     commands = {entry.name: entry for entry in entry_points(group="hetero.bench")}
     if benchmark is None:
-        for known in sorted(commands):
-            click.echo(known)
+        for benchmark_name in sorted(commands):
+            click.echo(benchmark_name)
         return 0
     if benchmark not in commands:
-        have = ", ".join(sorted(commands)) or "none: in hetero's sources, pip install ./benchmarks"
-        raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {have})")
+        available = (
+            ", ".join(sorted(commands)) or "none: in hetero's sources, pip install ./benchmarks"
+        )
+        raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {available})")
     return int(commands[benchmark].load()(list(arguments)))

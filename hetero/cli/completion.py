@@ -257,14 +257,14 @@ def _tables(root: click.Context) -> str:
     options = {place.path: _lines(place.options) for place in places}
     commands = {place.path: _lines(place.commands) for place in places if place.commands}
     values = {
-        f"{place.path} {option}": f"_h_kind={shlex.quote(kind)}"
+        f"{place.path} {option}": f"_h_kind={shlex.quote(value_kind)}"
         for place in places
-        for option, kind in place.values.items()
+        for option, value_kind in place.values.items()
     }
     arguments = {
-        f"{place.path} {number}": f"_h_kind={shlex.quote(kind)}"
+        f"{place.path} {position}": f"_h_kind={shlex.quote(value_kind)}"
         for place in places
-        for number, kind in enumerate(place.arguments)
+        for position, value_kind in enumerate(place.arguments)
     }
     for place in places:
         if place.repeats:
@@ -283,18 +283,18 @@ def _tables(root: click.Context) -> str:
 def _lines(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
     """Return the command that prints each word with its help."""
     return "printf '%s\\n' " + " ".join(
-        shlex.quote(f"{word}\t{' '.join(cleandoc(says).split())}") for word, says in pairs
+        shlex.quote(f"{word}\t{' '.join(cleandoc(help_text).split())}") for word, help_text in pairs
     )
 
 
-def _function(name: str, of: str, cases: dict[str, str], *, otherwise: str) -> str:
+def _function(name: str, fallback: str, cases: dict[str, str], *, otherwise: str) -> str:
     """Return a function of sh that does what is listed for a word."""
     patterns: dict[str, list[str]] = {}
-    for word, does in cases.items():
-        if not word.endswith("*"):
-            patterns.setdefault(does, []).append(shlex.quote(word) or "''")
-    lines = [(" | ".join(words), does) for does, words in patterns.items()]
+    for pattern, action in cases.items():
+        if not pattern.endswith("*"):
+            patterns.setdefault(action, []).append(shlex.quote(pattern) or "''")
+    lines = [(" | ".join(words), action) for action, words in patterns.items()]
     # What stands for more than one word comes behind those that are one.
     lines += [(f"{shlex.quote(word[:-1])}*", of) for word, of in cases.items() if word[-1:] == "*"]
-    body = "".join(f"    {words}) {does} ;;\n" for words, does in lines)
-    return f'{name}() {{\n    case "{of}" in\n{body}    *) {otherwise} ;;\n    esac\n}}\n'
+    body = "".join(f"    {words}) {action} ;;\n" for words, action in lines)
+    return f'{name}() {{\n    case "{fallback}" in\n{body}    *) {otherwise} ;;\n    esac\n}}\n'

@@ -65,8 +65,8 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
             put(Text(notice, "yellow"))
         _title("What is there", "hetero inventory")
         put(render(demo.view()))
-        if little := why_shares_say_little():
-            put(["", Text(little, "yellow")])
+        if warning := why_shares_say_little():
+            put(["", Text(warning, "yellow")])
         _two_programs(demo, seconds)
         _title("A program that wants twice the memory it was granted")
         _ending(demo.over_memory())
@@ -102,11 +102,11 @@ def _setting(vendor: str | None) -> str:
     return f'{variables} PATH="{Path(sys.executable).parent}:$PATH"'
 
 
-def _racks(known: dict[str, str]) -> Part:
-    made = table("HETERO_RACK", "what it simulates", folds=("what it simulates",))
-    for name, what in known.items():
-        made.add_row(name, what)
-    return made
+def _racks(description_by_rack: dict[str, str]) -> Part:
+    racks_table = table("HETERO_RACK", "what it simulates", folds=("what it simulates",))
+    for name, description in description_by_rack.items():
+        racks_table.add_row(name, description)
+    return racks_table
 
 
 def _two_programs(demo: Demo, seconds: int) -> None:
@@ -131,14 +131,14 @@ def _two_programs(demo: Demo, seconds: int) -> None:
         tasks = [
             bars.add_task(f"--memory {demo.memory}Mi --core {share}", total=100) for share in SHARES
         ]
-        for got in demo.together(rate, seconds):
-            for task, program in zip(tasks, got, strict=True):
-                bars.update(task, completed=program.got)
+        for shares_got in demo.together(rate, seconds):
+            for task, program_share in zip(tasks, shares_got, strict=True):
+                bars.update(task, completed=program_share.got)
             if refusal is None and demo.shared(view := demo.view()):
                 refusal = demo.over_core()
     if refusal is None:
-        more = f"--seconds {2 * seconds}"
-        put(["", f"The two ended before a third one could ask: give them more time ({more})."])
+        longer = f"--seconds {2 * seconds}"
+        put(["", f"The two ended before a third one could ask: give them more time ({longer})."])
     else:
         _title("While they ran, a third one asked for more than is left")
         _ending(refusal)
@@ -151,18 +151,18 @@ def _two_programs(demo: Demo, seconds: int) -> None:
 
 def _many_vendors(demo: Demo) -> None:
     view = demo.many()
-    (first, *_) = of_each(view).pieces
+    (first_piece, *_) = of_each(view).pieces
     _title("Cards of many vendors in one machine", f"HETERO_RACK={MANY} hetero inventory")
     put(render(view))
     _title(
         "What 3000 MiB and 30 % become on a card of each",
-        f"HETERO_RACK={MANY} hetero fit --vendor {first.vendor} --memory 3000Mi --core 30",
+        f"HETERO_RACK={MANY} hetero fit --vendor {first_piece.vendor} --memory 3000Mi --core 30",
     )
     put(fit.render(of_each(view)))
 
 
-def _title(text: str, shown: str | None = None) -> None:
-    put(["", Text(text, "bold"), *([Text(f"$ {shown}", "dim")] if shown else [])])
+def _title(text: str, command_line: str | None = None) -> None:
+    put(["", Text(text, "bold"), *([Text(f"$ {command_line}", "dim")] if command_line else [])])
 
 
 def _ending(ending: Ending) -> None:

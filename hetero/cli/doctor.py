@@ -46,16 +46,19 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
     if watch:
         _watch(node)
     if uninstall_check:
-        standing = standing_anywhere(node)
-        in_the_way = [
-            Finding(f"grant {e.id}", Diagnosis.BAD, f"stands for {e.user}") for e in standing
+        standing_grants = standing_anywhere(node)
+        obstacles = [
+            Finding(f"grant {grant.id}", Diagnosis.BAD, f"stands for {grant.user}")
+            for grant in standing_grants
         ]
         if as_json:
-            click.echo(dumps(_json.listing("doctor")(in_the_way)))
-            return Refused.code if in_the_way else 0
-        if standing:
-            names = ", ".join(f"{e.id} ({e.user}: {what_for(node, e)})" for e in standing)
-            raise Refused(f"grants still stand: {names}: end them before uninstalling")
+            click.echo(dumps(_json.listing("doctor")(obstacles)))
+            return Refused.code if obstacles else 0
+        if standing_grants:
+            grants_text = ", ".join(
+                f"{grant.id} ({grant.user}: {what_for(node, grant)})" for grant in standing_grants
+            )
+            raise Refused(f"grants still stand: {grants_text}: end them before uninstalling")
         return 0
     findings = examine(node)
     show(lambda: findings, render, _json.listing("doctor"), as_json=as_json)
@@ -76,7 +79,7 @@ def _watch(node: Node) -> NoReturn:
 
 def render(findings: tuple[Finding, ...]) -> Part:
     """Return one line for each finding."""
-    made = table("what", "is", "", elides=("what",), folds=("",))
+    findings_table = table("what", "is", "", elides=("what",), folds=("",))
     for finding in findings:
-        made.add_row(finding.subject, state(finding.verdict.value), finding.says)
-    return made
+        findings_table.add_row(finding.subject, state(finding.verdict.value), finding.says)
+    return findings_table

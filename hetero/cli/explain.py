@@ -37,18 +37,26 @@ def _claim(file: Path, *, as_json: bool) -> int:
 
     explained = explain_claims(file)
     show(lambda: explained, _render, _json.claims, as_json=as_json)
-    return 0 if all(one.answer.given for one in explained.answers) else 3
+    return 0 if all(claim_answer.answer.given for claim_answer in explained.answers) else 3
 
 
 def _render(explained: Explained) -> list[Part]:
     """Return a table of what is given, and a line for each request that is not served."""
     answers = explained.answers
-    made = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
+    given_table = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
     for answer in answers:
         for given in answer.answer.given:
-            amounts = " ".join(f"{name} {amount}" for name, amount in given.consumes.items())
+            amounts = " ".join(
+                f"{capacity} {amount}" for capacity, amount in given.consumes.items()
+            )
             node = given.node or "any"
-            made.add_row(answer.claim, given.request, node, given.device, amounts or "all of it")
-    lines = [f"{answer.claim}: {why}" for answer in answers for why in answer.answer.why]
+            given_table.add_row(
+                answer.claim, given.request, node, given.device, amounts or "all of it"
+            )
+    lines = [f"{answer.claim}: {sentence}" for answer in answers for sentence in answer.answer.why]
     unread = [explained.unread] if explained.unread else []
-    return [*([made] if any(answer.answer.given for answer in answers) else []), *lines, *unread]
+    return [
+        *([given_table] if any(answer.answer.given for answer in answers) else []),
+        *lines,
+        *unread,
+    ]

@@ -57,7 +57,7 @@ def _cards(node: Node) -> dict[str, Device]:
 
 def render_explanation(explanation: Explanation) -> Part:
     """Return the answer, and what every device says: of those that fit, the fullest are taken."""
-    lines = [one.sentence for one in explanation.verdicts]
+    lines = [verdict.sentence for verdict in explanation.verdicts]
     return [render(explanation.answer), "", *lines]
 
 
@@ -65,19 +65,19 @@ def render(answer: Allocation | Refusal) -> Part:
     """Return the table of what would be granted, or the reason against it."""
     if isinstance(answer, Refusal):
         return answer.sentence
-    made = table(
+    pieces_table = table(
         *("device", "vendor", "shape", "core", "memory"),
         right=("core", "memory"),
         drops=("vendor", "shape"),
     )
     for piece in answer.pieces:
-        core = piece.takes[CORE]
-        shape = "whole card" if core and piece.core is None else "share"
-        made.add_row(
+        core_units = piece.takes[CORE]
+        shape = "whole card" if core_units and piece.core is None else "share"
+        pieces_table.add_row(
             piece.device,
             piece.vendor,
             piece.template or shape,
-            str(core) if core else "no limit",
+            str(core_units) if core_units else "no limit",
             format_memory(piece.takes[MEMORY]),
         )
-    return made
+    return pieces_table

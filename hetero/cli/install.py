@@ -36,15 +36,15 @@ def command(prefix: Path, *, remove: bool, yes: bool) -> None:
             _advise(f"if it still runs: {_STOP}", prefix)
     elif change(service_installation(prefix=prefix, environ=os.environ), yes=yes):
         _advise(f"start it: {_START}", prefix)
-        closed = closed_to_users(Path(sys.executable), Path(hetero.__file__))
-        if closed:
+        closed_folder = closed_to_users(Path(sys.executable), Path(hetero.__file__))
+        if closed_folder:
             note(
-                f"hetero: users cannot run this hetero: {closed} is closed to them. "
+                f"hetero: users cannot run this hetero: {closed_folder} is closed to them. "
                 "Install it elsewhere, such as in /opt"
             )
 
 
-def _advise(says: str, prefix: Path) -> None:
+def _advise(message: str, prefix: Path) -> None:
     """Say what to do next, where this machine is the one that was changed."""
     if prefix == Path("/"):
-        click.echo(says)
+        click.echo(message)

@@ -81,7 +81,9 @@ def render(view: NodeView, *, wide: bool = False) -> Part:
         # A vendor that has nothing here is news only where nothing else is.
         if row.state != "ok" and (row.state not in ("absent", "untrusted") or not view.devices)
     ]
-    parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
+    parts += [
+        Text(f"grant {unreadable.id}: {unreadable.reason}", "red") for unreadable in view.unreadable
+    ]
     if view.grants:
         parts += ["", holdings(view.grants, wide=wide)]
     return parts
@@ -115,9 +117,9 @@ def render_cluster(view: ClusterView) -> Part:
     return parts
 
 
-def _devices(*before: str, wide: bool = False) -> Table:
+def _devices(*first_columns: str, wide: bool = False) -> Table:
     return table(
-        *before,
+        *first_columns,
         *("#", "vendor", "model", "free core", "free memory", "grants", "kept by", "health"),
         *(("divides by",) if wide else ()),
         "uuid",

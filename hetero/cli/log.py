@@ -35,7 +35,7 @@ def command(subject: str | None, *, as_json: bool) -> None:
 
 
 def _render(events: tuple[Event, ...]) -> Part:
-    made = table("at", "who", "what", elides=("who",), folds=("what",), drops=("at",))
+    events_table = table("at", "who", "what", elides=("who",), folds=("what",), drops=("at",))
     for event in events:
-        made.add_row(event.at, event.subject, event.says)
-    return made
+        events_table.add_row(event.at, event.subject, event.says)
+    return events_table

@@ -77,6 +77,9 @@ def render(view: GrantsView, *, wide: bool = False, none: str = "no grants stand
     """Return the table of grants; `none` is said where there is no row."""
     return [
         *heading(view.simulated),
-        *(Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable),
+        *(
+            Text(f"grant {unreadable.id}: {unreadable.reason}", "red")
+            for unreadable in view.unreadable
+        ),
         holdings(view.grants, wide=wide) if view.grants else none,
     ]

@@ -55,5 +55,5 @@ def command(
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")
     ask = ask_from(memory=memory, core=core, device=device)
-    entry = grants_of(Node.here()).resize(grant, ask, policy=Policy(policy) if policy else None)
-    say(*limits(entry), quiet=quiet)
+    changed = grants_of(Node.here()).resize(grant, ask, policy=Policy(policy) if policy else None)
+    say(*limits(changed), quiet=quiet)

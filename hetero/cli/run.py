@@ -37,9 +37,9 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
     if not command[0]:
         raise BadInput("no command to run: its first word is empty")
 
-    def warn(says: str) -> None:
+    def warn(message: str) -> None:
         if not quiet:
-            note(f"hetero: {says}")
+            note(f"hetero: {message}")
 
     def tell(grant: Grant, row: GangRow | None) -> None:
         for line in () if quiet else (*limits(grant), *gang(grant, row)):

@@ -43,7 +43,7 @@ def _install(runtime: str | None, prefix: Path, *, yes: bool) -> None:
     """Register the runtime, after showing what that changes."""
     changes = installation(prefix=prefix, real_runtime=runtime, environ=os.environ)
     change(changes, yes=yes)
-    if any(each.path.name == "daemon.json" for each in changes):
+    if any(change.path.name == "daemon.json" for change in changes):
         click.echo("docker reads its settings anew: systemctl reload docker")
 
 
@@ -61,8 +61,8 @@ def change(changes: list[Change], *, yes: bool) -> bool:
     if not changes:
         click.echo("nothing to change")
         return False
-    for each in changes:
-        click.echo(each.diff())
+    for change in changes:
+        click.echo(change.diff())
     if not yes:
         try:
             click.confirm("Change this?", abort=True)

@@ -90,10 +90,10 @@ def command(
         argv = (sys.executable, "-m", "hetero.cli", *sys.argv[1:])
         leader.lead(lease=lease, supervisor=supervisor, healthz=kube_scheduler, argv=argv)
         return
-    at = {**where, "port": metrics, "insecure": where["insecure"] or insecure_metrics}
+    metrics_address = {**where, "port": metrics, "insecure": where["insecure"] or insecure_metrics}
     start.scheduler(
         listen(**where, client_ca=client_ca, caller=caller_cert),
-        metrics=listen(**at) if metrics else None,
+        metrics=listen(**metrics_address) if metrics else None,
         environ=os.environ,
         **options,
     )

@@ -56,11 +56,11 @@ def _ls(*, as_json: bool) -> None:
 @command.command("restore")
 def _restore() -> None:
     """Make the shares and their CDI specs again, as after a reboot; for a start-up unit."""
-    settled = settle(Node.here())
-    for word in settled.words:
-        click.echo(word)
-    count = len(settled.shares)
-    click.echo(f"{count} share stands" if count == 1 else f"{count} shares stand")
+    shares = settle(Node.here())
+    for message in shares.words:
+        click.echo(message)
+    share_count = len(shares.shares)
+    click.echo(f"{share_count} share stands" if share_count == 1 else f"{share_count} shares stand")
 
 
 @command.command("rm")
@@ -68,8 +68,8 @@ def _restore() -> None:
 @quiet_option
 def _rm(share: str, *, quiet: bool) -> None:
     """Remove NAME; refused while a container has it."""
-    identity = remove(Node.here(), share)
-    say(f"removed share {share}, grant {identity}", quiet=quiet)
+    grant_id = remove(Node.here(), share)
+    say(f"removed share {share}, grant {grant_id}", quiet=quiet)
 
 
 @command.command("resize")
@@ -84,28 +84,30 @@ def _resize(
     """Change the memory or core of NAME; containers that run meet it at once."""
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")
-    entry = change(Node.here(), share, ask_from(memory=memory, core=core, device=device))
-    say(*limits(entry), quiet=quiet)
+    grant = change(Node.here(), share, ask_from(memory=memory, core=core, device=device))
+    say(*limits(grant), quiet=quiet)
 
 
-def _render(settled: Shares) -> Part:
-    parts: list[Part] = [Text(word, "yellow") for word in settled.words]
-    made = table(
+def _render(shares: Shares) -> Part:
+    parts: list[Part] = [Text(message, "yellow") for message in shares.words]
+    shares_table = table(
         "share", "grant", "device", "core", "memory", "containers",
         elides=("share", "containers"),
         right=("core", "memory"),
         drops=("containers", "grant"),
     )  # fmt: skip
-    for view in settled.shares:
-        for first, (limit, piece) in enumerate(
+    for view in shares.shares:
+        for position, (limit, piece) in enumerate(
             zip(view.entry.limits, view.entry.allocation.pieces, strict=True)
         ):
-            made.add_row(
-                "" if first else view.name,
-                "" if first else view.entry.id,
+            shares_table.add_row(
+                "" if position else view.name,
+                "" if position else view.entry.id,
                 f"{limit.name} (gone)" if piece.device in view.gone else limit.name,
                 "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %",
                 memory_of(limit.memory, limit.memory).partition("/")[2],
-                "" if first else ", ".join(one.name for one in view.containers) or UNKNOWN,
+                ""
+                if position
+                else ", ".join(container.name for container in view.containers) or UNKNOWN,
             )
-    return [*parts, made if settled.shares else "no shares stand"]
+    return [*parts, shares_table if shares.shares else "no shares stand"]

@@ -122,12 +122,12 @@ def command(
       kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json > saved.json
       hetero simulate --cluster saved.json --without n3 --json
     """
-    of_cluster = {name: options.pop(name) for name in _OF_CLUSTER}
+    cluster_options = {name: options.pop(name) for name in _OF_CLUSTER}
     if cluster is not None and path is None:
         _expect_none(options, "--trace")
-        return what_if(cluster, **of_cluster, placement=placement, as_json=as_json)
+        return what_if(cluster, **cluster_options, placement=placement, as_json=as_json)
     if path is not None and cluster is None:
-        _expect_none(of_cluster, "--cluster")
+        _expect_none(cluster_options, "--cluster")
         return _replay(path, **options, placement=placement, as_json=as_json)
     raise BadInput("give either --trace, a recorded workload, or --cluster")
 
@@ -158,32 +158,32 @@ def _replay(
     from hetero.simulate.trace import read
 
     placements = replay.placements(placement or _PLACEMENTS)
-    name = read(path, pods=pods).name  # what cannot be read is said before work is shared
+    trace_name = read(path, pods=pods).name  # what cannot be read is said before work is shared
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
     if arrival == "file" and ((seeds or 1) > 1 or lifetimes is not None):
         raise BadInput("--arrival file draws nothing: leave out --seeds and --lifetimes")
-    numbers = range(_FIRST_SEED, _FIRST_SEED + (seeds or 1))
+    seeds_range = range(_FIRST_SEED, _FIRST_SEED + (seeds or 1))
     processes = jobs or os.cpu_count() or 1
     if lifetimes is None and (load or mode):
         raise BadInput("--load and --mode need --lifetimes exponential or --lifetimes trace")
     if lifetimes is not None:
-        summaries = _live(path, pods, placements, numbers, lifetimes, load, mode, processes)
+        summaries = _live(path, pods, placements, seeds_range, lifetimes, load, mode, processes)
         if plot is not None:
-            report.draw_lives(summaries, plot, title=f"{name}, mean of {len(numbers)}")
+            report.draw_lives(summaries, plot, title=f"{trace_name}, mean of {len(seeds_range)}")
         show(lambda: summaries, render_lives, _json.listing("simulation"), as_json=as_json)
         return 0
     runs = []
     with _progress() as progress:
-        task = progress.add_task("replaying", total=len(placements) * len(numbers))
+        task = progress.add_task("replaying", total=len(placements) * len(seeds_range))
         for run in replay.replay_all(
-            path, pods, placements, numbers, processes=processes, arrival=arrival or "drawn"
+            path, pods, placements, seeds_range, processes=processes, arrival=arrival or "drawn"
         ):
             runs.append(run)
             progress.advance(task)
     summaries = report.summarise(runs, placements)
     if plot is not None:
-        report.draw(summaries, plot, title=f"{name}, mean of {len(numbers)}")
+        report.draw(summaries, plot, title=f"{trace_name}, mean of {len(seeds_range)}")
     show(lambda: summaries, render, _json.listing("simulation"), as_json=as_json)
     return 0
 
@@ -201,8 +201,8 @@ def _live(
     from hetero.simulate import departures, report
 
     protocols = [
-        departures.Protocol(lifetimes=lifetimes, mode=mode or "loss", load=one)
-        for one in departures.loads(load or "90,100,115")
+        departures.Protocol(lifetimes=lifetimes, mode=mode or "loss", load=load_percent)
+        for load_percent in departures.loads(load or "90,100,115")
     ]
     lives = []
     with _progress() as progress:
@@ -217,13 +217,13 @@ def _live(
 
 def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]
     """Return one row per load and placement policy."""
-    made = table(
+    lives_table = table(
         "load", "placement", "allocated", "whole nodes", "refused by cards", "waited, p99 (s)",
         folds=("refused by cards", "waited, p99 (s)"),
         right=("load", "allocated", "whole nodes"),
     )  # fmt: skip
     for summary in summaries:
-        made.add_row(
+        lives_table.add_row(
             f"{summary.load} %",
             summary.placement,
             f"{summary.allocated:.2f} %",
@@ -235,29 +235,29 @@ def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]
                 if size.waited_p99
             ),
         )
-    return made
+    return lives_table
 
 
 def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
     """Return one row per placement policy."""
-    made = table(
+    runs_table = table(
         "placement", "allocated", "from–to", "fragmented", "placed", "refused", "decisions/s",
         folds=("refused",),
         right=("allocated", "fragmented", "placed", "decisions/s"),
         drops=("refused", "decisions/s", "from–to"),
     )  # fmt: skip
     for summary in summaries:
-        common = sorted(summary.refused.items(), key=lambda item: -item[1])[:_SHOWN]
-        made.add_row(
+        common_reasons = sorted(summary.refused.items(), key=lambda item: -item[1])[:_SHOWN]
+        runs_table.add_row(
             summary.placement,
             f"{summary.allocated:.2f} %",
             f"{summary.lowest:.2f}–{summary.highest:.2f}",
             UNKNOWN if summary.fragmented is None else f"{summary.fragmented:.2f} %",
             f"{summary.placed:.0f}",
-            ", ".join(f"{count:.0f} {reason}" for reason, count in common),
+            ", ".join(f"{count:.0f} {reason}" for reason, count in common_reasons),
             f"{summary.decisions_per_second:.0f}",
         )
-    return made
+    return runs_table
 
 
 def _progress() -> Progress:

@@ -111,12 +111,12 @@ def command(
     it looks once unless an interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
-    seconds = interval or _INTERVAL
+    interval_s = interval or _INTERVAL
     if cluster:
         from hetero.kube.cluster_view import read_cluster
 
         show(
-            partial(read_cluster, seconds=seconds),
+            partial(read_cluster, seconds=interval_s),
             render_cluster,
             _json.cluster,
             as_json=as_json,
@@ -138,10 +138,10 @@ def command(
 
         console = console_of(sys.stdout)
         if console.is_interactive:
-            _interact(query, console, seconds)
+            _interact(query, console, interval_s)
             return
     document = partial(_json.node, seconds=interval if once else None)
-    show(query, render, document, as_json=as_json, watch=watch, period=seconds)
+    show(query, render, document, as_json=as_json, watch=watch, period=interval_s)
 
 
 @define
@@ -153,14 +153,14 @@ class _Choice:
     keys: bool = False
 
 
-def _interact(query: Callable[[], NodeView], console: Console, seconds: float) -> None:
+def _interact(query: Callable[[], NodeView], console: Console, interval_s: float) -> None:
     """Show frame after frame until a key ends it."""
     from hetero.cli._screen import Screen
 
     choice = _Choice()
     view = query()
     with Screen(console) as screen:
-        while key := screen.show(_frame(view, choice, console), wait=seconds):
+        while key := screen.show(_frame(view, choice, console), wait_s=interval_s):
             match key:
                 case "s":
                     choice.sort = (choice.sort + 1) % len(_ORDERS)
@@ -204,19 +204,21 @@ def render(view: NodeView) -> Part:
 
 
 def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
-    idle = [row for row in view.devices if fold_idle and not row.grants and not row.usage.core]
+    idle_rows = [row for row in view.devices if fold_idle and not row.grants and not row.usage.core]
     devices = _devices()
     for row in view.devices:
-        if len(idle) < 2 or row not in idle:
+        if len(idle_rows) < 2 or row not in idle_rows:
             devices.add_row(*_cells(row))
     parts: list[Part] = [devices] if devices.rows else []
-    if len(idle) > 1:
-        numbers = " ".join(str(row.number) for row in idle)
-        models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle))
-        parts.append(f"{numbers}: idle {models} (e: one by one)")
+    if len(idle_rows) > 1:
+        numbers_text = " ".join(str(row.number) for row in idle_rows)
+        models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle_rows))
+        parts.append(f"{numbers_text}: idle {models} (e: one by one)")
     if not view.devices:
         parts.append("no devices")
-    parts += [Text(f"grant {entry.id}: {entry.reason}", "red") for entry in view.unreadable]
+    parts += [
+        Text(f"grant {unreadable.id}: {unreadable.reason}", "red") for unreadable in view.unreadable
+    ]
     parts += ["", _grants(view.grants) if view.grants else "no grants stand"]
     return parts
 
@@ -244,10 +246,10 @@ def render_cluster(view: ClusterView) -> Part:
                 pod.phase,
             )
     faults = (
-        f"node {node.name}: {said}"
+        f"node {node.name}: {fault_text}"
         for node in view.nodes
-        for said in (node.fault, node.silent)
-        if said
+        for fault_text in (node.fault, node.silent)
+        if fault_text
     )
     return [
         devices if devices.rows else "no devices",
@@ -257,9 +259,9 @@ def render_cluster(view: ClusterView) -> Part:
     ]
 
 
-def _devices(*before: str) -> Table:
+def _devices(*first_columns: str) -> Table:
     return table(
-        *before,
+        *first_columns,
         *("#", "vendor", "model", "busy", "", "memory", " ", "given", "temp", "power", "health"),
         optional=("temp", "power"),
         right=("#", "busy", "memory", "given", "temp", "power"),
@@ -270,36 +272,36 @@ def _devices(*before: str) -> Table:
 
 def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     usage, device = row.usage, row.device
-    busy, health, whole = usage.core, device.health, device.capacity[MEMORY]
-    given = f"{percent(row.held[CORE], device):g} %"
+    busy_part, health, memory_bytes = usage.core, device.health, device.capacity[MEMORY]
+    core_text = f"{percent(row.held[CORE], device):g} %"
     return (
         str(row.number),
         device.vendor,
         model_of(device),
-        UNKNOWN if busy is None else f"{100 * busy:.0f} %",
-        _bar(busy),
-        memory_of(usage.memory, whole),
-        _bar(None if usage.memory is None else usage.memory / whole),
-        "open" if row.open and not row.held[CORE] else given,
+        UNKNOWN if busy_part is None else f"{100 * busy_part:.0f} %",
+        _bar(busy_part),
+        memory_of(usage.memory, memory_bytes),
+        _bar(None if usage.memory is None else usage.memory / memory_bytes),
+        "open" if row.open and not row.held[CORE] else core_text,
         "" if usage.temperature is None else f"{usage.temperature} °C",
         "" if usage.power is None else f"{usage.power:.0f} W",
         state(health) if health else UNKNOWN,
     )
 
 
-def _bar(part: float | None) -> Text:
+def _bar(fraction: float | None) -> Text:
     """Return a bar of so much of its length, in eighths of a column."""
-    if part is None:
+    if fraction is None:
         return Text()
-    eighths = round(min(max(part, 0.0), 1.0) * _BAR * 8)
-    full, rest = divmod(eighths, 8)
-    bar = "█" * full + (" ▏▎▍▌▋▊▉"[rest] if rest else "")
-    return Text(bar.ljust(_BAR, "·"), "red" if part > 0.9 else "green")
+    eighths = round(min(max(fraction, 0.0), 1.0) * _BAR * 8)
+    full_columns, rest_eighths = divmod(eighths, 8)
+    bar = "█" * full_columns + (" ▏▎▍▌▋▊▉"[rest_eighths] if rest_eighths else "")
+    return Text(bar.ljust(_BAR, "·"), "red" if fraction > 0.9 else "green")
 
 
 def _grants(grants: Sequence[GrantView]) -> Table:
     """Return the table of grants, each with its containers and processes."""
-    made = table(
+    grants_table = table(
         *("#", "grant", "name", "user", "core", "memory", " ", "stopped", "borrowed", "lent"),
         *("row", "excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
         right=("#", "core", "memory", "stopped", "borrowed", "lent", "excess", "age", "pid"),
@@ -312,8 +314,8 @@ def _grants(grants: Sequence[GrantView]) -> Table:
     )
     for grant in grants:
         for row in _rows_of(grant):
-            made.add_row(*(row.get(name, "") for name in made.columns))
-    return made
+            grants_table.add_row(*(row.get(column, "") for column in grants_table.columns))
+    return grants_table
 
 
 def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
@@ -321,34 +323,36 @@ def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
 
     A grant of one process has that in its own rows.
     """
-    containers = {one.id: container_of(one) for one in grant.containers}
+    name_by_container = {container.id: container_of(container) for container in grant.containers}
     # One container is the grant's; several are told at their processes.
-    whole = next(iter(containers.values())) if len(containers) == 1 else ""
+    only_container = next(iter(name_by_container.values())) if len(name_by_container) == 1 else ""
     rows: list[dict[str, str | Text]] = []
-    for first, share in enumerate(grant.shares):
-        part = None if share.memory_used is None else share.memory_used / share.memory
+    for position, share in enumerate(grant.shares):
+        memory_part = None if share.memory_used is None else share.memory_used / share.memory
         rows.append(
             {
                 **_of_share(share),
-                " ": _bar(part),
+                " ": _bar(memory_part),
                 "note": note_of(share),
-                **({} if first else _of_grant(grant, whole)),
+                **({} if position else _of_grant(grant, only_container)),
             }
         )
     if len(grant.running) == 1:
         return rows
     for process in grant.running:
-        about: dict[str, str | Text] = {
+        process_cells: dict[str, str | Text] = {
             "pid": str(process.pid),
-            "container": "" if whole else containers.get(process.container or "", ""),
+            "container": ""
+            if only_container
+            else name_by_container.get(process.container or "", ""),
             "program": f"  {process.program}",
         }
-        held = [
-            {**about, "#": _number(share), "memory": format_memory(memory)}
+        device_rows = [
+            {**process_cells, "#": _number(share), "memory": format_memory(memory)}
             for share, memory in zip(grant.shares, process.memory, strict=False)
             if memory
         ]
-        rows += held or [{**about, "memory": UNKNOWN}]
+        rows += device_rows or [{**process_cells, "memory": UNKNOWN}]
     return rows
 
 
@@ -365,17 +369,17 @@ def _of_share(share: Share) -> dict[str, str | Text]:
     }
 
 
-def _points(part: float | None) -> str:
+def _points(fraction: float | None) -> str:
     """Say a part of the card, if there is half a percent of it."""
-    return f"{part:.0f} %" if part and part >= 0.5 else ""
+    return f"{fraction:.0f} %" if fraction and fraction >= 0.5 else ""
 
 
 def _excess(share: Share) -> Text:
     """Say what is used past the limiter: time of the card, and memory."""
-    parts = [_points(share.core_excess)]
+    excess_texts = [_points(share.core_excess)]
     if share.excess and share.excess.is_told:
-        parts.append(format_memory(share.excess.memory))
-    return Text(" ".join(filter(None, parts)), "red")
+        excess_texts.append(format_memory(share.excess.memory))
+    return Text(" ".join(filter(None, excess_texts)), "red")
 
 
 def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
@@ -396,9 +400,9 @@ def _row(row: RowView) -> str:
     """Say how much of each period a gang has, and whether it runs in it."""
     if not row.length:
         return "none free"
-    says = f"{row.length:g} of {row.period:g} ms"
-    says += ", runs" if row.runs else ""
-    return says + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
+    row_text = f"{row.length:g} of {row.period:g} ms"
+    row_text += ", runs" if row.runs else ""
+    return row_text + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
 
 
 def _number(share: Share) -> str:
@@ -406,8 +410,8 @@ def _number(share: Share) -> str:
 
 
 def _use(shares: tuple[Share, ...]) -> tuple[float, int]:
-    core = sum(share.core_used or 0 for share in shares)
-    return core, sum(share.memory_used or 0 for share in shares)
+    core_percent = sum(share.core_used or 0 for share in shares)
+    return core_percent, sum(share.memory_used or 0 for share in shares)
 
 
 #: What grants can be sorted by, with the key of each; they come by device.

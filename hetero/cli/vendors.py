@@ -43,24 +43,26 @@ def _check(vendor: str, *, as_json: bool) -> int:
 
 
 def _clauses(clauses: tuple[Clause, ...]) -> Part:
-    made = table("promise", "is", "", folds=("",))
+    clauses_table = table("promise", "is", "", folds=("",))
     for clause in clauses:
-        made.add_row(clause.says, state("bad" if clause.failure else "ok"), clause.failure or "")
-    return made
+        clauses_table.add_row(
+            clause.says, state("bad" if clause.failure else "ok"), clause.failure or ""
+        )
+    return clauses_table
 
 
 def render(rows: tuple[VendorRow, ...]) -> Part:
     """Return the table of vendors."""
     if not rows:
         return "no vendors are installed: in hetero's sources, pip install ./vendors/NAME"
-    made = table(
+    vendors_table = table(
         *("vendor", "from", "state", "devices", "reason", "trusted", "file"),
         folds=("reason",),
         right=("devices",),
         drops=("file", "trusted", "from", "devices"),
     )
     for row in rows:
-        made.add_row(
+        vendors_table.add_row(
             row.name,
             row.source,
             state(row.state),
@@ -69,4 +71,4 @@ def render(rows: tuple[VendorRow, ...]) -> Part:
             "yes" if row.trusted else "no",
             row.file or UNKNOWN,
         )
-    return made
+    return vendors_table
