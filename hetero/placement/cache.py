@@ -1,9 +1,9 @@
 """The cluster as a scheduler knows it: nodes, who holds what, and what each node says to a pod.
 
-The cluster's extender and `hetero simulate` call the same functions of it. Nothing here waits, so
-a reservation is atomic: of two pods that want the last share one gets it and the other hears why
-not. What there is is `ClusterInventory`, what it costs `PriceRows`; whom to evict and which nodes
-are kept clear are decided in `victims` and `node_reservations`.
+The cluster's extender and `hetero simulate` call the same functions. Nothing here awaits, so a
+reservation is atomic: of two pods that want the last share, one gets it and the other a refusal.
+`ClusterInventory` has the nodes and `PriceRows` the costs. `victims` chooses pods to evict,
+`node_reservations` the nodes that are kept clear.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from hetero.placement.price_rows import RESERVED, PriceRow, PriceRows, is_exact
 from hetero.placement.state import Cluster
 from hetero.placement.victims import NO_GANGS, Gang, Victims, choose_victims
 
-#: What a device says that only those hold whom the pod may not share it with.
+#: The verdict of a device whose holders the pod may not share a device with.
 _APART = "shared otherwise"
 
 
@@ -67,7 +67,7 @@ class QuotaRules(Protocol):
         """Return which quota so much more would pass, None if none."""
 
     def least(self, pod: PlacedPod, devices: Iterable[Device]) -> Counter[str]:
-        """Return the least a pod is charged on a node whose cards are of these kinds."""
+        """Return the least that a pod is charged on a node with such cards, one of each kind."""
 
 
 class SchedulerCache:
@@ -80,9 +80,10 @@ class SchedulerCache:
         weights: Weights = WEIGHTS["fragmentation"],
         demand: Demand | None = None,
     ) -> None:
-        """Start without nodes. `quotas` and `demand` are kept by those who follow them.
+        """Start without nodes.
 
-        `weights` choose among nodes, and among devices, where a call does not say otherwise.
+        The caller keeps `quotas` and `demand` up to date. `weights` choose among nodes and devices
+        where a call does not give others.
         """
         self.quotas = quotas
         self.weights = weights
@@ -92,24 +93,24 @@ class SchedulerCache:
         self.standing: dict[str, Placement] = {}  # by the pod's UID
         self._on: dict[str, set[str]] = {}  # the UIDs of those on a node
         self._counted: set[str] = set()  # the UIDs of those that the demand counts
-        self._rows: PriceRows | None = None  # None: to be made anew, a change was too large
+        self._rows: PriceRows | None = None  # None: to be built anew, since a change was too large
 
     # --- what there is ------------------------------------------------------------------------
 
     def update_node(self, placed_node: PlacedNode, *, fault: str | None = None) -> str | None:
         """Note what a node has, or why nothing of its devices can be used.
 
-        A device that another node has belongs to that one: return a sentence of it, None if there
-        is none. The node's other devices are used all the same.
+        A device that two nodes publish belongs to the first. Return a sentence about such a
+        conflict, None without one. The node's other devices are used all the same.
         """
         change = self.inventory.update(placed_node, fault=fault)
         self._follow(change)
         return change.conflict
 
     def cordon(self, node_name: str, reason: str | None) -> bool:
-        """Have a node take no pod from now on, None: take pods again; return if that is new.
+        """Close a node to new pods, or open it (`reason` None); return whether that is new.
 
-        What stands on it stays counted.
+        Pods that stand on it stay counted.
         """
         is_new = self.inventory.cordon(node_name, reason)
         if is_new and (change := self.inventory.update_cordon(node_name)):
@@ -117,7 +118,7 @@ class SchedulerCache:
         return is_new
 
     def remove_node(self, node_name: str) -> None:
-        """Note that a node is gone; what stands on it stays counted until its pods are gone."""
+        """Note that a node is gone; its pods stay counted until they are gone, too."""
         if self.inventory.remove(node_name):
             self._rows = None
 
@@ -135,13 +136,13 @@ class SchedulerCache:
         self._counted.add(uid)
         request_class = self._priced(None).pod_profile(pod).profile.request_class
         due = self.demand.arrive(request_class, pod.host(), now_s)
-        if len(self.demand.weights) > MOST_CLASSES:  # it takes long: the next need no join at once
+        if len(self.demand.weights) > MOST_CLASSES:  # it takes long, so it leaves some room
             self.demand.join(self._priced(None).mean_size, most=MOST_CLASSES * 3 // 4)
         if due or self.rows().has_stale_states:
             self._learn()
 
     def forget(self, uid: str, *, ran: bool = True) -> None:
-        """Give back what a pod held that will not ask again, and count that it ended if it ran."""
+        """Release what a pod held that will not ask again; count that it ended if it ran."""
         if ran and uid in self.standing:
             self.demand.end()
         self._counted.discard(uid)
@@ -160,7 +161,7 @@ class SchedulerCache:
     ) -> str | None:
         """Return the cheapest of the offered nodes that serve the pod, the first among equals.
 
-        One that is reserved for another pod than `uid` comes after all others.
+        A node that is reserved for another pod than `uid` comes after all others.
         """
         rows, over_quota = self.rows(), self._over_quota(pod)
         row, cluster, kinds = (
@@ -206,10 +207,10 @@ class SchedulerCache:
         return nodes[cheapest[1]].name if cheapest else None
 
     def reserve_nodes(self, uid: str, pod: PlacedPod, offered: Iterable[str]) -> None:
-        """Have the nodes nearest to empty kept clear for a pod that wants a whole one and waits.
+        """Keep the nodes nearest to empty clear for a pod that wants a whole node and waits.
 
         Those are the offered nodes with room on which the fewest pods stand. The reservation ends
-        when the pod is placed or gone. While pods only arrive no node empties, and none is
+        when the pod is placed or gone. While pods only arrive, no node empties and none is
         reserved.
         """
         card_count = self._priced(None).pod_profile(pod).profile.request_class.cards
@@ -265,7 +266,7 @@ class SchedulerCache:
         return fitting_names, reasons
 
     def refusal(self, pod: PlacedPod, node_names: Iterable[str]) -> Refusal:
-        """Return why none of the nodes serves the pod: how many say what, with numbers."""
+        """Return why none of the nodes serves the pod: the count of each reason, with numbers."""
         row, over_quota = self.rows().row(pod, self.weights), self._over_quota(pod)
         count_by_reason, shortages = Counter[str](), dict[str, Shortage]()
         for node_name in node_names:
@@ -298,9 +299,9 @@ class SchedulerCache:
     def costs(
         self, pod: PlacedPod, node_names: Iterable[str], *, weights: Weights | None = None
     ) -> dict[str, int]:
-        """Return what the pod costs on those of the nodes that serve it; least is best.
+        """Return what the pod costs on those of the nodes that serve it; the lowest is best.
 
-        Of nodes that are reserved there is nothing.
+        Reserved nodes are left out.
         """
         rows = self.rows()
         row, number_of = rows.row(pod, weights or self.weights), rows.cluster.number
@@ -336,7 +337,7 @@ class SchedulerCache:
         return placement
 
     def restore(self, uid: str, placement: Placement) -> None:
-        """Count what a pod is known to hold, wherever that was decided."""
+        """Count what a pod holds by a decision that was made elsewhere or earlier."""
         if self.standing.get(uid) == placement:
             return
         self.release(uid)
@@ -358,9 +359,9 @@ class SchedulerCache:
     def hold(
         self, uid: str, pod: PlacedPod, node: str, *, without_uids: Iterable[str] = ()
     ) -> Placement | Refusal:
-        """Keep the room for a pod that it will have once others are gone, or say why it has none.
+        """Keep the room that a pod will have once others are gone, or return why it has none.
 
-        Until then more may be taken of a device than it has. A reservation for the pod takes its
+        Until then a device may be promised beyond its capacity. A reservation for the pod takes its
         place.
         """
         placement = self._place_pod(pod, node, without_uids=[uid, *without_uids])
@@ -370,17 +371,17 @@ class SchedulerCache:
         return placement
 
     def has_room(self, uid: str, pod: PlacedPod, node: str) -> bool:
-        """Return whether a pod fits on a node, where it may hold its place already."""
+        """Return whether a pod fits on a node, where it may already hold its own place."""
         return isinstance(self._place_pod(pod, node, without_uids=[uid]), Placement)
 
     def on(self, node: str) -> frozenset[str]:
-        """Return the UIDs of those that stand on a node."""
+        """Return the UIDs of the pods that stand on a node."""
         return frozenset(self._on.get(node, ()))
 
     def preemptible(self, pod: PlacedPod, node_names: Iterable[str]) -> list[str]:
-        """Return the nodes with anybody less important than the pod, the best to look at first.
+        """Return the nodes with a pod of lower priority than the pod, the best candidates first.
 
-        Those are the nodes with the least important, and of these the emptiest.
+        Those are the nodes with the least important pods, and among these the emptiest.
         """
         cluster, standing, ranked = self.rows().cluster, self.standing, list[tuple[int, int, str]]()
         for node_name in node_names:
@@ -482,7 +483,7 @@ class SchedulerCache:
     def _choose(self, pod: PlacedPod, node_number: int, prices: Prices) -> Placement | None:
         """Return the cheapest placement of a plain pod; None where it takes a search, or is none.
 
-        The search would find it too. This is the common case, and the node's cost counts on it.
+        The search would find it, too. This is the common case, and the node's cost assumes it.
         """
         cluster, pod_profile = self.rows().cluster, prices.pod_profile(pod)
         node, profile = cluster.nodes[node_number], pod_profile.profile
@@ -518,7 +519,7 @@ class SchedulerCache:
         )
 
     def _apart(self, pod: PlacedPod, node: str, without_uids: Iterable[str] = ()) -> set[str]:
-        """Return the node's devices that are held by others than the pod may share one with."""
+        """Return the node's devices whose holders the pod may not share a device with."""
         rules = {rule.key: rule for request in _requests(pod) for rule in request.co_tenancy}
         if not rules:
             return set()
@@ -534,7 +535,7 @@ class SchedulerCache:
     # --- quotas ---------------------------------------------------------------------------------
 
     def _charge(self, placement: Placement) -> Counter[str]:
-        """Return what a placement is charged, as far as its devices are still there."""
+        """Return what a placement is charged, as far as its devices are still on the node."""
         charge = Counter[str]()
         if self.quotas is not None:
             devices = {device.uuid: device for device in self.inventory.devices(placement.node)}
@@ -544,9 +545,9 @@ class SchedulerCache:
         return charge
 
     def _over_quota(self, pod: PlacedPod) -> dict[frozenset[int], str]:
-        """Return which quota the pod passes wherever it is placed, by the kinds of a node's cards.
+        """Return the quota that the pod passes on any node, by the kinds of a node's cards.
 
-        Of kinds on which it may pass none there is nothing: mostly, of all.
+        Kinds on which it may pass none are left out: mostly that is all of them.
         """
         over_quota: dict[frozenset[int], str] = {}
         if self.quotas is not None and pod.namespace in self.quotas.most:
@@ -561,10 +562,7 @@ class SchedulerCache:
     # --- what follows from it ---------------------------------------------------------------------
 
     def rows(self) -> PriceRows:
-        """Return what pods cost and what is left of every node.
-
-        It is worked out anew after it could not follow a change.
-        """
+        """Return what pods cost, built anew after a change that could not be followed."""
         rows = self._rows
         if rows is None:
             cluster = Cluster(self.inventory.nodes.values())
@@ -577,7 +575,7 @@ class SchedulerCache:
         return rows
 
     def _follow(self, change: NodeChange) -> None:
-        """Let the packing core know of a node's change, or have it start anew with it."""
+        """Apply a node's change to the price rows, or drop them where that is not possible."""
         rows, node_before, node_after = self._rows, change.before, change.after
         if rows is None or not change:
             return

@@ -1,4 +1,4 @@
-"""What arrives, boiled down to classes of requests with weights that decay: the expected mix."""
+"""The demand: arriving pods as classes of requests with decaying weights (the expected mix)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.model import Ask, Request, Selector
 from hetero.placement.cluster import PlacedPod
 from hetero.placement.mix import GRAIN
 
-#: The first lesson is drawn after this many pods, the next when as many came as were counted then.
+#: The demand is first learned after this many pods, and again when as many came as it then counts.
 FIRST_LESSON = 16
 #: Seconds after which what arrived counts half, where nobody says otherwise: seven days. Users run
 #: by the week, and a mix that is a month old counts a sixteenth.
@@ -21,7 +21,7 @@ HALF_LIFE = 7 * 86_400.0
 Needs = tuple[tuple[str, int], ...]
 #: Classes that are kept.
 MOST_CLASSES = 512
-#: Weights above the first are made smaller; classes below the second are then forgotten.
+#: Weights above the first are scaled down; classes below the second are then forgotten.
 _LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
 #: Pods come and go once one of so many has ended. Any figure from 2 to 100 would do: in a cluster
 #: that has been full for a while nearly all that came have ended.
@@ -62,7 +62,7 @@ def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, 
     """Return what is left of a class without the size of its asks, and that size.
 
     The size is memory in bytes, memory in percent and core in percent, 0 where that was not asked.
-    What is left keeps a 1 where it was. A class whose asks differ has no size.
+    What is left keeps a 1 where there was a size. A class whose asks differ has no size.
     """
     if not request_class.plain or request_class.request is None:
         return request_class, None
@@ -78,7 +78,7 @@ def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, 
 
 
 def with_size(sizeless: RequestClass, sizes: tuple[int, int, int]) -> RequestClass:
-    """Return the class that `without_size` made this of."""
+    """Return the class with this size in place of the 1 that `without_size` left."""
     if sizeless.request is None:
         return sizeless
     memory_bytes, memory_percent, core_percent = (amount or None for amount in sizes)
@@ -132,7 +132,7 @@ class _Joins:
         heappush(self._heap, (added_size, self._offered, sized, larger, joined))
 
     def take(self) -> _Sized | None:
-        """Join the pair that adds least and return what it becomes, None if no pair is left."""
+        """Join the pair that adds least and return the joined class, None if no pair is left."""
         while self._heap:
             _, _, sized, larger, joined = heappop(self._heap)
             if sized.gone or larger.gone:
@@ -151,10 +151,10 @@ class _Joins:
 
 @define(eq=False)
 class Demand:
-    """How often each class of pod came and went, and how much of the host all pods asked for.
+    """How often each class of pod came and ended, and how much of the host all pods asked for.
 
-    A pod that came `half_life` seconds ago counts half of one that comes now. Weights are kept in
-    units of a pod that came at `_origin`.
+    A pod that came `half_life` seconds ago counts half of one that comes now. Weights are in units
+    of a pod that came at `_origin`.
     """
 
     half_life: float = HALF_LIFE
@@ -162,13 +162,13 @@ class Demand:
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods
     _ended: float = 0.0  # the weight of all that ended, each as of when it did
-    _since: int = 0  # pods since the last lesson
-    _lesson: float = FIRST_LESSON  # pods from one lesson to the next
+    _since: int = 0  # pods since the demand was learned
+    _lesson: float = FIRST_LESSON  # pods until it is learned again
     _origin: float = 0.0
     _now: float = 0.0  # when the last pod came
 
     def arrive(self, request_class: RequestClass, host: Mapping[str, int], now_s: float) -> bool:
-        """Count a pod that comes at `now_s`, in seconds; return whether a lesson is due."""
+        """Count a pod that comes at `now_s`; return whether the demand is to be learned anew."""
         self._now = max(now_s, self._now)
         weight = self._weight()
         self._arrived += weight
@@ -193,7 +193,7 @@ class Demand:
         return self._ended * _ENDED > self._arrived
 
     def _weight(self) -> float:
-        """Return what a pod of now weighs; numbers that grew too large are made smaller."""
+        """Return the weight of a pod that comes now; weights above a limit are scaled down."""
         weight: float = pow(2.0, min((self._now - self._origin) / self.half_life, 1000.0))
         if weight <= _LARGEST:
             return weight
@@ -209,15 +209,16 @@ class Demand:
         return 1.0
 
     def join(self, milli_of: Callable[[RequestClass], int], *, most: int = MOST_CLASSES) -> None:
-        """Join classes until at most `most` are left: those first that so ask for least more.
+        """Join classes until at most `most` are left, those first whose join adds least.
 
-        `milli_of` says how many thousandths of cards a class takes; a host's amount counts as what
-        comes with it on average. Two that differ in amounts alone become one that has room for
-        both. Where none are left to join, those that ask for least are forgotten.
+        `milli_of` gives the thousandths of cards of a class; an amount of the host counts as the
+        cards that come with it on average. Two classes that differ in amounts alone become one with
+        the larger amounts. Where no two can be joined, the classes that ask for least are
+        forgotten.
         """
         size_of = self._sizes(milli_of)
         sized_by_kind: dict[object, list[_Sized]] = {}
-        weights: dict[PodClass, float] = {}  # of those that have no size, then of all
+        weights: dict[PodClass, float] = {}  # of classes without a size, then of all
         for pod_class, weight in self.weights.items():
             sizeless, ask_sizes = without_size(pod_class[0])
             if ask_sizes is None:
@@ -253,7 +254,7 @@ class Demand:
         self.weights = weights
 
     def _sizes(self, milli_of: Callable[[RequestClass], int]) -> Callable[[PodClass], float]:
-        """Return what says how much a class takes: thousandths of cards, and host in their kind."""
+        """Return a function that gives the size of a class, cards and host, in thousandths."""
         total_milli = sum(
             weight * milli_of(request_class) for (request_class, _), weight in self.weights.items()
         )
@@ -268,11 +269,11 @@ class Demand:
         return size_with_host
 
     def copy(self) -> Demand:
-        """Return the same, to be changed apart."""
+        """Return an independent copy."""
         return evolve(self, weights=dict(self.weights), host=dict(self.host))
 
     def at(self, now_s: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
-        """Return classes, host counters, all pods and those that ended, in pods of `now_s`."""
+        """Return classes, host counters, all pods and ended ones, in units of a pod of `now_s`."""
         age_half_lives = (now_s - self._origin) / self.half_life
         factor = 2.0 ** -max(min(age_half_lives, 1000.0), -1000.0)
         return (
@@ -291,7 +292,7 @@ class Demand:
         *,
         now_s: float,
     ) -> None:
-        """Take over what `at` gave at that time."""
+        """Take over what `at` returned at that time."""
         self.weights, self.host = dict(weights), dict(host)
         self._arrived, self._ended, self._origin, self._now = arrived, ended, now_s, now_s
         self._since, self._lesson = 0, max(FIRST_LESSON, arrived)
@@ -308,7 +309,7 @@ class Demand:
         ]
 
     def pods(self) -> list[tuple[RequestClass, Needs, int]]:
-        """Return the same, those apart that ask for different amounts of the host."""
+        """Return the same, apart for pods that ask for different amounts of the host."""
         sixteenths = GRAIN / self._weight()
         return [
             (request_class, needs, max(round(weight * sixteenths), 1))

@@ -12,9 +12,10 @@ Offers = Mapping[str, Portion | str]
 
 
 def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str, Portion | str]]:
-    """Return the offers, without those of a whole device whose group cannot come along.
+    """Return the offers, without those of a whole device whose group cannot be taken whole.
 
-    A group comes along when all of it is offered whole and the asks are enough for entire groups.
+    A group can be taken whole when all its devices are offered whole and the asks make up entire
+    groups.
     """
     group_sizes = {device.group: 0 for device in devices if device.group}
     able_counts = dict.fromkeys(group_sizes, 0)
@@ -56,7 +57,7 @@ def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[D
 
 
 def owed(devices: Sequence[Device], chosen_cuts: Iterable[tuple[Device, Portion]]) -> int:
-    """Return how many devices are still to be taken whole, for the groups of those that are."""
+    """Return how many devices are still to be taken whole to complete their groups."""
     group_by_uuid = {
         device.uuid: device.group
         for device, cut in chosen_cuts

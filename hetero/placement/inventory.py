@@ -60,7 +60,7 @@ class ClusterInventory:
         return NodeChange(before=node_before, after=node, conflict=conflict)
 
     def cordon(self, node_name: str, reason: str | None) -> bool:
-        """Have a node take no pod from its next update on, None: take pods; return if it is new."""
+        """Close a node from its next update on, or open it; return whether that is new."""
         if self._cordons.get(node_name) == reason:
             return False
         if reason is None:
@@ -70,7 +70,7 @@ class ClusterInventory:
         return True
 
     def update_cordon(self, node_name: str) -> NodeChange | None:
-        """Bring a node to what `cordon` said of it, None if it is not known."""
+        """Update a node to what `cordon` noted, None if the node is not known."""
         node = self.nodes.get(node_name)
         if node is None:
             return None

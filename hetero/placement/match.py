@@ -30,20 +30,20 @@ from hetero.placement.offer import offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
-Offers = dict[str, Portion | str]  # what each device says to one ask, by UUID
+Offers = dict[str, Portion | str]  # the portion or verdict of each device for one ask, by UUID
 #: Verdicts that do not depend on the device's vendor.
 _PLAIN = (FITS, NOT_CHOSEN)
-#: Sets of linked devices looked at before the best of those seen is taken: 8 of 16 are 12,870.
+#: The most sets of linked devices that are compared: 8 of 16 are 12,870.
 _LINK_SETS = 20_000
 
 
 @frozen(kw_only=True)
 class Verdict:
-    """What one device says to a request, and if it serves the cost by which it is chosen.
+    """The verdict of one device on a request, and its cost if it serves.
 
     The cost's first number is the downgrade level (`offer.cut_of`), the others are the policy's.
-    `position` is its place in the inventory. `left` are the bytes and the units of core that would
-    be left of a device that serves, `shortage` the numbers of one that does not.
+    `position` is the device's place in the inventory. `left` are the bytes and the units of core
+    that would be left of a device that serves, `shortage` the numbers of one that does not.
     """
 
     device: str
@@ -69,7 +69,7 @@ class Verdict:
 
 @frozen(kw_only=True)
 class Explanation:
-    """What `fit` answers, and what every device said on the way there."""
+    """What `fit` answers, with the verdict of every device."""
 
     answer: Allocation | Refusal
     verdicts: tuple[Verdict, ...]
@@ -80,9 +80,9 @@ def fit(
 ) -> Allocation | Refusal:
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
-    The devices of one allocation are of one vendor, the first (by the policy) that can
-    serve all of it, unless the asks name their devices themselves. Who asks for a share gets a
-    whole device, or a share without a limit, only where nothing else serves (`shares_first`).
+    The devices of one allocation are of one vendor, the first (by the policy) that can serve all of
+    it, unless the asks name their devices. A request for a share gets a whole device, or a share
+    without a limit, only where nothing else serves (`shares_first`).
     """
     return fit_into(inventory.devices, inventory.free(), request, policy=policy)
 
@@ -157,7 +157,7 @@ def _refusal(
     request: Request,
     offers_by_ask: Sequence[Mapping[str, Portion | str]],
 ) -> Refusal:
-    """Return why these offers do not serve; of several vendors' devices, whose lacks what."""
+    """Return why these offers do not serve; with several vendors, each vendor's devices apart."""
     findings = [(device, *_heard(device, free, request, offers_by_ask)) for device in devices]
     has_several_vendors = (
         len({device.vendor for device, verdict, _ in findings if verdict != NOT_CHOSEN}) > 1

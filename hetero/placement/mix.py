@@ -1,15 +1,17 @@
-"""What requests have looked like so far, boiled down to what a piece of a card or node is worth.
+"""What the demand says of how much a piece of a card or of a node is worth.
 
 The fragmentation-aware policy prices a placement by what it makes useless. Three tables say how
-much that is, all learned from the pods seen up to now (never from those to come), all in exact
+much that is. All are learned from the pods seen up to now (never from those to come), in exact
 integers (`POINTS` to a thousandth of a card):
 
-- `fragmentation[free_milli]`: of a card with `free_milli` thousandths free, how much will in the
-  end stay unused. The next pods that fit are drawn from the mix and fill it; with few that fit it
-  may never be filled.
+- `fragmentation[free_milli]`: how much of a card with `free_milli` thousandths free stays unused in
+the end. The next pods that fit are drawn from the mix and fill it; with few that fit it may never
+be filled.
+
 - `whole_cards[cards]`: the same for the empty cards of one node and pods of several whole cards.
+
 - `host`: how much of the node's own counters a thousandth of a card comes with, on average. Cards
-  that are left with less than that are stranded.
+that are left with less than that are stranded.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class HostRate:
 
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
-    """Return the points of a card that stay unused, by what is free, 0 to 1000 thousandths."""
+    """Return the points of a card that stay unused, by its free thousandths from 0 to 1000."""
     weights: dict[int, int] = {}
     for demand in demands:
         if demand.cards:
@@ -57,7 +59,7 @@ def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     return _fragmentation(tuple(sorted(weights.items())))
 
 
-@lru_cache(maxsize=64)  # clusters that are worked out anew have learned the same
+@lru_cache(maxsize=64)  # a cluster that is built anew learned the same
 def _fragmentation(sizes_and_weights: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
     weights = dict(sizes_and_weights)
     sizes_milli = list(weights)

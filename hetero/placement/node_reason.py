@@ -1,4 +1,4 @@
-"""Says in a few words why a node cannot serve, of all that its devices say: the true reason."""
+"""Says in a few words why a node cannot serve, from the verdicts of its devices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hetero.model import DEVICES, FITS, NO_DEVICE, NOT_CHOSEN, Shortage
 from hetero.placement.offer import NOT_EMPTY
 
 _TOO_FEW = "have too few devices"
-#: What a device says, with the numbers of it.
+#: A device's verdict, with the numbers of its shortage.
 DeviceVerdict = tuple[str, Shortage | None]
 
 
 def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int) -> DeviceVerdict:
-    """Return what a node says whose devices say this, of which `wanted_devices` have to serve.
+    """Return the verdict of a node by those of its devices, of which `wanted_devices` must serve.
 
-    What is short comes before what will never be there, and what most devices say before the rest.
-    The numbers are those of the last device that is needed.
+    A shortage comes before what the node never has, and what most devices say before the rest. The
+    numbers are those of the last device that is needed.
     """
     verdicts = list(device_verdicts)
     count_by_reason = Counter(reason for reason, _ in verdicts)

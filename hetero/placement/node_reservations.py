@@ -1,10 +1,10 @@
-"""Keeps nodes clear for pods that wait for whole ones: else those never empty."""
+"""Keeps nodes clear for pods that wait for whole ones, since busy nodes never empty otherwise."""
 
 from __future__ import annotations
 
 from attrs import define, field
 
-#: Nodes that are reserved for one waiting pod; it takes the first that empties. Chosen on two
+#: Nodes that are reserved for one waiting pod, which takes the first that empties. Chosen on two
 #: traces (docs/decisions/packing.md).
 NODES = 3
 

@@ -1,10 +1,10 @@
-"""What of a node pods like those that came could use, where pods come and go.
+"""Values a node by what pods like those that came could use of it, where pods come and go.
 
-Where pods end, a rest that nothing fits into is made whole again, and what matters is whether a
-node can still serve those that few nodes can serve. So a node is worth, for every class of pods
+Where pods end, a rest that nothing fits into is made whole again. What matters is whether a node
+can still serve the classes that few nodes can serve. So a node is worth, for every class of pods
 that it could serve now, the cards that the class could use there (the measure of Weng et al.,
-USENIX ATC 2023), and a class counts by how often it came times the square root of the cards it asks
-for and of how scarce the cards are that could ever serve it.
+USENIX ATC 2023). A class counts by how often it came times the square root of two factors: the
+cards it asks for, and how scarce the cards are that could serve it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEPS, _HALF = 100, 4000
 
 @frozen
 class PodClass:
-    """Pods that ask for as much: of `cards` cards `sizes` thousandths, by the kind that serves."""
+    """Pods of equal size: `cards` cards of `sizes` thousandths each, by the kind that serves."""
 
     times: int
     cards: int
@@ -36,9 +36,9 @@ class PodClass:
 
 @define(eq=False)
 class NodeValue:
-    """What nodes of equal cards are worth that have equally much left of their host."""
+    """The value of nodes with cards of one kind that have equally much left of their host."""
 
-    key: tuple[int, ...]  # what tells it from others
+    key: tuple[int, ...]  # unique among all values
     #: The least sizes from which on a card is worth more, and the weights of those it can serve.
     sizes: Sequence[int]
     weights: Sequence[int]
@@ -75,7 +75,7 @@ class _Kind:
 
 
 class NodeValues:
-    """What nodes of a cluster are worth to the classes of pods that came."""
+    """The values of nodes for the classes of pods that came."""
 
     def __init__(self, classes: Iterable[PodClass], cluster: Cluster) -> None:
         """Weigh the classes by the cards that could serve them if all were free."""
@@ -163,9 +163,10 @@ class NodeValues:
 
 
 def coarse(points: int) -> int:
-    """Return a cost in steps, finer where it is small: nodes that cost alike go by their order.
+    """Return a cost in steps, finer where it is small.
 
-    So the last nodes empty, and large pods find them whole.
+    So nodes of nearly equal cost are taken in their order: the last nodes empty, and large pods
+    find them whole.
     """
     return -(-_STEPS * points // (_HALF * POINTS + abs(points)))
 

@@ -22,13 +22,13 @@ from hetero.model import (
 )
 from hetero.model.rounding import Portion, asked, portion, whole
 
-#: What a device says that never has what is asked, and one that is asked for all of it.
+#: The verdicts of a device that is too small, and of one in use that is asked for as a whole.
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
-#: What a device says whose service a program has to itself: it can have no second one.
+#: The verdict of a device shared by a service: a program uses one service, so one device.
 ONE_CARD = "shared by a service, which is of one card"
-#: What one says that nothing holds to a part of its multiprocessors.
+#: The verdict of a device on which no service limits multiprocessors.
 NO_SM = "not shared by a service, as sm needs"
-#: Counters of who holds a piece of a device, which say nothing of its size.
+#: Counters that count holders, and no size.
 HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
 
@@ -105,7 +105,7 @@ def shortage(
 
 
 def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
-    """Return the counter that the cut lacks: the size before what only counts holders."""
+    """Return the counter that the cut lacks, a size before a count of holders."""
     lacking = [counter for counter, amount in cut.takes.items() if free.get(counter, 0) < amount]
     return min(lacking, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None)
 

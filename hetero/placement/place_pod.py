@@ -1,7 +1,7 @@
-"""Places all containers of a pod on one node: if there is a way, one is found.
+"""Places all containers of a pod on one node, if there is any way.
 
-That is exact for pods of a few containers. Who asks for many, of different sizes, poses a puzzle
-that would take for ever: of its ways so many are tried, and that is what the refusal says.
+That is exact for pods of a few containers. With many containers of different sizes the search would
+not end: it stops after a number of tries, and the refusal says so.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Found = list[Allocation]
 
 
 class _Phase(Enum):
-    """Whose allocations a search chooses; then the next phase begins."""
+    """The containers whose allocations a search chooses; then the next phase begins."""
 
     SIDECARS = auto()
     CONTAINERS = auto()
@@ -36,10 +36,10 @@ class _Phase(Enum):
 
 @define(eq=False)
 class _Tries:
-    """How many are left, and from where on no way was found."""
+    """How many tries are left, and the states from which no way was found."""
 
     left: int = MOST_TRIES
-    #: By the phase, the requests that remained and the room that was left.
+    #: By the phase, the number of requests that remained, and what was left.
     failed: set[object] = field(factory=set)
 
 
@@ -85,7 +85,7 @@ def place_pod(
 
 
 def standing(pod: PlacedPod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
-    """Return the placement that these allocations make, sidecars first and init containers last."""
+    """Return the placement of these allocations: sidecars first, init containers last."""
     phase_ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
     return Placement(
         node=node,
@@ -163,10 +163,10 @@ def _search(
     *,
     phase: _Phase,
 ) -> _Found | None:
-    """Return one allocation per request and what `place_rest` makes of the room left after them.
+    """Return one allocation per request, followed by what `place_rest` returns.
 
     Tries every way, the policy's favourite first, as far as `tries_left` allow. Equal devices are
-    tried once, and what failed from an equal state on is not tried again.
+    tried once, and a state that failed is not tried again.
     """
     if not requests:
         return place_rest(free)
@@ -249,7 +249,7 @@ def _try(
 
 
 def _left_of(devices: Iterable[Device], free: _Free, *, names_devices: bool) -> object:
-    """Return what is left of devices: as much of others that are alike is the same room."""
+    """Return what is left of devices, the same value for an exchange of equal devices."""
     if names_devices:
         return tuple((device.uuid, *free[device.uuid].values()) for device in devices)
     free_counters = (
@@ -281,7 +281,7 @@ def _ways(
 ) -> list[tuple[Device, Portion]]:
     """Return the devices that can serve the ask up to a downgrade level, the cheapest first.
 
-    One stands for all that are alike, unless they are told apart.
+    One stands for all equal devices, unless requests tell devices apart.
     """
     ranked = []
     tried_kinds: set[object] = set()

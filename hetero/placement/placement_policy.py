@@ -1,4 +1,4 @@
-"""Placement policies: which of the devices and nodes that fit is taken, as small pure functions."""
+"""Placement policies: small pure functions that choose among the devices and nodes that fit."""
 
 from __future__ import annotations
 

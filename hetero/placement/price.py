@@ -1,4 +1,4 @@
-"""What a placement costs on every node, by the weights and by what was learned of the demand."""
+"""Prices a placement on every node, by the weights and the demand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hetero.placement.offer import cut_of, obstacle, offer, shortage
 from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 
-#: What every placement costs less than: sums of a node's devices stay below it.
+#: Every placement costs less: sums over a node's devices stay below it.
 DEAREST = 1 << 50
 #: A cost no placement has: the pod does not fit. Above what a node reservation adds (`price_rows`).
 NEVER = 4 * DEAREST
@@ -64,7 +64,7 @@ class RequestProfile:
 class PodProfile:
     """What equal pods have in common: their request of the devices and of the host.
 
-    `exact` says that a node whose cards' states have room has a place; else it takes a search.
+    `exact`: a node whose cards' states have room has a place. Otherwise that takes a search.
     """
 
     number: int
@@ -96,7 +96,7 @@ class Prices:
         self._pod_profiles: dict[object, PodProfile] = {}
         self._profiles: dict[RequestClass, RequestProfile] = {}
         self._made = 0
-        # One decision asks several times.
+        # The last pod and its profile: one decision asks several times.
         self._last: tuple[PlacedPod | None, PodProfile | None] = None, None
 
     def pod_profile(self, pod: PlacedPod) -> PodProfile:
@@ -146,7 +146,7 @@ class Prices:
     # --- what it costs --------------------------------------------------------------------------
 
     def cost(self, node_number: int, pod_profile: PodProfile) -> int:
-        """Return what the shape costs on a node by the weights; NEVER if it does not fit."""
+        """Return the cost of a pod profile on a node by the weights; NEVER if it does not fit."""
         cluster, profile = self.cluster, pod_profile.profile
         if cluster.nodes[node_number].cordoned:
             return NEVER
@@ -174,11 +174,11 @@ class Prices:
 
     @property
     def node_values(self) -> NodeValues | None:
-        """What nodes are worth to pods that come and go, if they do and it is weighed."""
+        """The values of nodes for pods that come and go; None where these do not count."""
         return self.demand_stats.node_values if self.weights.usable else None
 
     def _loss(self, node_number: int, pod_profile: PodProfile, node_values: NodeValues) -> int:
-        """Return by how much less a node serves with the shape on it, in steps."""
+        """Return by how much less a node serves with the pod on it, in steps of `coarse`."""
         cluster, profile = self.cluster, pod_profile.profile
         states = cluster.states_of[node_number]
         if profile.nodes.get(states) == NEVER:  # quick: most nodes of a full cluster
@@ -216,9 +216,10 @@ class Prices:
         return downgrade * _DOWNGRADE_COST + coarse(cost - size_milli * POINTS)
 
     def _stranded_by(self, node_number: int, pod_profile: PodProfile) -> int:
-        """Return the points of card for which the node's own counters fall short by the shape.
+        """Return the points of card that the pod leaves without enough of the node's own counters.
 
-        Most of the time of a decision is spent here: no calls, one loop for before and after.
+        Most of the time of a decision is spent here: there is no call, and one loop for before and
+        after.
         """
         cluster = self.cluster
         points_before = points_after = cluster.free_milli[node_number] * POINTS
@@ -288,7 +289,7 @@ class Prices:
     def _card_losses(
         self, card_states: Sequence[int], profile: RequestProfile, node_value: NodeValue
     ) -> dict[int, int]:
-        """Return what one cut of it takes of the worth of each of the cards, by their state."""
+        """Return by how much one cut lowers the value of each of the cards, by their state."""
         states, left_by_state = self.cluster.card_states.states, profile.left
         for state in states[len(left_by_state) :]:
             cut = self.cut(state, profile)
@@ -313,7 +314,7 @@ class Prices:
         return loss_by_state
 
     def _card_costs(self, profile: RequestProfile) -> list[int]:
-        """Return what one cut of it costs on every state of a card there is."""
+        """Return the cost of one cut for every state of a card."""
         costs = profile.costs
         for state in self.cluster.card_states.states[len(costs) :]:
             cut = self.cut(state, profile)
@@ -326,7 +327,7 @@ class Prices:
         return costs
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
-        """Return what a cut costs of its device alone, by the weights: a `PlacementPolicy`."""
+        """Return the cost of a cut by the device alone, by the weights: a `PlacementPolicy`."""
         kind, weights = self.cluster.card_states.kind(device), self.weights
         milli_before = kind.free_milli(free)
         milli_after = kind.free_milli(
@@ -341,7 +342,7 @@ class Prices:
     # --- what is cut ----------------------------------------------------------------------------
 
     def size(self, profile: RequestProfile, kind: Kind) -> int:
-        """Return the thousandths of cards it takes in all, where cards are of this kind."""
+        """Return the thousandths of cards that a request takes on cards of this kind."""
         size_milli = profile.sizes.get(kind.number)
         if size_milli is None:
             cut, capacity = self._cut_of_kind(kind, profile), kind.device.capacity
@@ -352,7 +353,7 @@ class Prices:
         return size_milli
 
     def demand(self, pod: PlacedPod) -> int:
-        """Return the thousandths of cards the pod asks for, averaged over the kinds that serve."""
+        """Return the thousandths of cards a pod asks for, averaged over the kinds that serve."""
         return self._mean_size(self.pod_profile(pod).profile)
 
     def mean_size(self, request_class: RequestClass) -> int:
@@ -372,7 +373,7 @@ class Prices:
         kind, request = state.kind, profile.request_class.request
         if request is None:
             return None
-        if isinstance(kind.device.granularity, Templated):  # which template depends on what is free
+        if isinstance(kind.device.granularity, Templated):  # the template depends on what is free
             cut = cut_of(kind.device, request.asks[0], request, state.free)
         else:
             cut = self._cut_of_kind(kind, profile)
@@ -396,7 +397,7 @@ class Prices:
     # --- why not --------------------------------------------------------------------------------
 
     def reason(self, node_number: int, pod_profile: PodProfile) -> DeviceVerdict:
-        """Return what a node says to a shape that does not fit on it, with the numbers of it."""
+        """Return why a pod does not fit on a node, with numbers."""
         cluster, profile = self.cluster, pod_profile.profile
         if cluster.nodes[node_number].cordoned:
             return "cordoned", None
@@ -413,7 +414,7 @@ class Prices:
         return profile.reasons[states]
 
     def _verdicts(self, profile: RequestProfile) -> list[DeviceVerdict]:
-        """Return what a card says, by its state."""
+        """Return the verdicts of cards, by their state."""
         verdicts, request = profile.verdicts, profile.request_class.request
         for state in self.cluster.card_states.states[len(verdicts) :]:
             if request is None:

@@ -1,4 +1,4 @@
-"""What shapes of pods cost on every node, kept up to date by the nodes that changed."""
+"""The costs of pod profiles on every node, kept up to date by the nodes that changed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from hetero.placement.placement_policy import Weights
 from hetero.placement.price import DEAREST, NEVER, DemandStats, PodProfile, Prices
 from hetero.placement.state import Cluster
 
-#: What a node that is reserved for a pod costs more, to all but that pod: more than any other.
+#: What is added to the cost of a reserved node for all other pods: more than any cost.
 RESERVED = 2 * DEAREST
-#: Shapes whose costs are kept up to date, and changes that are remembered for them.
+#: How many pod profiles have a row, and how many changes are kept for these.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
-#: So many new states of cards, and it is time to forget those no card is in any more.
+#: After so many new states of cards, those that no card is in any more are forgotten.
 _MOST_STATES = 20_000
-#: A pod of which more containers than a few ask is tried so often on all nodes together: 0.5 s.
+#: A pod with more than a few asking containers is tried so often on all nodes together: 0.5 s.
 _FEW, _ROW_TRIES = 4, 4 * MOST_TRIES
 
 
@@ -37,28 +37,28 @@ class PlaceOnNode(Protocol):
 
 @define(eq=False)
 class PriceRow:
-    """What a shape costs on every node, as of a point in the list of changes."""
+    """The costs of a pod profile on every node, as of a position in the list of changes."""
 
     pod_profile: PodProfile
     #: By the node's number: NEVER where it does not fit, `RESERVED` more where it is reserved.
     costs: list[int] = field(factory=list)
     #: (cost, number) of every node it fits on, the cheapest first, among what is out of date.
     heap: list[tuple[int, int]] = field(factory=list)
-    #: What nodes say that it seemed to fit on and that cannot place it, by their number.
+    #: By number, the reasons of nodes that seemed to serve and cannot place the pod.
     reasons: dict[int, DeviceVerdict] = field(factory=dict)
     upto: int = 0
 
 
 class PriceRows:
-    """A cluster's prices by weights, and a row for each of the pod profiles asked about last.
+    """A cluster's prices by weights, with a row of costs for each pod profile in use.
 
-    Costs follow a change of a node when the row is next asked for.
+    Costs follow a change of a node when the row is next read.
     """
 
     def __init__(
         self, cluster: Cluster, reservations: NodeReservations, place_on_node: PlaceOnNode
     ) -> None:
-        """Start without rows; `place_on_node` is asked where a node's prices alone do not tell."""
+        """Start without rows; `place_on_node` searches where a price alone does not decide."""
         self.cluster = cluster
         self.kinds = {node.name: _kinds(cluster, node.name) for node in cluster.nodes}
         self._reservations = reservations
@@ -82,18 +82,18 @@ class PriceRows:
         return prices
 
     def changed(self, node_number: int) -> None:
-        """Note that what a node has or has left changed."""
+        """Note that a node, or what is left of it, changed."""
         self._changes.append(node_number)
 
     def reservation_changed(self, node_names: Iterable[str]) -> None:
-        """Note that nodes were reserved or are free of it."""
+        """Note that nodes were reserved or released."""
         number_by_name = self.cluster.number
         self._changes += [
             number_by_name[node_name] for node_name in node_names if node_name in number_by_name
         ]
 
     def node_changed(self, node_name: str, *, device_count: int) -> bool:
-        """Note what a node has now; return whether the demand has to be learned anew for it."""
+        """Note what a node has now; return whether the demand has to be learned anew."""
         self.kinds[node_name] = _kinds(self.cluster, node_name)
         self.changed(self.cluster.number[node_name])
         has_more_devices = device_count >= len(self._demand_stats.whole_cards)
@@ -101,7 +101,7 @@ class PriceRows:
 
     @property
     def has_stale_states(self) -> bool:
-        """Whether so many states of cards came that most may be forgotten."""
+        """Whether so many new states of cards appeared that most may be forgotten."""
         return len(self.cluster.card_states.states) > self._most_states
 
     def learn(self, demand: Demand, weights: Weights) -> None:
@@ -120,7 +120,7 @@ class PriceRows:
         self._changes.clear()
 
     def row(self, pod: PlacedPod, weights: Weights) -> PriceRow:
-        """Return what the pod costs everywhere, with the changes since it was last asked."""
+        """Return the costs of the pod on every node, brought up to date."""
         prices = self.prices(weights)
         if len(self._changes) > _MOST_CHANGES:
             self.clear()
@@ -143,7 +143,7 @@ class PriceRows:
             if len(heap) > 4 * len(costs):
                 row.heap = _heap(costs)
         row.upto = len(self._changes)
-        self._rows[row_key] = row  # last used last
+        self._rows[row_key] = row  # the last used is the last
         return row
 
     def _new_row(self, pod_profile: PodProfile, prices: Prices) -> PriceRow:
@@ -159,7 +159,7 @@ class PriceRows:
             for reserved_name in reserved_names
             if reserved_name in cluster.number
         )
-        # Of thousands of nodes most are alike: each kind is asked once, by any of its nodes.
+        # Most of thousands of nodes are equal: the cost is computed for one of each kind.
         example_by_likeness = dict(zip(cluster.alike, range(len(cluster.nodes)), strict=True))
         cost_by_likeness = {
             likeness: prices.cost(node_number, pod_profile)
@@ -167,7 +167,7 @@ class PriceRows:
         }
         row.costs = [cost_by_likeness[likeness] for likeness in cluster.alike]
         tried_numbers = {*searched_numbers, *reserved_numbers}
-        # Nobody else is answered meanwhile: many nodes take no longer than few.
+        # No other request is answered meanwhile, so many nodes may take no longer than few.
         most_tries = (
             MOST_TRIES
             if _asking(pod_profile.pod) <= _FEW
@@ -183,13 +183,13 @@ class PriceRows:
     def _cost(
         self, node_number: int, row: PriceRow, prices: Prices, *, most_tries: int = MOST_TRIES
     ) -> int:
-        """Return what the row's shape costs on a node; NEVER, and why, where it has no place."""
+        """Return the cost on a node; NEVER where it has no place, with the reason in the row."""
         cost, cluster = prices.cost(node_number, row.pod_profile), self.cluster
         row.reasons.pop(node_number, None)
         if cost == NEVER:
             return NEVER
         node_name = cluster.nodes[node_number].name
-        if not is_exact(row.pod_profile, node_number, cluster):  # so far it may fit
+        if not is_exact(row.pod_profile, node_number, cluster):  # the price alone does not decide
             placement = self._place(row.pod_profile.pod, node_name, most_tries=most_tries)
             if isinstance(placement, Refusal):
                 row.reasons[node_number] = _reason(placement)
@@ -198,7 +198,7 @@ class PriceRows:
 
 
 def is_exact(pod_profile: PodProfile, node_number: int, cluster: Cluster) -> bool:
-    """Return whether a node that its cards' states say serves the shape surely does."""
+    """Return whether a node serves for certain where its cards' states say so."""
     return pod_profile.exact and (
         node_number not in cluster.mixed or pod_profile.profile.request_class.request is None
     )

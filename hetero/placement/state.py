@@ -1,4 +1,4 @@
-"""What every node of a cluster has left, kept in a form in which alike cards are one thing."""
+"""What is left of every node of a cluster, with one state for all equal cards."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hetero.placement.cluster import PlacedNode, Placement
 from hetero.placement.mix import CARD_MILLI
 from hetero.placement.offer import HEADS
 
-#: What a node has of a counter it does not declare, and the most one can declare: 16 TiB of memory.
-#: Times a `HostRate`'s 18 bits of points it stays within 64.
+#: The amount of a counter that a node does not declare, and the most it can declare: 16 TiB of
+#: memory. Times a `HostRate`'s 18 bits of points it stays within 64 bits.
 UNLIMITED = 1 << 44
 
-_SPARE = 1000  # states nobody is in that are not worth forgetting
+_SPARE = 1000  # so many unused states are kept
 
 
 @define(eq=False)
 class Kind:
-    """Devices that divide and count alike; `device` stands for all of them."""
+    """Devices that divide and count alike; `device` is an example."""
 
     number: int
     device: Device
@@ -40,14 +40,12 @@ class Kind:
             ),
             default=0,
         )
-        return max(
-            scarcest_milli, 0
-        )  # more may be held than there is, for those that wait for others to go
+        return max(scarcest_milli, 0)  # pods that wait for evictions hold more than there is
 
 
 @define(eq=False)
 class State:
-    """What cards of one kind with the same counters free have in common."""
+    """What cards of one kind with the same free counters have in common."""
 
     kind: Kind
     free: dict[str, int]
@@ -161,7 +159,7 @@ class Cluster:
             self.mixed.add(node_number)
 
     def compact(self) -> bool:
-        """Forget states no card is in any more, if they are most; whether numbers changed."""
+        """Forget unused states, if they are most; return whether state numbers changed."""
         live = sorted({state_number for card_states in self.cards for state_number in card_states})
         if len(self.card_states.states) <= 2 * len(live) + _SPARE:
             return False
@@ -262,7 +260,7 @@ class Cluster:
         self.free_milli[node_number] += new_state.free_milli - old_state.free_milli
 
     def _count_alike(self, node_number: int) -> None:
-        """Note what a node is like now."""
+        """Note which nodes this node is equal to."""
         likeness_key = (
             self.states_of[node_number],
             self.nodes[node_number].cordoned,
@@ -273,7 +271,7 @@ class Cluster:
             self._count_all_alike()
 
     def _count_all_alike(self) -> None:
-        """Note what all nodes are like, and forget what none is like any more."""
+        """Compute anew which nodes are equal."""
         self._alike_of.clear()
         for node_number in range(len(self.nodes)):
             self._count_alike(node_number)

@@ -1,4 +1,4 @@
-"""Chooses whom to evict from a node: the fewest, of these the least important, gangs whole."""
+"""Chooses pods to evict from a node: the fewest, of these the least important, gangs whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from attrs import frozen
 
 from hetero.placement.cluster import PlacedPod, Placement
 
-#: Pods that go together: one, or all of a gang.
+#: The UIDs of pods that are evicted together: one, or all of a gang.
 Gang = frozenset[str]
 NO_GANGS: Mapping[str, Gang] = MappingProxyType({})
 #: Sets of victims that are tried, the least loss first, before one is taken with none to spare.
@@ -64,7 +64,7 @@ def choose_victims(
     if has_spared(certain.keys() - certain_uids):
         return None
     leaving_uids = {*certain, *ending_uids}
-    # The same one for each of a gang's pods.
+    # Each pod of a gang gives the same set.
     candidates = {gang_of(uid) for uid in uids_on_node if uid not in leaving_uids}
     candidates = {other_gang for other_gang in candidates if not has_spared(other_gang)}
     priorities = {uid: standing[uid].pod.priority for gang in candidates for uid in gang}
@@ -88,10 +88,11 @@ def fewest(
     fits: Callable[[Collection[str]], bool],
     may_evict: Callable[[Collection[str]], bool],
 ) -> tuple[str, ...] | None:
-    """Return the fewest pods without whom it fits and who may go, None if there are none.
+    """Return the fewest pods without which the pod fits and that may be evicted, None if none.
 
-    Of all sets as small it is the one with the lowest `priorities`. What fits without some fits
-    without more; of those that may go, fewer may. Over 300 sets nobody is named needlessly.
+    Of equally small sets it is the one with the lowest `priorities`. If the pod fits without a set,
+    it fits without a larger one; if a set may be evicted, so may a smaller one. After 300 sets a
+    set is returned from which no pod can be spared.
     """
     ranked_gangs = sorted(gangs, key=lambda gang: (_loss(gang, priorities), sorted(gang)))
     if not fits(_pods(ranked_gangs)):
@@ -105,7 +106,7 @@ def fewest(
         is_allowed = may_evict(uids)
         if is_allowed and fits(uids):
             return uids
-        # Each set is reached once, from one with less loss: a gang more, or another for its last.
+        # Each set is reached once, from one with less loss: with a gang more, or its last replaced.
         next_position = chosen_positions[-1] + 1 if chosen_positions else 0
         if next_position < len(ranked_gangs):
             for next_positions in [(*chosen_positions, next_position)] * is_allowed + [
@@ -130,7 +131,7 @@ def _spared(
     fits: Callable[[Collection[str]], bool],
     may_evict: Callable[[Collection[str]], bool],
 ) -> tuple[str, ...] | None:
-    """Return those that may go, without the largest loss that it can do without."""
+    """Return a set that may be evicted, from which no gang can be spared."""
     leaving_gangs: list[Gang] = []
     for gang in ranked_gangs:
         if may_evict(_pods([*leaving_gangs, gang])):
