@@ -1,7 +1,7 @@
-"""Answers a shell that completes a line with the names there are, in a fraction of a second.
+"""Prints the names that a shell completes a line with, in a fraction of a second.
 
-Nobody waits for more than the standard library: grants are read where they lie, and cards as they
-were found a moment ago.
+Only the standard library is imported: grants are read from their files, and cards from the last
+discovery.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Names = Iterator[tuple[str, str]]  # each with a few words about it
 
 
 def main() -> None:
-    """Print the names of a kind (`sys.argv[1]`), each with a tab and a few words about it."""
+    """Print the names of a kind (`sys.argv[1]`), each with a tab and a short description."""
     with suppress(AttributeError, ImportError, LookupError, OSError, TypeError, ValueError):
         for name, description in dict(_names(sys.argv[1])).items():
             if _NAME.fullmatch(name):
@@ -70,7 +70,7 @@ def _grants(ledger: Path, *, shares: bool) -> Names:
 
 
 def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
-    """Yield what is on file of each grant in a ledger."""
+    """Yield the entry file of each grant in a ledger."""
     for path in sorted(ledger.glob("grants/[!.]*/allocation.json")):
         with suppress(LookupError, OSError, TypeError, ValueError):  # half written, or not ours
             grant = json.loads(path.read_text())
@@ -79,7 +79,7 @@ def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
 
 
 def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
-    """Return the names of cards, models and vendors that were seen last, of each kind."""
+    """Return the names of cards, models and vendors by the last discovery, for each kind."""
     if not path.exists():
         remember()  # the first time, and again after a reboot
     elif time.time() - path.stat().st_mtime > _OLD:
@@ -97,7 +97,7 @@ def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
 
 
 def remember() -> None:
-    """Discover the cards, and write down what they are called."""
+    """Discover the cards, and write their names to a file."""
     from hetero.node.ledger.grant_dir import replace
     from hetero.node.ledger.state import prepare
     from hetero.node.node import Node

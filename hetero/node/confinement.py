@@ -1,4 +1,4 @@
-"""Has the vendors confine grants: slices cut and kept as the ledger says, services that run."""
+"""Has the vendors confine grants: cuts and keeps slices, and starts services."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hetero.registry.registry import Discovery
 
 
 def persisting(node: Node, discovery: Discovery, grant: Grant | None = None) -> frozenset[str]:
-    """Return the vendors with slices or services that outlive programs, a grant's included."""
+    """Return the vendors with slices or services that outlive programs; a grant adds its own."""
     grant_vendors = grant.allocation.vendors if grant and grant.served else frozenset[str]()
     return discovery.cutting | services.running(node.ledger, discovery) | grant_vendors
 
@@ -25,10 +25,10 @@ def persisting(node: Node, discovery: Discovery, grant: Grant | None = None) -> 
 def slices_held(
     node: Node, vendors: Iterable[str], *, within_s: float | None = None
 ) -> Iterator[None]:
-    """Keep the slices of these vendors from all others; not within `admission`.
+    """Lock the slices of these vendors against other processes; not within `admission`.
 
-    Raises `HeteroError` when somebody else holds them for longer than `within_s` seconds; None: as
-    long as the ledger is waited for.
+    Raises `HeteroError` when another process holds them for longer than `within_s` seconds; None:
+    as long as an admission waits for the ledger.
     """
     node.aside()
     patience_s = node.ledger.patience if within_s is None else within_s
@@ -43,12 +43,12 @@ def enforce(
     *,
     container: bool = False,
 ) -> Edits:
-    """Have the vendors confine `allocation`, with the slices of those that cut them held."""
+    """Have the vendors confine `allocation`, with the slices of those that cut them locked."""
     return slices.enforce(node.registry, node.ledger, allocation, devices, container=container)
 
 
 def serve(node: Node, grant: Grant, devices: Mapping[str, Device], *, container: bool) -> Edits:
-    """Return what brings a grant's programs to the services of its devices, which run then."""
+    """Start the services of a grant's devices; return the edits by which programs reach them."""
     edits = Edits()
     for uuid in grant.served:
         standing_grants = node.ledger.snapshot().grants
@@ -64,7 +64,7 @@ def serve(node: Node, grant: Grant, devices: Mapping[str, Device], *, container:
 
 
 def reconcile(node: Node, discovery: Discovery, vendors: Collection[str]) -> tuple[str, ...]:
-    """Bring the slices of these vendors, which are held, in line with what stands.
+    """Bring the locked slices of these vendors in line with the standing grants.
 
     Not within `admission`. Return a sentence about each failure.
     """

@@ -1,4 +1,4 @@
-"""Follows the settings' [gangs] table while a process lives: heterod outlives what it read."""
+"""Follows the settings' [gangs] table for processes that outlive a change of it (heterod)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from hetero.node.settings import DEFAULT, load_settings
 
 @define
 class CurrentPeriods:
-    """How time is cut for gangs by the settings as they are now: heterod lives longer than those.
+    """Reads how the settings cut time for gangs at the moment.
 
-    What cannot be read, or is wrong, leaves it as it was: each command says the line to mend.
+    If they cannot be read, or are wrong, the last value stays: each command says which line to
+    mend.
     """
 
     environ: Mapping[str, str]
@@ -25,7 +26,7 @@ class CurrentPeriods:
     _stamp: tuple[int, int, int] | None = None
 
     def __call__(self) -> Periods:
-        """Return it."""
+        """Return the periods."""
         file_version = None
         with suppress(OSError, BadInput):
             status = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()

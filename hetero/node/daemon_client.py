@@ -40,7 +40,7 @@ _ANSWER = 2 * PATIENCE
 
 
 class NoAnswer(HeteroError):
-    """heterod is away, or runs and says nothing."""
+    """heterod is not running, or does not answer."""
 
 
 _ERRORS: dict[str, type[HeteroError]] = {
@@ -50,12 +50,11 @@ _ERRORS: dict[str, type[HeteroError]] = {
 
 @frozen(kw_only=True)
 class DaemonRequest:
-    """What is asked of heterod: `admit` (a request), `sweep`, or `resize` (a grant).
+    """A request to heterod.
 
-    The last is as `ask` says and, if it is to follow another, `policy`.
-
-    Or `detach` (a grant), which has services end what it has on its devices, or `quota`, what the
-    user holds of its quotas. Who asks is not in it: the kernel says that.
+    `admit` (a request), `sweep`, or `resize` (a grant, by `ask` and, if its policy changes,
+    `policy`). `detach` (a grant) has services end what it has on its devices. `quota` returns what
+    the user holds of its quotas. The user is not in it: the kernel says who connects.
     """
 
     #: Its name in errors.
@@ -104,11 +103,11 @@ class DaemonClient:
 
     @property
     def hurried(self) -> DaemonClient:
-        """The same for questions whose asker can do without an answer: nobody waits long."""
+        """The same with a short wait, for questions that can do without an answer."""
         return evolve(self, away=0.0, patience=self.slow)
 
     def answers(self) -> bool:
-        """Return whether somebody listens."""
+        """Return whether a process listens on the socket."""
         import socket
 
         with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
@@ -120,7 +119,7 @@ class DaemonClient:
     def admit(
         self, request: Request, *, command: Sequence[str], label: str | None
     ) -> tuple[DaemonReply, int]:
-        """Have a request admitted: the answer, and the descriptor that keeps the grant standing."""
+        """Have a request admitted; return the reply and the descriptor that keeps the grant."""
         message = DaemonRequest(do="admit", request=request, command=_shown(command), label=label)
         reply, descriptor = self._ask(message)
         if descriptor is None or reply.grant is None:
@@ -136,7 +135,7 @@ class DaemonClient:
         return grant
 
     def sweep(self) -> tuple[str, ...]:
-        """Have what ended removed, and its slices destroyed; return a sentence for each failure."""
+        """Have ended grants removed with their slices; return a sentence for each failure."""
         return self._ask(DaemonRequest(do="sweep"))[0].faults
 
     def detach(self, grant_id: str) -> None:
@@ -148,7 +147,7 @@ class DaemonClient:
         return self._ask(DaemonRequest(do="quota"))[0].quotas
 
     def _ask(self, daemon_request: DaemonRequest) -> tuple[DaemonReply, int | None]:
-        """Return the answer and its descriptor. Raises what heterod says went wrong."""
+        """Return the reply and its descriptor. Raises the error that heterod reports."""
         message = framed(daemon_request)
         if len(message) > MOST_ASKED:
             raise BadInput(f"the request has {len(message)} bytes; heterod reads {MOST_ASKED}")
@@ -174,7 +173,7 @@ class DaemonClient:
                 os.close(descriptor)
 
     def _wait(self, connection: socket.socket) -> None:
-        """Return when there is an answer; warn if that takes long. Raises `TimeoutError`."""
+        """Return when there is a reply; warn if that takes long. Raises `TimeoutError`."""
         import select
 
         poller = select.poll()
@@ -189,14 +188,14 @@ class DaemonClient:
             raise TimeoutError
 
     def _connected(self) -> socket.socket:
-        """Return a connection; one that is being started again is waited for."""
+        """Return a connection; waits for a heterod that is being restarted."""
         import socket
 
         deadline_s = time.monotonic() + self.away
         timeval = struct.pack("@ll", int(self.patience), int(self.patience % 1 * 1e6))
         while True:
             connection = socket.socket(socket.AF_UNIX)
-            # Not `settimeout`: then one who finds others waiting to connect would be sent away.
+            # Not `settimeout`: then connect would fail while others wait to connect.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             try:
                 connection.connect(str(self.path))
@@ -214,7 +213,7 @@ class DaemonClient:
 
 
 def _received(connection: socket.socket, descriptors: list[int]) -> str:
-    """Return the message that comes; what descriptors come with it are added to the list."""
+    """Return the message that comes; its descriptors are added to the list."""
     import socket
 
     contents, wanted_bytes = b"", LENGTH.size
@@ -232,7 +231,7 @@ def _received(connection: socket.socket, descriptors: list[int]) -> str:
 
 
 def _shown(command: Sequence[str]) -> tuple[str, ...]:
-    """Return as much of a command as is recorded."""
+    """Return the part of a command that is recorded."""
     shown_words: list[str] = []
     left_characters = _COMMAND
     for word in command:

@@ -1,4 +1,4 @@
-"""What `hetero demo` shows, done for real: two programs on a card, one too large, one too many."""
+"""The steps of `hetero demo`: two programs on a card, one too large, one too many."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ASKED = Ask(memory=3000 * MiB, core=30)
 
 @frozen(kw_only=True)
 class Got:
-    """What a program got of the card so far, in percent of what it does there alone."""
+    """What a program has of the card so far, in percent of its rate alone there."""
 
     asked: int
     got: float
@@ -96,7 +96,7 @@ class Demo:
         return codec.loads(completed.stdout, NodeView, source="the view of another rack")
 
     def expect_runtime(self) -> None:
-        """Raise `BadInput` if a program on this card lacks what is not the simulator's."""
+        """Raise `BadInput` if a program on this card lacks its runtime library."""
         ending = self._end(
             "run", "-q", "--device", self.device.uuid, "--", self.job, "--alloc", "1MiB"
         )
@@ -138,7 +138,7 @@ class Demo:
                 )
 
     def shown(self, share_percent: int, duration_s: int) -> str:
-        """Return the command that does again what one of the programs together does."""
+        """Return the command that repeats the run of one of the two programs."""
         words = (*self._share(share_percent), self.job, "--seconds", str(duration_s))
         return " ".join(("hetero run", "--device", self.device.uuid[:12], *words))
 
@@ -150,7 +150,7 @@ class Demo:
         )
 
     def over_core(self) -> Ending | None:
-        """Ask for a share of the card that is no longer there; None: the programs had ended."""
+        """Ask for a share of the card that is no longer free; None if the programs had ended."""
         left_percent = 100 - sum(SHARES)
         ending = self._end(
             *("run", "--device", self.device.uuid[:12], "--memory", f"{self.memory}Mi"),
@@ -250,10 +250,10 @@ def tell() -> None:
 
 
 def why_shares_say_little() -> str | None:
-    """Return what is shown where others want all processors; None where they do not.
+    """Return a warning where other programs want all processors; None where they do not.
 
-    The programs, the limiter and a simulated card then wait for a processor as well: what a program
-    gets alone is too little, and what it gets beside another too much of that.
+    The programs, the limiter and a simulated card then wait for a processor, too. So a program's
+    rate alone is too low, and its share with a second one too high.
     """
     load_1_min, processor_count = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load_1_min <= processor_count:
@@ -263,12 +263,12 @@ def why_shares_say_little() -> str | None:
 
 
 def vendors() -> tuple[str, ...]:
-    """Return the vendors that have a rack of their own, by whose name it goes."""
+    """Return the vendors that have a rack of their own name."""
     return tuple(name for name in racks() if name in simulator().VENDORS)
 
 
 def settings_for(vendor: str) -> str | None:
-    """Return what a node's settings say where a limiter is to share cards that are cut else."""
+    """Return the node settings with which a limiter shares cards that would else be cut."""
     declaration = Registry().vendor(vendor)
     return f'[cards]\nsoft = ["{vendor}"]\n' if declaration.soft_limiter else None
 

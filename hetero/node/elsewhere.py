@@ -1,4 +1,4 @@
-"""Devices of this node that something else gives out: who keeps them off notes it for doctor."""
+"""Devices of this node that another driver gives out, noted for doctor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FILE = "elsewhere.json"
 
 
 def note_elsewhere(node: Node, devices: Mapping[str, str]) -> None:
-    """Keep who gives out which devices, by UUID. Raises `HeteroError`."""
+    """Write down which driver gives out which devices, by UUID. Raises `HeteroError`."""
     if devices == elsewhere(node):
         return
     path = node.ledger.path
@@ -26,7 +26,7 @@ def note_elsewhere(node: Node, devices: Mapping[str, str]) -> None:
 
 
 def elsewhere(node: Node) -> dict[str, str]:
-    """Return who gives out devices of this node in our place, by UUID."""
+    """Return the drivers that give out devices of this node in our place, by UUID."""
     try:
         giver_by_uuid = json.loads((node.ledger.path / _FILE).read_text())
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | N
 
 
 def _told(snapshot: Snapshot, grant_ids: list[str]) -> str:
-    """Return grants by their ids, each with its user and what it runs, where that is known."""
+    """Return grants by their ids, each with its user and command, where these are known."""
     description_by_id = {
         grant.id: f" ({grant.user}: {shlex.join(grant.command) or grant.share})"
         for grant in snapshot.grants
@@ -53,7 +53,7 @@ def _meant(snapshot: Snapshot, name: str) -> list[str]:
 
 
 def _names(snapshot: Snapshot) -> dict[str, list[str]]:
-    """Return what each grant is called, by its id; first by that."""
+    """Return the names of each grant by its id; the id is the first."""
     names_by_id = {
         grant.id: [grant.id, *filter(None, (grant.label, grant.share))] for grant in snapshot.grants
     }

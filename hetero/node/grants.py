@@ -28,15 +28,15 @@ from hetero.node.transaction import GrantDraft, new_grant
 from hetero.placement import fit
 from hetero.registry.registry import Discovery
 
-#: Seconds for which a vendor's slices are waited for by who can leave them to the next one.
+#: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
 _BRIEFLY = 0.5
-#: Begins to wait for the end of a grant's program, to take down what outlives that.
+#: Starts a watcher that waits for the end of a grant's program and removes what outlives it.
 Watch = Callable[[GrantHandle], None]
 
 
 @frozen(kw_only=True)
 class Admission:
-    """What an admission took: the grant, how it is confined, and the limiters that see to it."""
+    """What an admission took: the grant, its confinement, and the limiters that enforce it."""
 
     handle: GrantHandle
     edits: Edits
@@ -64,8 +64,8 @@ class LocalGrants:
     ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
-        `watch` as in `admit_program`. Raises `Refused` with the reason; then, as after any error,
-        nothing was taken.
+        `watch` as in `admit_program`. Raises `Refused` with the reason; after any error nothing is
+        taken.
         """
         if label is not None:
             check_label(label)
@@ -96,7 +96,7 @@ class LocalGrants:
                 with node.ledger.admission() as own_snapshot:
                     _expect_new(own_snapshot, container=container, share=share)
                     handle = evolve(node.ledger.replace(handle, final_grant), sliced=is_sliced)
-                _watched(self, handle, watch)  # it has another name now
+                _watched(self, handle, watch)  # its slice has another name now
         if not is_contained:  # a process sees all of the machine's cards
             edits = hidden(allocation, discovery).merged(edits)
         handle = evolve(handle, mounts=edits.mounts)
@@ -125,12 +125,12 @@ class LocalGrants:
     def sweep(self, vendors: Collection[str] | None = None) -> tuple[str, ...]:
         """Destroy the slices that no standing grant holds; return a sentence for each failure.
 
-        `vendors` asks these alone. One that is at work for another grant is not waited for.
+        `vendors` restricts it to these. A vendor that works for another grant is not waited for.
         """
         node = self.node
         discovery = node.discover(names=vendors)
         with node.ledger.admission():
-            pass  # what ended goes, whatever becomes of its slices
+            pass  # ended grants are removed, even if their slices are not
         faults: list[str] = []
         for vendor in sorted(persisting(node, discovery)):
             try:
@@ -141,10 +141,10 @@ class LocalGrants:
         return tuple(dict.fromkeys(faults))
 
     def detach(self, grant_id: str, pid: int | None = None) -> None:
-        """Have services end what a grant's processes have on its devices, or what one has.
+        """Have services end what a grant's processes have on its devices, or what one process has.
 
-        A process that is killed within a kernel can take those along that share its card. What
-        cannot be done is left: the process is ended all the same.
+        A process that is killed within a kernel can take down others on its card. Where a service
+        cannot do it, the process is ended all the same.
         """
         node = self.node
         with suppress(HeteroError):
@@ -220,7 +220,7 @@ class RemoteGrants:
             self.daemon.detach(grant_id)
 
     def unpin(self, grant_id: str) -> None:
-        """Nothing: what is pinned is root's."""
+        """Do nothing: only root has pinned grants."""
 
     def drop(self, grant_id: str) -> str:
         """Have a grant removed that nothing holds any more; return what was done."""
@@ -250,9 +250,8 @@ def admit_program(
 ) -> tuple[GrantHandle, dict[str, str]]:
     """Take what the request asks: the grant, held by this process, and a confined environment.
 
-    `watch` is called with a grant that something is to be made for which outlives its program,
-    before that is made. Raises `Refused` with the reason; then, as after any error, nothing was
-    taken.
+    If something outlives the grant's program, `watch` is called with the grant before that is made.
+    Raises `Refused` with the reason; after any error nothing is taken.
     """
     node = grants.node
     admission = grants.take(request, command=command, label=label, watch=watch)
@@ -314,7 +313,7 @@ def _users(node: Node, grant_id: str) -> str:
 
 
 def _watched(grants: Grants, handle: GrantHandle, watch: Watch | None) -> None:
-    """Have what outlives a grant's program watched; after an error the grant is gone."""
+    """Start a watcher for what outlives a grant's program; after an error the grant is gone."""
     if watch is None or not handle.sliced:
         return
     try:
@@ -333,7 +332,7 @@ def _expect_releasable(grant: Grant, *, force: bool) -> None:
     if grant.owner and not force:
         raise Refused(f"grant {grant.id} is pinned for {grant.label}: it ends with that")
     if not (grant.command or grant.owner or grant.container):
-        # Who makes it, the node's agent or `share`, holds it meanwhile and is not to end.
+        # Its maker, the node's agent or `share`, holds it meanwhile and must not be ended.
         raise Refused(f"grant {grant.id} is still being made: try again")
 
 

@@ -1,4 +1,4 @@
-"""What a node's devices are to those who ask for them: by number, by mode, with what stands."""
+"""A node's devices for those who ask for them: by number, by mode, with their grants."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hetero.registry.registry import Discovery
 
 
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
-    """Return what keeps a process away from devices of the vendors it was granted none of."""
+    """Return the edits that hide devices of the vendors a process was granted none of."""
     present_vendors = {device.vendor for device in discovery.devices}
     ungranted_vendors = present_vendors - allocation.vendors
     hidings = (vendor.hiding for vendor in discovery.vendors if vendor.name in ungranted_vendors)
@@ -39,16 +39,17 @@ def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
-    """Return the devices with what stands on them.
+    """Return the devices with the grants on them.
 
-    One whose grants share it otherwise than the settings say now takes no more until they end.
+    A device whose grants share it in another way than the settings say now takes no more until they
+    end.
     """
     devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
     return Inventory(devices, tuple(grant.allocation for grant in snapshot.grants))
 
 
 def expect_mode(new_grant: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
-    """Raise `Refused` where a device of a new grant is shared otherwise by those that stand."""
+    """Raise `Refused` where standing grants share a device of a new grant in another way."""
     for piece in new_grant.allocation.pieces:
         device_now = _in_mode(devices[piece.device], snapshot.grants)
         if device_now.health != devices[piece.device].health:

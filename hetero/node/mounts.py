@@ -1,4 +1,4 @@
-"""Mounts: a program's own view of a few files, and files that all see and nobody changes."""
+"""Mounts: a program's own view of a few files, and read-only views for all users."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def enter(mounts: Sequence[Mount]) -> None:
 
 
 def show_read_only(source: Path, target: Path, *, anchor: Path) -> None:
-    """Have a directory appear once more, where nobody changes anything; again changes nothing.
+    """Mount a directory read-only at a second path; calling it again changes nothing.
 
-    `anchor` is a path that nobody else reaches: there the mount is while it can still be written.
+    `anchor` is a path that only root reaches: the mount is there while it can still be written.
     Raises `HeteroError`: it takes root with CAP_SYS_ADMIN.
     """
     _make(target, model=source)

@@ -164,7 +164,7 @@ class Node:
         return outcome
 
     def explain(self, request: Request) -> Explanation:
-        """Return what `fit` would, with what every device says to it; raise what it raises."""
+        """Return the answer of `fit` with the verdict of every device; raises what `fit` raises."""
         discovery = self.discover_for(request)
         snapshot = self.snapshot()
         self.expect_certain(snapshot)
@@ -176,7 +176,7 @@ class Node:
     def limits_of(
         self, allocation: Allocation, devices: Mapping[str, Device]
     ) -> tuple[DeviceLimit, ...]:
-        """Return what the grant file is to say, one limit for each grant."""
+        """Return the limits for the grant file, one for each piece."""
         counts_context = self.settings.context if allocation.context is None else allocation.context
         return tuple(
             limit_of(piece, devices[piece.device], context=counts_context, strict=allocation.strict)
@@ -206,7 +206,7 @@ class Node:
             expect_within(held_quotas, allocation, devices)
 
     def held_of_quotas(self, asker: User) -> tuple[Held, ...]:
-        """Return what a user holds of what it may."""
+        """Return what a user holds of each of its quotas."""
         devices = devices_of(self.discover())
         return held_of_quotas(self.settings, asker, self.snapshot().grants, devices)
 
@@ -224,7 +224,7 @@ class Node:
         )
 
     def files(self, grant_id: str) -> list[Path]:
-        """Return the files of a grant that those who use it hold open."""
+        """Return the files that the users of a grant hold open."""
         return [self.directory(grant_id) / name for name in (ALIVE, USAGE)]
 
     def with_system(self, snapshot: Snapshot) -> Snapshot:
@@ -245,7 +245,8 @@ class Node:
     def expect_certain(self, snapshot: Snapshot) -> None:
         """Raise `Refused` where it is not known what standing grants take of the devices.
 
-        What a grant took of a card that was cut says nothing of a share of it, and the reverse.
+        What a grant took of a card that was cut says nothing of a share of the card, and the
+        reverse.
         """
         for unreadable in snapshot.unreadable:
             raise Refused(
@@ -276,7 +277,7 @@ class Node:
 
 
 def _pauses(state_dir: Path) -> Pauses:
-    """Return what a state directory has noted of vendors."""
+    """Return the state directory's notes about vendors that are paused."""
     return Pauses(state_dir / "vendors.json", partial(prepare, state_dir))
 
 

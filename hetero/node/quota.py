@@ -1,4 +1,4 @@
-"""Says what a user of this machine may hold, and refuses what is beyond it."""
+"""Says what a user of this machine may hold, and refuses more."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expect_own(grant: Grant, asker: User | None) -> None:
 
 @frozen(kw_only=True)
 class Held:
-    """What a quota counts: `used` of `most` bytes, percent of a card, or grants, by name `what`."""
+    """A quota and its use: `used` of `most` bytes, percent of a card, or grants, by name `what`."""
 
     of: str
     what: str
@@ -55,7 +55,7 @@ class Held:
 
     @property
     def shown(self) -> tuple[str, str]:
-        """What is held and what may be, for people to read."""
+        """What is held and what may be held, for people to read."""
         if self.what != "memory":
             return str(self.used), str(self.most)
         if self.used > self.most:
@@ -71,7 +71,7 @@ class Held:
 
     @property
     def unit(self) -> str:
-        """What follows a number of it."""
+        """The unit behind a number of it."""
         return " percent of a card" if self.what == "core" else ""
 
 
@@ -139,7 +139,7 @@ def _groups(user: User) -> set[str]:
 
 
 def _counted(allocations: list[Allocation], devices: Mapping[str, Device]) -> dict[str, int]:
-    """Return how much there is of what quotas count."""
+    """Return the sums that quotas limit."""
     pieces = [piece for allocation in allocations for piece in allocation.pieces]
     core_percent = 0
     for piece in pieces:

@@ -35,12 +35,12 @@ from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
 from hetero.registry.registry import Discovery
 
-#: What of each counter of each device others leave.
+#: What is left of each counter of each device, by UUID.
 Free = Mapping[str, Mapping[str, int]]
-#: What a piece of a grant would be, given the devices and what is free of them.
+#: Returns the resized piece of a grant, from the devices and what is free of them.
 Recut = Callable[[Grant, DeviceAllocation, Mapping[str, Device], Free], DeviceAllocation]
 
-#: After a limit is lowered: the time an allocation that read the old one may still be on its way.
+#: Seconds for which an allocation that read the old limit may still be in flight.
 _SETTLING = 0.005
 
 
@@ -69,7 +69,7 @@ def resize(
 
 
 def resize_to(node: Node, name: str, goal: DeviceAllocation) -> Grant:
-    """Give a grant of one device the very counters and core of `goal`, whatever cuts are usual.
+    """Give a grant of one device exactly the counters and core of `goal`, off any grain.
 
     Raises `Refused` as `resize` does.
     """
@@ -87,7 +87,7 @@ def _resized(
     grant: Grant,
     plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
 ) -> Grant:
-    """Change a grant as is planned once the ledger is held, and return it."""
+    """Plan a change of a grant while the ledger is held, make it, and return the grant."""
     with slices_held(node, grant.allocation.vendors & discovery.cutting):
         with node.ledger.admission() as own_snapshot:
             grant_before, grant_after = plan_change(own_snapshot)
@@ -184,7 +184,7 @@ def _undo(
     grant: Grant,
     least: Allocation,
 ) -> None:
-    """Have a grant be as it was, or, where others have taken of that, as the least it was."""
+    """Restore a grant, or, where others took some of that meanwhile, to the least it had."""
     snapshot = node.with_system(own_snapshot)
     other_grants = Snapshot(
         grants=tuple(other_grant for other_grant in snapshot.grants if other_grant.id != grant.id)
@@ -326,7 +326,7 @@ def _lacks(grant: Grant, device: Device, shortages: Sequence[str]) -> Refused:
 
 
 def _lack(counter: str, asked_amount: int, free_amount: int) -> str:
-    """Return what a device has too little of: `core: 80 asked, 50 free`."""
+    """Return which counter a device has too little of: `core: 80 asked, 50 free`."""
     if counter == MEMORY:
         asked_text, free_text = format_both(asked_amount, free_amount)
         return f"{counter}: {asked_text} asked, {free_text} free"
@@ -334,7 +334,7 @@ def _lack(counter: str, asked_amount: int, free_amount: int) -> str:
 
 
 def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
-    """Whether the vendor cut this grant out of the device, and so can cut it anew."""
+    """Whether the vendor cut this piece out of the device, and so can resize it."""
     return piece.part is not None and node.registry.cuts(piece.vendor)
 
 

@@ -1,4 +1,4 @@
-"""Gives this process a share of a device and has it become a program that keeps the share."""
+"""Gives this process a share of a device and turns it into a program that keeps the share."""
 
 from __future__ import annotations
 

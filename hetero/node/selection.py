@@ -13,7 +13,7 @@ from hetero.registry.vendor_row import VendorRow
 
 
 def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
-    """Return the error for a refusal, with what the asker may not have meant to ask."""
+    """Return the error for a refusal, with a hint at what the request left out."""
     if refusal.missing:
         return NotFound(refusal.missing)
     sentence = refusal.sentence
@@ -82,7 +82,7 @@ def _expect_together(ask: Ask, request: Request, devices: Sequence[Device]) -> N
 
 
 def _choices(ask: Ask, request: Request) -> Iterator[str]:
-    """Yield what a device is chosen by, as the options are called."""
+    """Yield the names by which a request chooses devices, as command options."""
     if ask.device is not None:
         yield f"device {ask.device!r}"
     for option, selector in (

@@ -22,7 +22,7 @@ from hetero.plugin.service import Service
 from hetero.registry.message import Serve
 from hetero.registry.registry import Discovery, Registry
 
-#: In the directory of a service: why it is to be started anew, from when that was seen until it is.
+#: In the directory of a service: why it has to be restarted, until that is done.
 _FAILED = "failed"
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), "hetero-services"
 
@@ -73,15 +73,15 @@ def failure(ledger: Ledger, device: str) -> str | None:
 
 
 def note_failure(ledger: Ledger, device: str, reason: str) -> None:
-    """Have no grant given of a device until its service was started anew.
+    """Give no grant of a device until its service was restarted.
 
-    A service may say that it is well again as soon as those are gone who failed on it.
+    A service may report that it is well again as soon as the failed programs are gone.
     """
     replace(directory(ledger, device) / _FAILED, f"{reason}\n".encode(), mode=0o644)
 
 
 def restart(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[Grant]) -> None:
-    """End the service of a device with what it serves, and start it for what stands."""
+    """End the service of a device with its programs, and start it for the standing grants."""
     service_dir = directory(ledger, device.uuid)
     registry.serve(device, Serve.STOP, directory=service_dir)
     (service_dir / _FAILED).unlink(missing_ok=True)
@@ -89,7 +89,7 @@ def restart(registry: Registry, ledger: Ledger, device: Device, grants: Iterable
 
 
 def end(registry: Registry, ledger: Ledger, device: Device, pids: Iterable[int]) -> None:
-    """Have the service of a device let go of these processes, before they are killed."""
+    """Have the service of a device release these processes, before they are killed."""
     service_dir = directory(ledger, device.uuid)
     clients = registry.serve(device, Serve.LOOK, directory=service_dir).clients
     for pid in sorted(set(pids).intersection(clients)):
@@ -131,9 +131,9 @@ def by_service(device: Device) -> bool:
 
 
 def _set_apart(pids: Iterable[int]) -> None:
-    """Move processes to a cgroup of their own: who ends ours, as a restart does, ends not them.
+    """Move processes to a cgroup of their own, so that a restart of ours does not end them.
 
-    Where cgroups are not to be written, they stay; then the service is started again.
+    Where cgroups cannot be written they stay, and the service is started again after a restart.
     """
     for hierarchy in (_CGROUPS, *_CGROUPS.glob("*")):
         if not (hierarchy / "cgroup.procs").exists() or _is_group(hierarchy):

@@ -141,8 +141,8 @@ class NodeSettings:
         """Return what this node gives out of its devices.
 
         A limiter of ours shares the cards of `limiter_vendors`. Those of `serving_vendors` may be
-        shared by a service.
-        A device that breaks a rule of the settings is there but unhealthy, for that reason.
+        shared by a service. A device that breaks a rule of the settings is listed as unhealthy,
+        with that reason.
         """
         devices = [
             shared_softly(device) if device.vendor in self.soft else device for device in devices
@@ -204,7 +204,7 @@ class NodeSettings:
 
 
 def _alike(devices: Iterable[Device]) -> Iterator[Device]:
-    """Yield the devices, unhealthy where their vendor's are partitioned and they not like those."""
+    """Yield the devices; those not partitioned as the first of their vendor are unhealthy."""
     device_list = list(devices)
     shape_by_vendor: dict[str, str] = {}
     for device in device_list:
@@ -324,7 +324,7 @@ def _periods(table: Mapping[str, Any], base_periods: Periods) -> Periods:
 def _quotas(
     table: Mapping[str, Any], section: str, base: Mapping[str, Quota]
 ) -> Mapping[str, Quota]:
-    """Return the quotas of the users or groups that a table names, over what was set before."""
+    """Return the quotas of the users or groups in a table, on top of the earlier settings."""
     quota_tables = _table(table, section, within="quota.")
     empty_quota = _EACH if section == "users" else Quota()
     quotas = dict(base)
@@ -395,7 +395,7 @@ def _names(value: object) -> tuple[str | int, ...]:
 
 
 def _sharing(value: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
-    """Return how cards are shared, by UUID or index, over what was said before."""
+    """Return how cards are shared, by UUID or index, on top of the earlier settings."""
     if not isinstance(value, dict):
         return {_ALL: _word("cards.sharing", value, Sharing)}
     sharing = {card: _word(f"cards.sharing.{card}", text, Sharing) for card, text in value.items()}

@@ -1,4 +1,4 @@
-"""Does what users ask of heterod, with their names and within their rights."""
+"""Carries out the requests of users to heterod, under their names and within their rights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from hetero.node.quota import User, expect_own
 
 @frozen
 class Done:
-    """What came of a request; `handle` is held by this process until it is passed on or aborted."""
+    """The result of a request; this process holds `handle` until it is passed on or aborted."""
 
     answer: DaemonReply
     handle: GrantHandle | None = None
 
 
 def carry_out(node: Node, request_text: str, uid: int) -> Done:
-    """Do what a user asks. What a user can act on is an answer, too; then nothing was changed."""
+    """Carry out a user's request.
+
+    An error that the user can act on is a reply, too; then nothing was changed.
+    """
     grants = LocalGrants(node, User.of(uid))
     try:
         message = codec.loads(request_text, DaemonRequest, source="request")
@@ -65,7 +68,7 @@ def _detach(grants: LocalGrants, grant_id: str) -> Done:
 
 
 def abort(node: Node, handle: GrantHandle) -> None:
-    """Take back a grant that nobody was left to have."""
+    """Take back a grant whose client is gone."""
     grants = LocalGrants(node)
     grants.abort(handle)
     if handle.sliced:

@@ -28,7 +28,7 @@ from hetero.node.ledger.state import prepare
 from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
 
-#: Seconds in which a request must have come, and its answer must have been read.
+#: Seconds within which a request must arrive, and its reply must be read.
 DEADLINE = 5.0
 #: The most connections, of one user and of all.
 MOST_OF_ONE, MOST = 16, 256
@@ -37,15 +37,15 @@ _CREDENTIALS = struct.Struct("iII")
 #: The first descriptor that systemd passes, of sd_listen_fds(3).
 _PASSED = 3
 
-#: In whose name heterod does what nobody asks for.
+#: The user of heterod's own work.
 _ROOT = 0
 
 
 @define
 class Server:
-    """One heterod: what it carries out is serialised, with users in rotation.
+    """One heterod: requests are carried out one at a time, with users in rotation.
 
-    What waits for a vendor to make or destroy slices has its place no more: others go on.
+    A request that waits for a vendor to make or destroy slices gives up its turn, so others go on.
     """
 
     node: Node
@@ -57,7 +57,7 @@ class Server:
     async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(MOST))  # one that waits keeps nobody out
+        loop.set_default_executor(ThreadPoolExecutor(MOST))  # a waiting one delays no other
         listener.setblocking(False)
         while True:
             connection, _ = await loop.sock_accept(listener)
@@ -105,9 +105,9 @@ class Server:
 
     @asynccontextmanager
     async def _place(self, uid: int) -> AsyncIterator[Callable[[], object]]:
-        """Wait until nothing else is carried out; of those that wait, users alternate.
+        """Wait for the turn to carry out a request; waiting users alternate.
 
-        What is given leaves the place early, from any thread.
+        Yields a function that gives up the turn early, from any thread.
         """
         if self._busy:
             turn = asyncio.get_running_loop().create_future()
@@ -128,7 +128,7 @@ class Server:
             leave()
 
     def _next(self) -> bool:
-        """Let the user go on who has waited longest since the last time; return whether any did."""
+        """Give the turn to the user who has waited longest; return whether any waits."""
         for uid, turns in [*self._waiting.items()]:
             turn = turns.popleft()
             del self._waiting[uid]
@@ -173,7 +173,7 @@ def _is_gone(connection: socket.socket) -> bool:
 
 
 def _reject(connection: socket.socket) -> None:
-    """Say at once that there are too many connections."""
+    """Refuse a connection at once, since there are too many."""
     too_many = Refused(
         "heterod is busy with too many connections: try again when others have ended"
     )
@@ -182,7 +182,7 @@ def _reject(connection: socket.socket) -> None:
 
 
 def peer(connection: socket.socket) -> int:
-    """Return the uid of who connected."""
+    """Return the uid of the client."""
     credentials_size = _CREDENTIALS.size
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials_size)
     uid: int = _CREDENTIALS.unpack(credentials)[1]
@@ -200,7 +200,7 @@ def listen(directory: Path) -> socket.socket:
         listener.bind(str(draft_path))
         draft_path.chmod(0o666)  # anybody may connect: the kernel says who does
         listener.listen(MOST)
-        draft_path.rename(socket_path)  # seen when it is served, and not before
+        draft_path.rename(socket_path)  # visible only once it is served
     except OSError as error:
         listener.close()
         raise HeteroError(f"socket {socket_path}: {error.strerror or error}") from None
@@ -208,9 +208,9 @@ def listen(directory: Path) -> socket.socket:
 
 
 def set_up(node: Node) -> Path:
-    """Make the ledger's directory, and show all users its boards; return it.
+    """Make the ledger's directory, and show all users its boards; return the directory.
 
-    Where the boards are shown is a mount, and so for the mount namespace that this runs in.
+    The boards are shown by a mount, so only in the mount namespace of this process.
     """
     if os.geteuid() != 0:
         raise HeteroError("heterod writes the ledger of all users: run it as root")
@@ -231,7 +231,7 @@ def serve(node: Node, *, ready: Callable[[Path], None], tell: Callable[[Finding]
         if not try_lock(lock_descriptor):
             raise Refused(f"heterod runs already for {directory}")
         with listen(directory) as listening_socket:
-            # It removes what has ended, too. A thread that nobody waits for: drivers take time.
+            # It removes ended grants, too. A thread of its own, since drivers take time.
             Thread(target=watch, args=(node, tell), daemon=True).start()
             ready(directory / SOCKET)
             asyncio.run(_until_stopped(Server(node).serve(listening_socket)))

@@ -1,7 +1,7 @@
-"""Looks at devices again and again: charges excess, tells of it and of bypass, and ends processes.
+"""Samples devices periodically: charges excess, reports it and bypass, and ends processes.
 
-heterod does it for all users of a machine, the node agent for the pods of its node, and
-`hetero doctor --watch` for the user who started it.
+heterod does it for all users of a machine, the node agent for the pods of its node, and `hetero
+doctor --watch` for the user who started it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from hetero.node.view.excess import NOISE, Comparison, Excess, compare
 from hetero.node.view.hurt import Hurt
 from hetero.node.view.owners import Owners
 
-#: Seconds for which memory has to be no process's before it is told of: a process that ends is not
-#: in a driver's list any more while its memory still is in use.
+#: Seconds for which memory has to be no process's before it is reported: an ending process leaves a
+#: driver's list before its memory is free.
 LASTING = 5.0
 
 
 @frozen(kw_only=True)
 class Reaction:
-    """What becomes of a grant's excess, and of its programs that are past their limiter.
+    """What is done about a grant's excess, and about its programs that are past their limiter.
 
-    `spares_time`: nobody is ended for device time.
+    `spares_time`: no process is ended for device time.
     """
 
     on_excess: OnExcess
@@ -60,7 +60,7 @@ class Reaction:
 
 @frozen(kw_only=True)
 class Ended:
-    """A process that was ended, and why: the sentence that was told of it."""
+    """A process that was ended, with the sentence that reported why."""
 
     grant: str
     pid: int
@@ -69,7 +69,7 @@ class Ended:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Tells one from another."""
+        """A key that is unique among findings."""
         return "ended", self.pid
 
     @property
@@ -86,9 +86,9 @@ Finding = Bypass | Excess | Unowned | Ended | Hurt
 
 @frozen(kw_only=True)
 class Sighting:
-    """What one look found; `news` is what the look before did not have.
+    """The findings of one sample; `news` are those that the sample before did not have.
 
-    `excess` has all grants of which it is known, on each of their devices, those without any, too.
+    `excess` has all grants whose excess is known, on each of their devices, also where it is 0.
     """
 
     bypass: tuple[Bypass, ...] = ()
@@ -98,7 +98,7 @@ class Sighting:
 
 
 def reaction(node: Node, grant: Grant) -> Reaction:
-    """Return what the grant says becomes of it, or else the node's settings."""
+    """Return the reaction that the grant asks for, or else the one of the node's settings."""
     allocation, settings = grant.allocation, node.settings
     return Reaction(
         on_excess=allocation.on_excess or settings.on_excess,
@@ -108,7 +108,7 @@ def reaction(node: Node, grant: Grant) -> Reaction:
 
 @define
 class UnownedMemory:
-    """Knows what a card uses with no process on it: the least that was beyond all processes."""
+    """Keeps, by card, the least memory that was in use beyond that of all processes."""
 
     _idle: dict[str, int] = field(init=False, factory=dict)
     _since: dict[str, float] = field(init=False, factory=dict)
@@ -116,7 +116,7 @@ class UnownedMemory:
     def sample(
         self, usages: Iterable[tuple[Device, Usage]], *, now_s: float
     ) -> tuple[Unowned, ...]:
-        """Return the memory that has been no process's for `LASTING` seconds; now is monotonic."""
+        """Return the memory that was no process's for `LASTING` seconds; `now_s` is monotonic."""
         unowned = []
         for device, usage in usages:
             if usage.memory is None or usage.processes is None:
@@ -135,10 +135,10 @@ class UnownedMemory:
 
 @define
 class Monitor:
-    """Tells of everything once, when it is first seen, and does what grants want done about it.
+    """Reports each finding once, and does what grants ask to be done about it.
 
-    `reactions` says what that is, `acts` whether it is done or only told of. What this user may not
-    change or end stays.
+    `reactions` returns that, and `acts` says whether it is done or only reported. What this user
+    may not change or end stays.
     """
 
     node: Node
@@ -164,7 +164,7 @@ class Monitor:
         return self.node.with_system(self._ledger.snapshot())
 
     def sample(self, devices: Iterable[Device], snapshot: Snapshot | None = None) -> Sighting:
-        """Look at `devices` once, and act; `snapshot` is what stands, if that is known."""
+        """Sample `devices` once, and act; `snapshot` are the standing grants, if already read."""
         snapshot = snapshot or self.snapshot()
         comparison = compare(self.node, snapshot, devices, self._owners, last_comparison=self._last)
         grant_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
@@ -201,7 +201,7 @@ class Monitor:
         return self._sighting
 
     def forget(self) -> None:
-        """Charge nobody any longer: nobody would take it back when it is gone."""
+        """Charge no excess any longer: without this process it would never be taken back."""
         for grant in self.node.snapshot().grants:
             with suppress(OSError, ValueError):
                 path = self.node.directory(grant.id) / GRANT
@@ -234,7 +234,7 @@ class Monitor:
         bypass: Iterable[Bypass],
         excess: Iterable[Excess],
     ) -> Iterator[Ended]:
-        """End the processes that their grants want ended; yield those that were."""
+        """End the processes that their grants want ended; yield these."""
         reaction_by_id = {grant.id: self._reaction(grant) for grant in snapshot.grants}
         pids = set[int]()
         findings: tuple[Bypass | Excess, ...] = (*bypass, *excess)
@@ -273,7 +273,7 @@ class Monitor:
         return False
 
     def _is_ignored(self, pid: int) -> bool:
-        """Whether the settings name the executable of a process, or it is not to be known."""
+        """Whether the settings name the executable of a process, or it is unreadable."""
         try:
             path = Path(os.readlink(f"/proc/{pid}/exe"))
         except OSError:
@@ -286,7 +286,7 @@ class Monitor:
 
 
 def _is_still(finding: Bypass | Excess, comparison: Comparison) -> bool:
-    """Whether a later look at the device finds the same of the process."""
+    """Whether a later sample has the same finding of the process."""
     if isinstance(finding, Excess):
         excess_now = comparison.excess.get((finding.grant, finding.device))
         return excess_now is not None and excess_now.is_over and excess_now.pid == finding.pid
@@ -313,8 +313,8 @@ def acts_for(node: Node) -> str:
 
 
 def watch(node: Node, report: Callable[[Finding], None]) -> NoReturn:
-    """Look every `PERIOD` seconds at the devices that are shared, and report each finding once."""
-    # What is heterod's to do it does itself.
+    """Sample the shared devices every `PERIOD` seconds, and report each finding once."""
+    # heterod does its own part itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Writes down what only a monitor sees, for commands that look once (`hetero ps`, `doctor`)."""
+"""Writes down what only a monitor sees, for commands that sample once (`hetero ps`, `doctor`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.node.view.device_time import Overuse
 
 
 def note_time(node: Node, grant_id: str, overuse: Mapping[str, Iterable[Overuse]]) -> None:
-    """Write down what time a grant took past its limiter, for those who look once (`hetero ps`)."""
+    """Write down the device time that a grant took past its limiter, for `hetero ps`."""
     lines = [
         f"{device_overuse.pid} {device_overuse.part:.3f} {device}\n"
         for device, overuses in overuse.items()
@@ -28,7 +28,7 @@ def note_time(node: Node, grant_id: str, overuse: Mapping[str, Iterable[Overuse]
 
 
 def note_unowned(node: Node, unowned: Iterable[Unowned]) -> None:
-    """Write down what memory is no process's, for those who look once."""
+    """Write down the memory that is no process's, for commands that sample once."""
     path = node.ledger.path / UNOWNED
     lines = [f"{memory.memory} {memory.device}\n" for memory in unowned]
     with suppress(OSError):  # another user's ledger

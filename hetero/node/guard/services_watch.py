@@ -1,4 +1,4 @@
-"""Watches the services that share devices: says whom a fault hurt, and starts them anew."""
+"""Watches the services that share devices: reports which grants a fault hurt, and restarts them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _DRAIN = 30.0
 
 @define
 class ServicesWatch:
-    """Remembers who was served at the last look: of a service that is gone nobody can say it."""
+    """Remembers the grants that each service served, since a dead service cannot say it."""
 
     node: Node
     _clients: dict[str, frozenset[str]] = field(init=False, factory=dict)
     _failed: dict[str, float] = field(init=False, factory=dict)  # since when
 
     def sample(self, snapshot: Snapshot) -> tuple[Hurt, ...]:
-        """Look at the services of what stands; return the grants that a fault has hurt."""
+        """Look at the services of standing grants; return the grants that a fault has hurt."""
         uuids = {uuid for grant in snapshot.grants for uuid in grant.served}
         if not uuids:
             return ()

@@ -129,7 +129,7 @@ def _inode(page: Path) -> int:
 
 
 def remove_board(directory: Path) -> None:
-    """Remove the directory of a device that no grant has a page in; who reads it finds no rows.
+    """Remove the directory of a device that no grant has a page in; a reader then finds no rows.
 
     A slice is a device of its own here, and most slices have a name that no other ever has.
     """
@@ -150,7 +150,7 @@ def sweep_pages(boards: Path, standing_ids: Collection[str]) -> None:
 
 
 def light_seconds(page: Path) -> float:
-    """Return the device time that a grant says it used without a time slice; 0 without a page."""
+    """Return the device time in seconds that a grant used without a time slice, by its page."""
     try:
         descriptor = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # none, or a tenant's lease on it

@@ -33,10 +33,11 @@ def write_tenant(
     shown_boards: Path,
     uid: int | None = None,
 ) -> None:
-    """Write what the limiter reads into a new grant's directory; `boards` has the devices'.
+    """Write what the limiter reads into a new grant's directory.
 
-    `shown_boards` is where the grant's programs find those. `uid` is whose programs enter it where
-    that is not the user who writes it.
+    `boards` holds the boards of all devices, and `shown_boards` is where the grant's programs find
+    them. `uid` is the user whose programs enter the directory, if that is not the user who writes
+    it.
     """
     make(directory / TENANT, mode=0o700)
     if uid is not None:
@@ -58,19 +59,19 @@ def board_of(boards: Path, device: str) -> Path:
 
 
 def board_name(position: int) -> str:
-    """Return what a grant's directory has for the board of its device at `position`."""
+    """Return the file name, in a grant's directory, of the board of its device at `position`."""
     return f"{TENANT}/board.{position}"
 
 
 def page_name(position: int) -> str:
-    """Return what a grant's directory has for its own page on its device at `position`."""
+    """Return the file name, in a grant's directory, of its own page on its device at `position`."""
     return f"{TENANT}/page.{position}"
 
 
 def _admit(directory: Path, uid: int) -> None:
-    """Let one more user enter a directory, and change nothing of it.
+    """Let one more user enter a directory, without the right to change it.
 
-    Its group would let in others, and an owner could put other files in the place of these.
+    Access by the directory's group would let in others, and an owner could replace these files.
     """
     # acl(5); the layout is linux/posix_acl_xattr.h's: a version, then tag, permissions and id.
     owner_tag, user_tag, group_tag, mask_tag, other_tag, no_id = (

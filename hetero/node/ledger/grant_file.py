@@ -101,7 +101,7 @@ def pack(
 
 
 def policy_of(limit: DeviceLimit, policy: Policy) -> int:
-    """Return how the policy of a grant with this limit is written."""
+    """Return the number by which the grant file has the policy of a grant with this limit."""
     return _POLICIES[Policy.ELASTIC if limit.rest else policy]
 
 
@@ -113,7 +113,7 @@ def _flags(limit: DeviceLimit) -> int:
 def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
     """Return the limits in a grant file. Raises `OSError` or `ValueError` if it holds none.
 
-    Whether a core limit is the rest that others leave is not to be seen there.
+    The file does not tell whether a core limit is the rest that others leave.
     """
     contents = path.read_bytes()
     if len(contents) != SIZE:
@@ -139,7 +139,7 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
 
 
 def holds_limits(contents: bytes, expected: bytes) -> bool:
-    """Return whether a file's contents say what was packed, whatever excess they say besides."""
+    """Return whether a file contains what was packed, with any excess."""
     if len(contents) != SIZE:
         return False
     without_excess = bytearray(contents)
@@ -150,7 +150,7 @@ def holds_limits(contents: bytes, expected: bytes) -> bool:
 
 
 def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:
-    """Return the bytes that each of the first `device_count` devices of a grant counts besides.
+    """Return the excess in bytes of each of a grant's first `device_count` devices.
 
     Raises `OSError` or `ValueError` if the file holds no limits.
     """
@@ -166,7 +166,7 @@ def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:
 
 
 def store_excess(path: Path, excess_bytes: Sequence[int]) -> None:
-    """Have the grant's programs count these bytes of each device as held, from the next on.
+    """Have the grant's programs count these bytes of each device as held, from now on.
 
     They are stored as limits are. Raises `OSError` where this user may not.
     """

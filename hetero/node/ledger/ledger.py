@@ -107,7 +107,7 @@ class Grant:
 
 @frozen(kw_only=True)
 class Unreadable:
-    """A grant that stands although its entry cannot be read, so that nobody knows what it takes."""
+    """A grant that stands although its entry is unreadable, so that its pieces are unknown."""
 
     id: str
     reason: str
@@ -115,7 +115,7 @@ class Unreadable:
 
 @frozen(kw_only=True)
 class Snapshot:
-    """What one look at the ledger found; `stale` are dead grants that could not be swept."""
+    """The grants at one time; `stale` are dead grants that could not be removed."""
 
     grants: tuple[Grant, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
@@ -143,7 +143,7 @@ class GrantHandle:
 
 @frozen
 class Ledger:
-    """The ledger in the state directory `path`; looking at one that is not there finds nothing.
+    """The ledger in the state directory `path`; one that does not exist reads as empty.
 
     `persistent` is a directory that outlives the boot; without one there are no shares. `periods`
     says how the time of gangs is cut.
@@ -160,12 +160,12 @@ class Ledger:
 
     @property
     def boards(self) -> Path:
-        """Where the directories of devices are that their tenants read."""
+        """The directory of boards, one directory for each device, which its tenants read."""
         return self.path / "private/boards"
 
     @property
     def shown_boards(self) -> Path:
-        """Where programs of other users read them: a mount of heterod's, read-only."""
+        """Where programs of other users read the boards: a mount of heterod, read-only."""
         return self.path / "boards"
 
     def directory(self, grant_id: str) -> Path:
@@ -173,7 +173,7 @@ class Ledger:
         return self._grants / grant_id
 
     def snapshot(self) -> Snapshot:
-        """Return what stands now. Sweeps first, unless somebody is at the ledger already."""
+        """Return the standing grants. Sweeps first, unless the ledger is locked."""
         if self._records() and not self.path.exists():
             prepare(self.path)  # the first look after a reboot
         with suppress(OSError), self._open_lock() as descriptor:
@@ -183,9 +183,9 @@ class Ledger:
 
     @contextmanager
     def admission(self) -> Iterator[Snapshot]:
-        """Hold the ledger: what stands stays so until the block ends, but for grants that die.
+        """Hold the ledger: grants stay as they are until the block ends, but for those that die.
 
-        Raises `HeteroError` when somebody else holds it for too long, or it cannot be written.
+        Raises `HeteroError` when another process holds it for too long, or it cannot be written.
         """
         prepare(self.path)
         with ExitStack() as opened:
@@ -218,9 +218,9 @@ class Ledger:
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
     def replace(self, handle: GrantHandle, grant: Grant) -> GrantHandle:
-        """Have what this process holds be `grant`, under a new id; within `admission`.
+        """Replace the grant that this process holds by `grant`, under a new id; within `admission`.
 
-        After an error nothing of both is left but the handle's descriptor.
+        After an error only the handle's descriptor is left of both.
         """
         self._remove(handle.grant.id)
         new_handle = self.add(grant)
@@ -231,8 +231,8 @@ class Ledger:
     def pin(self, grant: Grant, *, instead_of: GrantHandle, standing: Sequence[Grant]) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
 
-        It takes the place of what this process held for it. `standing` is what the admission
-        found. A kubelet waits meanwhile: nothing is read again.
+        It replaces the grant that this process held for it. `standing` are the grants that the
+        admission read: a kubelet waits meanwhile, so nothing is read again.
         """
         self._remove(instead_of.grant.id)
         os.close(self._build(grant))
@@ -249,7 +249,7 @@ class Ledger:
         os.close(create(self.directory(grant_id) / PINNED, mode=0o600))
 
     def note(self, grant_id: str, line: str) -> bool:
-        """Add a line to what a grant's owner notes, or return False if it is not pinned."""
+        """Add a line to the notes of a grant's owner; return False if it is not pinned."""
         path = self.directory(grant_id) / PINNED
         with self._in_a_line():
             try:
@@ -352,7 +352,7 @@ class Ledger:
 
     @contextmanager
     def _in_a_line(self) -> Iterator[None]:
-        """Tell of a disk that is full or cannot be written."""
+        """Turn an error of a full or read-only disk into one line for the user."""
         try:
             yield
         except OSError as error:
@@ -370,8 +370,8 @@ class Ledger:
         return gang_rows(grants, limits_by_grant, self.periods()).get(grant_id)
 
     def stands(self, grant_id: str) -> bool:
-        """Return whether anybody holds or keeps the grant, or what it was made for is there."""
-        directory = str(self.directory(grant_id))  # asked of every grant at every look
+        """Return whether a process, a link or a pin keeps the grant."""
+        directory = str(self.directory(grant_id))  # done for every grant at every look
         if os.path.islink(entry_path := f"{directory}/{ALLOCATION}"):  # a share
             return os.path.exists(entry_path)
         container_link = f"{directory}/{CONTAINER}"
@@ -385,7 +385,7 @@ class Ledger:
             except FileNotFoundError:
                 continue
             except PermissionError:
-                continue  # another user's: its `alive` is all we may ask
+                continue  # another user's: only its `alive` may be opened
             try:
                 if is_held(descriptor):
                     return True
@@ -394,7 +394,7 @@ class Ledger:
         return False
 
     def is_share(self, grant_id: str) -> bool:
-        """Return whether the grant is a share, be its record readable or not."""
+        """Return whether the grant is a share, even if its record is unreadable."""
         return (self.directory(grant_id) / ALLOCATION).is_symlink()
 
     @contextmanager
@@ -436,10 +436,10 @@ class Ledger:
         return Snapshot(grants=tuple(grants), unreadable=tuple(unreadable), stale=tuple(stale_ids))
 
     def _sweep(self) -> Snapshot:
-        """With the lock held: bring the ledger in line with what is there, and look.
+        """With the lock held: bring the ledger in line with the facts, and return what stands.
 
-        What nobody holds goes, shares come back after a reboot, and limits are as the entry says,
-        should a change have been killed.
+        Grants without a holder are removed, shares are restored after a reboot, and limits are
+        written as the entry says, in case a change was killed.
         """
         self._expect_this_boot()
         for name in self._names(with_drafts=True):
@@ -454,14 +454,14 @@ class Ledger:
         return snapshot
 
     def _cut_back(self, grants: Iterable[Grant]) -> None:
-        """Undo what programs did to fill the directory: it is everybody's."""
+        """Undo what programs did to fill the directory, which all users share."""
         for grant in grants:
             for file_name, size_bytes in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
                 with suppress(OSError):  # it ended meanwhile
                     cut_back(self.directory(grant.id) / file_name, size_bytes)
 
     def _write_limits(self, grants: Sequence[Grant]) -> None:
-        """Have every grant file and board say what the entries come to."""
+        """Write every grant file and board as the entries require."""
         limits_by_grant = with_rest(
             {grant.id: (grant.allocation.policy, grant.limits) for grant in grants}
         )
@@ -496,7 +496,7 @@ class Ledger:
     def _expect_this_boot(self) -> None:
         """Start afresh in a state directory that outlived a boot: no holder of its grants is left.
 
-        Not even their files are of use: a lock may lie in one that nobody is left to open.
+        Their files are of no use either: a lock may lie in one that no process can open.
         """
         path, boot_id = self.path / "boot", _boot()
         boot_id_on_file = path.read_bytes() if path.exists() else None
@@ -508,7 +508,7 @@ class Ledger:
         replace(path, boot_id, mode=0o644)
 
     def _restore(self) -> Iterator[Unreadable]:
-        """Make the shares stand that have a record and no directory; yield those that cannot."""
+        """Make the shares stand that have a record and no directory; yield those that failed."""
         for record in self._records():
             if self.directory(record.stem).exists():
                 continue
@@ -519,7 +519,7 @@ class Ledger:
                 yield Unreadable(id=record.stem, reason=str(error))
 
     def _remove(self, grant_id: str) -> None:
-        # Out of sight first: a grant that is half removed must not be seen as one.
+        # Renamed first: a half-removed grant must not be read as one.
         hidden_directory = self._grants / f".{grant_id}"
         with suppress(FileNotFoundError):
             self.directory(grant_id).rename(hidden_directory)

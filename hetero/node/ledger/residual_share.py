@@ -1,9 +1,9 @@
-"""Says what a grant without a core limit may have where co-tenants have one: what they leave.
+"""Gives a grant without a core limit the core that co-tenants with a limit leave.
 
-Work outside time slices runs into those of others and takes from what they were promised. So a
-grant whose core is not limited runs in elastic time slices while a neighbour's core is limited: it
-is owed what the limited ones leave, shared evenly with its like, and borrows what nobody wants.
-Among grants without a limit nobody is promised anything, and there are no time slices.
+Work outside time slices overlaps that of others and takes from their shares. So while a co-tenant's
+core is limited, a grant without a limit runs in elastic time slices. It is entitled to what the
+limited grants leave, shared evenly with others like it, and borrows idle time. Among grants without
+a limit there are no time slices.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from attrs import evolve
 from hetero.model import Policy
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 
-#: Never less than this of a card, in hundredths of a percent, or it would stand still.
+#: The least share of a card, in hundredths of a percent: with less a program would stand still.
 LEAST = 100
 
 
 def with_rest(
     grants: Mapping[str, tuple[Policy, tuple[DeviceLimit, ...]]],
 ) -> dict[str, tuple[DeviceLimit, ...]]:
-    """Return the limits each grant is to be held to, by its id, from those that were asked.
+    """Return the limits in force for each grant, by its id, from those that were asked.
 
-    Grants whose policy is off, and those that have a part of the multiprocessors, are left out of
-    it: they never run in time slices.
+    Grants whose policy is off, and those limited to a part of the multiprocessors, are left out:
+    they never run in time slices.
     """
     core_by_device, unlimited = Counter[str](), Counter[str]()
     for policy, limits in grants.values():

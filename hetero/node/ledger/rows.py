@@ -89,9 +89,10 @@ def gang_row(
 
 
 def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> dict[str, GangRow]:
-    """Return the rows with what may be spared for each; `core_given` is what grants have.
+    """Return the rows, each made longer by what its devices have to spare.
 
-    The latter is in a grant file's units. Gangs have even parts of what is free of a device.
+    `core_given` is the core that grants have of each device, in a grant file's units. Gangs share
+    evenly what is free of a device.
     """
 
     def spare_ns(row: GangRow) -> int:
@@ -153,6 +154,6 @@ def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:
 
 
 def _until(other: GangRow, begin_ns: int) -> int:
-    """Return how much time there is from `begin_ns` on to where another row begins."""
+    """Return the nanoseconds from `begin_ns` to the beginning of another row."""
     ahead_ns = (other.begin - begin_ns) % other.period
     return 0 if other.period - ahead_ns < other.length or ahead_ns == 0 else ahead_ns

@@ -12,7 +12,7 @@ from hetero.model.errors import HeteroError
 
 
 def is_roots(path: Path) -> bool:
-    """Return whether `path` is a directory that only root writes, so that what is in it is true."""
+    """Return whether only root writes the directory, so that its content can be trusted."""
     try:
         status = path.lstat()
     except OSError:
@@ -38,7 +38,7 @@ def check(path: Path) -> None:
 
 
 def _kind(status: os.stat_result) -> str:
-    """Return what a file is, in a few words."""
+    """Return the type of a file in a few words."""
     if stat.S_ISDIR(status.st_mode):
         return f"user {status.st_uid}'s"
     return "a link" if stat.S_ISLNK(status.st_mode) else "a file"

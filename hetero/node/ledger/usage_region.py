@@ -1,7 +1,7 @@
-"""Reads the usage region the processes of a grant share: what they hold and what they were given.
+"""Reads the usage region that the processes of a grant share: what they hold and were given.
 
-The layout is limiters/core/region.h's, and a test holds the two against each other. The region is
-written by the tenant: what it says is shown to people and never decides what others may have.
+The layout is limiters/core/region.h's, and a test compares the two. The tenant writes the region,
+so its figures are shown to people and never decide what others may have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SLOT_OFFSET = 1 << 16
 HEADER = struct.Struct("<QII4xI56xQ40x")
 DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
-#: Instead of a PID: its process ended, and others have open what it shared.
+#: In place of a PID: the process ended, and others have its shared memory open.
 LEFT = 0xFFFFFFFF
 GANG = struct.Struct("<QIIQQQQQQQQQIIQQQQ")
 MEMBERS = 128
@@ -55,9 +55,9 @@ class Counts:
 
 @frozen(kw_only=True)
 class Slot:
-    """What a live process says of itself: bytes of each device, and the PID it knows itself by.
+    """What a live process reports: bytes of each device, and its PID in its own namespace.
 
-    `used` is charged. `uncharged` is not, and the driver counts it for the process: its
+    `used` is charged. `uncharged` is not charged, and the driver counts it for the process: its
     contexts, as measured when they were made, and its code.
     """
 
@@ -88,7 +88,7 @@ class GangState:
 
 @frozen(kw_only=True)
 class Region:
-    """One look at a region: the counts of each device, and what is in the live slots.
+    """The content of a region: the counts of each device, and the live slots.
 
     `unknown` counts the functions of the driver that a process of the grant asked for and its
     limiter does not know: each once a process, since the grant began. `gang` is None for a grant
@@ -123,7 +123,7 @@ def read_region(path: Path | str, *, device_count: int = MAX_DEVICES) -> Region:
             return Region(slots={})
         if (magic, version, slot_count) != (MAGIC, VERSION, SLOTS):
             raise ValueError("not a usage region of this version")
-        # Slots beyond were never taken; a tenant that says so of others hides its own charges.
+        # Slots beyond were never taken. A tenant that lowers the number hides its own charges.
         slot_bytes = os.pread(descriptor, min(reached_slots, SLOTS) * SLOT.size, _FIRST)
         held_slots = tuple(
             slot_number
@@ -144,7 +144,7 @@ def _region(
     gang_bytes: bytes,
     device_count: int,
 ) -> Region:
-    """Return what these bytes say. Of a grant that does nothing they are always the same."""
+    """Return the content of these bytes. A grant that does nothing always has the same."""
     unknown_bytes = HEADER.unpack_from(head_bytes)[-1]
     live_slots = {
         slot_number: _slot(words)
@@ -204,9 +204,9 @@ def _slot(words: tuple[int, ...]) -> Slot:
 
 
 def slots_of(pid: int, region: Path) -> frozenset[int]:
-    """Return the slots of a usage region that the process keeps, none where that is not to be read.
+    """Return the slots of a usage region that the process keeps, none where that is unreadable.
 
-    The mapping that keeps a slot's lock cannot be accessed, and its offset says the slot.
+    The mapping that keeps a slot's lock cannot be accessed, and its offset gives the slot.
     """
     try:
         status = region.stat()

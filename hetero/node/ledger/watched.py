@@ -1,4 +1,4 @@
-"""Looks at a ledger every few seconds, and sweeps it only where there is something to sweep."""
+"""Reads a ledger every few seconds, and sweeps it only where there is something to sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANYWAY = 30.0
 
 @define
 class WatchedLedger:
-    """Remembers what stood at the last look: a look at an unchanged ledger takes few calls."""
+    """Remembers the last snapshot: a look at an unchanged ledger takes few system calls."""
 
     ledger: Ledger
     _seen: tuple[object, ...] | None = field(init=False, default=None)
@@ -34,7 +34,7 @@ class WatchedLedger:
         return self._snapshot
 
     def _marks(self) -> Iterator[object]:
-        """Yield what changes when a grant comes, goes or changes, or a tenant resizes a file."""
+        """Yield values that change when a grant comes, goes or changes, or a file is resized."""
         if self.ledger.persistent:
             with suppress(OSError):
                 yield os.stat(self.ledger.persistent / "shares").st_mtime_ns

@@ -1,8 +1,9 @@
-"""Finds what runs where no limiter holds it: memory and device time of programs without one.
+"""Finds programs that no limiter holds: their memory and device time.
 
 A preloaded limiter cannot stand in front of a program without a dynamic linker, one that dropped
 its environment, or one that talks to the kernel module itself. The driver still counts what such a
-process holds. monitor.py asks every few seconds, `hetero doctor` and `hetero ps` when they are run.
+process holds. monitor.py samples every few seconds, `hetero doctor` and `hetero ps` when they are
+run.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node
 from hetero.node.view.excess import Comparison, is_shared
 
-#: Seconds between two looks, so that what began is told of within five.
+#: Seconds between two samples, so that a bypass is reported within five.
 PERIOD = 3.0
-#: In a grant's directory: what device time it took past its limiter, by who watches.
+#: In a grant's directory: the monitor's note of device time past the limiter.
 PAST = "past"
-#: In the ledger's directory: what memory of cards is no process's, by who watches.
+#: In the ledger's directory: the monitor's note of memory that is no process's.
 UNOWNED = "unowned"
 
 
@@ -44,17 +45,17 @@ class Bypass:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Tells one from another, whatever its figures are by now."""
+        """The key of the finding, the same for other figures."""
         return self.device, self.pid, self.core > 0
 
     @property
     def subject(self) -> str:
-        """What the log and the doctor call it."""
+        """The name of the process in the log and in doctor."""
         return f"process {self.pid}"
 
     @property
     def what(self) -> str:
-        """What it has past its limiter, as the end of `process 7 …`."""
+        """What the process has past its limiter, as the end of `process 7 …`."""
         if self.core:
             return f"takes {self.core:.0f} % of the time of {self.device[:12]}"
         return f"holds {self.memory >> 20} MiB of {self.device[:12]}"
@@ -66,9 +67,10 @@ class Bypass:
 
 @frozen(kw_only=True)
 class Unowned:
-    """Memory of a device, in bytes, that is in use, is no process's, and that idle it does not use.
+    """Memory of a device, in bytes, that is in use and no process's, beyond what it uses when idle.
 
-    A block that was exported and is on its way between processes is some; so is what a driver lost.
+    Examples are a block that was exported and is on its way between processes, and memory that a
+    driver lost.
     """
 
     device: str
@@ -76,17 +78,17 @@ class Unowned:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Tells one from another, whatever its figures are by now."""
+        """The key of the finding, the same for other figures."""
         return "unowned", self.device
 
     @property
     def subject(self) -> str:
-        """What the log and the doctor call it."""
+        """The name of the device in the log and in doctor."""
         return f"device {self.device[:12]}"
 
     @property
     def grant(self) -> None:
-        """Nobody's."""
+        """None: it is no grant's."""
         return None
 
     def __str__(self) -> str:
@@ -94,10 +96,10 @@ class Unowned:
 
 
 def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple[Bypass, ...]:
-    """Return who is where no limiter holds it, as far as this user can see.
+    """Return the processes that no limiter holds, as far as this user can see.
 
-    Only devices that a limiter keeps (enforcement preload) and that somebody holds a grant of are
-    looked at; a grant whose policy is off is not held to anything.
+    Only devices with grants that a limiter keeps (enforcement preload) are looked at. A grant whose
+    policy is off is not limited.
     """
     off_ids = {grant.id for grant in snapshot.grants if grant.allocation.policy is Policy.OFF}
     bypasses = [
@@ -147,7 +149,7 @@ def unowned_memory(node: Node) -> Iterator[Unowned]:
 
 
 def _ours(pid: int) -> bool:
-    """Whether this user could have seen a grant in the hands of the process."""
+    """Whether this user could see a grant that the process holds."""
     with suppress(OSError):
         return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
     return False

@@ -1,8 +1,8 @@
-"""Finds the containers that see a grant, and what people call them.
+"""Finds the containers that see a grant, and their names.
 
-A container sees a grant when the grant's file is at its place inside; that is a fact of the kernel,
-whatever engine made it. Names are looked up where the engines keep them: for people to read, and
-nothing is decided by them.
+A container sees a grant when the grant's file is at its place inside. The kernel knows that,
+whichever engine made the container. Names are read from the engines' files, for people: no decision
+depends on them.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def space_of(pid: int) -> str | None:
 
 
 def describe(container_id: str, bundle: Path, *, state: str | None = None) -> ContainerInfo:
-    """Return what people call a container, from what its engine keeps next to its bundle."""
+    """Return a container's name and image, from what its engine keeps next to its bundle."""
     oci_config = read_json(bundle / "config.json")
     annotations = oci_config.get("annotations") or {}
     name = annotations.get("io.kubernetes.cri.container-name")
@@ -149,9 +149,9 @@ def processes() -> Iterator[int]:
 
 
 def running_task(pid: int) -> int | None:
-    """Return a thread of the process that is not at its end, None if there is none.
+    """Return a thread of the process that is not ending, None if there is none.
 
-    Its first thread may have ended and left the others: then it has no files of its own to see.
+    Its first thread may have ended and left the others: then it has no files to see.
     """
     if _runs(pid):
         return pid

@@ -1,8 +1,8 @@
-"""Finds device time that was taken past a limiter: what drivers see of it, against the charges.
+"""Finds device time that was taken past a limiter: the driver's figures against the charges.
 
 A driver's figure for one process among several is coarse: off by up to 15 points between two heavy
 programs on an H100, and missing for light ones (docs/decisions/device-time.md). So a mean over most
-of a minute is compared, and it has to be missing elsewhere, too.
+of a minute is compared, and the same time has to be missing elsewhere, too.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ SLACK = 0.05
 
 @frozen(kw_only=True)
 class Sample:
-    """One look at a device: parts of its time from 0 to 1, and totals since each grant began.
+    """One sample of a device: parts of its time from 0 to 1, and totals since each grant began.
 
-    `worked` is what the driver saw of each process in its last sample, by grant and PID; `busy`
-    what it saw of all. `charged` are seconds by grant, and `light` those of them that a grant says
-    it used without a time slice.
+    `worked` is the driver's figure for each process in its last sample, by grant and PID; `busy` is
+    its figure for all. `charged` are seconds by grant, and `light` those of them that a grant
+    reports as used without a time slice.
     """
 
     at: float
@@ -61,10 +61,11 @@ class Overuse:
 
 
 def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> tuple[Overuse, ...]:
-    """Return who took more of a device than was charged, over samples from the oldest on.
+    """Return the grants that took more of a device than they were charged, over all samples.
 
-    `share_by_grant` has the part of the device, 0 to 1, that each grant is held to. What is charged
-    beyond that is the tenant's own word, and not believed. A grant without a share may take all.
+    `samples` begin with the oldest. `share_by_grant` has the part of the device, 0 to 1, that each
+    grant is held to. What is charged beyond that is the tenant's own word, and not believed. A
+    grant without a share may take all.
     """
     span_s = samples[-1].at - samples[0].at if samples else 0.0
     if span_s < LEAST:
@@ -112,7 +113,7 @@ def _rates(
 
 @define
 class DeviceTime:
-    """Samples devices again and again; each sample costs what the drivers' answers do."""
+    """Samples devices periodically; a sample costs what the driver's answers cost."""
 
     _samples: dict[str, deque[Sample]] = field(init=False, factory=dict)
 
@@ -124,7 +125,7 @@ class DeviceTime:
         regions: Mapping[str, Region],
         boards_directory: Path,
     ) -> dict[str, tuple[Overuse, ...]]:
-        """Return, by device, who took its time past a limiter until now.
+        """Return, by device, the grants that took its time past a limiter until now.
 
         `grant_by_pid` has the grant of each process in one, `regions` what each grant counted.
         `boards_directory` holds the ledger's boards.

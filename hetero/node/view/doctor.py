@@ -1,4 +1,4 @@
-"""Looks for what would keep a grant from being given or kept, and says what to do about it."""
+"""Checks what would keep a grant from being given or kept, and says what to do about it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Diagnosis(str, Enum):
 
 @frozen
 class Finding:
-    """One thing that was looked at: its name, the verdict, and what it is or what to do."""
+    """A result of doctor: what was checked, the verdict, and what it is or what to do."""
 
     subject: str
     verdict: Diagnosis
@@ -73,7 +73,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
 
 
 def standing_anywhere(node: Node) -> tuple[Grant, ...]:
-    """Return all that stands, in this user's simulations as well: what an uninstall would break."""
+    """Return all standing grants, also of this user's simulations: an uninstall breaks them."""
     top_directory = node.ledger.path.parent if node.simulation else node.ledger.path
     ledgers = [Ledger(path) for path in (top_directory, *sorted(top_directory.glob("sim-*")))]
     if node.system:
@@ -99,7 +99,7 @@ def _simulated(node: Node) -> Iterator[Finding]:
 
 
 def _settings(settings: NodeSettings) -> Iterator[Finding]:
-    """Yield what the node promises beyond its devices."""
+    """Yield what the settings change about the devices."""
     if settings.memory_scale > 1:
         message = f"is granted {settings.memory_scale} times: what does not fit lies with the host"
         yield Finding("memory", Diagnosis.NOTE, message)
@@ -129,7 +129,7 @@ def _vendor(row: VendorRow) -> Finding:
 
 
 def _device(device: Device, giver_by_uuid: Mapping[str, str]) -> Finding:
-    """Return how a device is given out, and by whom where that is not us."""
+    """Return how a device is given out, or which other driver gives it out."""
     subject = f"device {device.uuid[:12]}"
     if device.uuid in giver_by_uuid:
         driver = giver_by_uuid[device.uuid]
@@ -182,7 +182,7 @@ def _daemon(node: Node) -> Iterator[Finding]:
 
 
 def _answers(client: DaemonClient) -> Iterator[Finding]:
-    """Yield whether heterod answers a question, and what it says this user holds of its quotas."""
+    """Yield whether heterod answers a question, and what this user holds of its quotas."""
     try:
         held_quotas = client.hurried.quotas()
     except HeteroError as error:
@@ -212,9 +212,9 @@ def _state(node: Node) -> Finding:
 
 
 def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """Yield whose usage is not known, and what no limiter counted.
+    """Yield the devices of unknown usage, and what no limiter counted.
 
-    It is bad where a process of a grant has none, or the grant holds more than its limit.
+    It is bad where a process of a grant has no limiter, or the grant holds more than its limit.
     """
     snapshot = node.snapshot()
     comparison = compare(node, snapshot, discovery.devices, Owners(node))
@@ -235,7 +235,7 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
 
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """Yield the grants of one device whose programs nothing keeps from each other's files."""
+    """Yield the grants of one device whose programs can reach each other's files."""
     grants_by_device_and_user: dict[tuple[str, str], list[str]] = {}
     for grant in node.snapshot().grants:
         if not (grant.container or grant.share or grant.owner):
@@ -250,7 +250,7 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
 
 
 def _gangs(node: Node) -> Iterator[Finding]:
-    """Yield what keeps rows in time from being of use."""
+    """Yield what makes rows of gangs useless."""
     for grant_id, message in apart(node):
         yield Finding(f"grant {grant_id}", Diagnosis.NOTE, message)
     if any(map(by_hand, node.snapshot().grants)):
@@ -290,7 +290,7 @@ def _ledger(node: Node) -> Iterator[Finding]:
 
 
 def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
-    """Destroy what is left of grants that ended, where anything can be."""
+    """Destroy slices of ended grants, where a vendor makes any."""
     if not any(row.works and node.registry.cuts(row.name) for row in discovery.rows):
         return
     try:
@@ -304,7 +304,7 @@ def _slices(node: Node, discovery: Discovery) -> Iterator[Finding]:
 
 
 def _enforcing(node: Node) -> Iterator[Finding]:
-    """Yield what the vendors said that failed at the last grant of their devices."""
+    """Yield the failures of vendors at the last grant of their devices."""
     for failure in node.registry.failures():
         message = f"{failure}: kept until a grant of its devices succeeds"
         yield Finding("enforce", Diagnosis.BAD, message)

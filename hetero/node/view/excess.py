@@ -20,19 +20,19 @@ from hetero.node.ledger.usage_region import Region, read_region
 from hetero.node.node import Node
 from hetero.node.view.owners import Owner, Owners
 
-#: The most that is believed of what a process says its contexts take, and what is assumed where it
-#: could not be measured: on an H100 a context takes 0.5 GiB.
+#: The most bytes believed for the contexts of a process, and the assumption where they could not be
+#: measured: on an H100 a context takes 0.5 GiB.
 CONTEXT = GiB
-#: A difference that is told of: less comes and goes with what a driver keeps for its kernels.
+#: The least excess that is reported: less comes and goes with a driver's memory for its kernels.
 NOISE = 64 * MiB
 
 
 @frozen(kw_only=True)
 class ProcessUse:
-    """What is known of one process on one device, in bytes.
+    """One process on one device, in bytes.
 
     `memory` is the driver's figure. `context` is what its contexts took when they were made, None
-    where that was not measured, and its code. That is what the process says. `limited`: a limiter
+    where that was not measured, and its code. That is the process' own figure. `limited`: a limiter
     is in it.
     """
 
@@ -60,7 +60,7 @@ class Excess:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Tells one from another, whatever its figures are by now."""
+        """The key of the finding, the same for other figures."""
         return "excess", self.grant, self.device, self.is_over
 
     @property
@@ -70,12 +70,12 @@ class Excess:
 
     @property
     def is_told(self) -> bool:
-        """Whether it is more than a figure."""
+        """Whether it is large enough to be reported."""
         return self.is_over or self.memory - self.unlimited > NOISE
 
     @property
     def subject(self) -> str:
-        """What the log and the doctor call it."""
+        """The name of the grant in the log and in doctor."""
         return f"grant {self.grant}"
 
     @property
@@ -93,12 +93,12 @@ class Excess:
 
 @frozen(kw_only=True)
 class Comparison:
-    """What was seen of devices at one time.
+    """What drivers and limiters counted of devices at one time, and the difference.
 
-    It is of `snapshot`. `regions` has what each grant counted, where that can be read. `owners` has
-    whose each process is that the drivers name, `limited` those in which a limiter is. `excess` has
-    the bytes of each grant on each device; missing is not known. `settled`: nothing was charged or
-    given back while the drivers were asked.
+    It is of `snapshot`. `regions` has what each grant counted, where that is readable. `owners` has
+    the grant of each process that the drivers name, `limited` the processes with a limiter.
+    `excess` has the bytes of each grant on each device; where it is missing it is unknown.
+    `settled`: nothing was charged or given back while the drivers were asked.
     """
 
     snapshot: Snapshot
@@ -121,7 +121,7 @@ class Comparison:
         usages: Iterable[tuple[Device, Usage]],
         regions: Mapping[str, Region],
     ) -> bool:
-        """Whether everybody holds what was seen here, and the same processes are busy."""
+        """Whether the same memory is held as here, and the same processes are busy."""
         return (
             self.settled
             and snapshot is self.snapshot
@@ -150,9 +150,9 @@ def compare(
     *,
     last_comparison: Comparison | None = None,
 ) -> Comparison:
-    """Ask the drivers, and hold what they say against what the limiters counted.
+    """Ask the drivers, and compare their figures with what the limiters counted.
 
-    Where nobody holds anything else since `last_comparison`, all of that is kept but its times.
+    Where nothing changed since `last_comparison`, all of that is kept but its times.
     """
     before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
@@ -214,7 +214,7 @@ def excess_of(
 
 
 def _uncharged(use: ProcessUse, with_contexts: bool) -> int:
-    """Return how much of a process's memory it need not be charged for."""
+    """Return the part of a process's memory that need not be charged, in bytes."""
     if not use.limited:
         return 0
     context_bytes = CONTEXT if use.context is None else min(use.context, CONTEXT)
@@ -244,9 +244,9 @@ def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
 def _slots(
     after: Mapping[str, Region], before: Mapping[str, Region], owner: Owner
 ) -> frozenset[int]:
-    """Return the slots of a process that are live: kept by it, as their locks say.
+    """Return the live slots of a process: those it keeps, by their locks.
 
-    In a region that cannot be read nobody counts anything.
+    An unreadable region has none.
     """
     live = [regions[owner.grant].slots for regions in (before, after) if owner.grant in regions]
     return frozenset(slot for slot in owner.slots if any(slot in slots for slots in live))
@@ -260,7 +260,7 @@ def _excess(
     before: Mapping[str, Region],
     after: Mapping[str, Region],
 ) -> Excess | None:
-    """Return a grant's excess on a device, None where it has none of it, or is held to nothing."""
+    """Return a grant's excess on a device, None where it has no piece of it, or no limit."""
     positions = [
         position
         for position, piece in enumerate(grant.allocation.pieces)
@@ -322,7 +322,7 @@ def _use(
     first_and_last: Sequence[Region],
     positions: Sequence[int],
 ) -> ProcessUse:
-    """Return what is known of a process that keeps these slots: the most that either look says."""
+    """Return what is known of a process that keeps these slots: the higher of both samples."""
     reported_slots = [
         region.slots[slot_number]
         for slot_number in slot_numbers

@@ -1,4 +1,4 @@
-"""Looks for what makes rows of no use: processes that wait for nobody, a clock that is wrong."""
+"""Finds what makes rows of gangs useless: processes that wait for no other, or a wrong clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIME_ERROR = 5
 
 @frozen
 class Clock:
-    """What the kernel says of CLOCK_REALTIME: by how many milliseconds it may be wrong."""
+    """The state of CLOCK_REALTIME, with its possible error in milliseconds."""
 
     synchronised: bool
     error: float
@@ -51,7 +51,7 @@ class _Timex(ctypes.Structure):
 
 
 def clock() -> Clock:
-    """Return what the kernel says of its clock; raises `OSError` where it says nothing."""
+    """Return the kernel's state of its clock; raises `OSError` where it has none."""
     timex = _Timex()
     libc = ctypes.CDLL(None, use_errno=True)
     clock_state = libc.adjtimex(ctypes.byref(timex))
@@ -82,7 +82,7 @@ def apart(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _apart_for(region: Region, now_ns: int) -> float:
-    """Return for how many seconds nobody waited for another; 0 where they may, or it is unknown."""
+    """Return the seconds since a process waited for another; 0 where one may, or it is unknown."""
     used_positions = [
         {position for position, held_bytes in enumerate(slot.used) if held_bytes}
         for slot in region.slots.values()

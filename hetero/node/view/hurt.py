@@ -21,12 +21,12 @@ class Hurt:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Tells one from another."""
+        """The key of the finding."""
         return "hurt", self.grant, self.device
 
     @property
     def subject(self) -> str:
-        """What the log calls it."""
+        """The name of the grant in the log."""
         return f"grant {self.grant}"
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Looks at the node for people: what stands on each device, and what each grant uses of it."""
+"""Views of the node for people: what stands on each device, and what each grant uses of it."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class GrantsView:
 
 @frozen(kw_only=True)
 class NodeView:
-    """All there is to see on a node; `simulated` names the rack file where nothing is real."""
+    """All views of a node; `simulated` names the rack file where nothing is real."""
 
     devices: tuple[DeviceView, ...]
     grants: tuple[GrantView, ...]
@@ -184,7 +184,7 @@ class Timeshare:
 
 @define
 class CoreMeter:
-    """Tells what grants had of their devices' time, from what their processes count.
+    """Measures the device time of grants by what their processes count.
 
     It is a mean: since a grant began, at the first sample; then over the samples of the last
     `window` seconds, at least since the one before.
@@ -195,7 +195,7 @@ class CoreMeter:
     _samples: deque[tuple[float, dict[str, Region | None]]] = field(init=False, factory=deque)
 
     def sample(self, grants: Iterable[Grant]) -> dict[str, Region | None]:
-        """Return what each grant's processes say until now; later means may begin here."""
+        """Return what each grant's processes count until now; later means may begin here."""
         now_s = time.monotonic()
         regions = {grant.id: _region(self.node, grant) for grant in grants}
         while len(self._samples) > 1 and self._samples[1][0] <= now_s - self.window:
@@ -226,7 +226,7 @@ class CoreMeter:
         return None if mean_s is None else 1000 * mean_s
 
     def _mean(self, grant: Grant, position: int, count_name: str) -> float | None:
-        """Return what a count of nanoseconds grew by in a second, in seconds."""
+        """Return how many seconds a count of nanoseconds grew by in a second."""
         now_s, _ = self._samples[-1]
         times_and_totals = [
             (time_s, getattr(region.counts[position], count_name))
@@ -320,9 +320,9 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
 
 
 def _known(snapshot: Snapshot) -> tuple[dict[str, int], set[str] | None]:
-    """Return the numbers of the devices that are held, and whose they are.
+    """Return the numbers of the devices that are held, and their vendors.
 
-    Where grants do not say the numbers, all vendors' devices must be counted: None.
+    Where grants do not record the numbers, all vendors' devices must be counted: None.
     """
     if not all(grant.numbers for grant in snapshot.grants):
         return {}, None
@@ -407,7 +407,7 @@ def _views(
 def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[str, Timeshare]:
     """Return how the time of their devices is shared among these grants, by their ids.
 
-    Nothing is asked of a driver.
+    No driver is asked.
     """
     region_by_grant = meter.sample(grants)
     limits_by_grant = {grant.id: _in_force(node, grant) for grant in grants}
@@ -442,11 +442,11 @@ def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[st
 
 
 def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
-    """Return what tells of each of these shares, which are all there are, how much of it is lent.
+    """Return a function that adds to each of these shares how much of it is lent.
 
-    What some borrowed of a device is taken to come from what others left of their shares and from
-    what nobody was given, from each as much in proportion. A device's limited shares are looked at
-    alone, in percent of the card.
+    `shares` are all there are. Time borrowed on a device comes from unused shares and from what no
+    grant has, from each in proportion. Only a device's limited shares count, in percent of the
+    card.
     """
     unused_percent: dict[str, float] = {}
     ungranted_percent: dict[str, float] = {}
@@ -495,7 +495,7 @@ def _row(row: GangRow, region: Region | None) -> RowView:
 
 
 def _region(node: Node, grant: Grant) -> Region | None:
-    """Return what the grant's processes say of themselves; None where that is not to be known."""
+    """Return what the grant's processes report; None where that is unreadable."""
     if grant.allocation.policy is not Policy.OFF:
         # It ended, is another user's, or its tenant scribbled on it.
         with suppress(OSError, ValueError):
@@ -546,7 +546,7 @@ def _past(bypasses: Iterable[Bypass]) -> dict[str, float]:
 
 
 def _in_force(node: Node, grant: Grant) -> tuple[DeviceLimit, ...]:
-    """Return what the grant's programs are held to; what was asked where that is not to be read."""
+    """Return the limits in force for a grant; those that were asked where they are unreadable."""
     try:
         return read_limits(node.directory(grant.id) / GRANT)
     except (OSError, ValueError):

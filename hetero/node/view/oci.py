@@ -1,4 +1,4 @@
-"""Reads what an OCI runtime keeps of a container, in the words of runc and of crun."""
+"""Reads the state that an OCI runtime keeps of a container, as runc or crun write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RuntimeState(NamedTuple):
 
 
 def runtime_state(state_dir: Path) -> RuntimeState:
-    """Return what the runtime keeps in the directory of a container's state."""
+    """Return what the runtime's directory of a container's state contains."""
     # runc says where the bundle is by a label, crun outright.
     runc_state, crun_state = read_json(state_dir / "state.json"), read_json(state_dir / "status")
     labels = (runc_state.get("config") or {}).get("labels") or ()

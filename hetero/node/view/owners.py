@@ -45,9 +45,10 @@ class Owner:
 
 @define
 class Owners:
-    """Remembers whose a process is for as long as it runs the same program.
+    """Remembers the grant of a process for as long as it runs the same program.
 
-    Who has no limiter is looked at anew each time, and strangers when there are other grants.
+    A process without a limiter is looked at anew each time, and a stranger when there are other
+    grants.
     """
 
     node: Node
@@ -55,7 +56,7 @@ class Owners:
     _grants: frozenset[str] = field(init=False, default=frozenset())
 
     def of(self, pids: Iterable[int], grants: Collection[Grant]) -> dict[int, Owner | None]:
-        """Return whose each process is, None for a stranger; one that is gone or ends is left out.
+        """Return the grant of each process, None for a stranger; ending processes are left out.
 
         Processes of other users are strangers to all but root.
         """
@@ -112,7 +113,7 @@ def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
 def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
     """Return a grant whose owner's UID is in the name of a cgroup, as a pod's is.
 
-    Its container may have had something mounted over the grant that it would see.
+    Another mount may hide the grant from its container.
     """
     return next(
         (grant.id for grant in grants if is_of_pod(cgroup, grant.owner.get("uid", ""))), None
