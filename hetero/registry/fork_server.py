@@ -29,14 +29,14 @@ from hetero.registry.respondent import Plugin
 _MOST = 64 << 10
 #: Seconds a fork takes at most, with the start of the server.
 _WITHIN = 30.0
-#: Seconds after which a process that ended is left to the server's end: who buries one may be a
-#: search for garbage, in the middle of a request of the same thread.
+#: Seconds to wait for the server in `reap`; later the server's end reaps the process. The garbage
+#: collector may call it, in the middle of a request of the same thread.
 _BURIED = 1.0
 
 
 @define(eq=False)
 class ForkServer:
-    """The server as its client has it: it is started with the first process that is asked of it.
+    """The client's side of the server, which is started with the first process it is asked for.
 
     `environ` is the environment of the vendors.
     """
@@ -64,9 +64,9 @@ class ForkServer:
     def _asked(
         self, request: Mapping[str, object], *descriptors: int, patience_s: float = -1
     ) -> Any:
-        """Return what the server answers, None where it ended; then the next request starts one.
+        """Return the server's answer, None where it ended; then the next request starts one.
 
-        None, too, where another request is being answered for more than `patience_s` seconds.
+        Also None where another request takes longer than `patience_s` seconds.
         """
         if not self._lock.acquire(timeout=patience_s):
             return None
@@ -114,7 +114,7 @@ def _dismiss(connection: socket.socket, server: subprocess.Popen[bytes]) -> None
 
 
 def serve(connection: socket.socket) -> None:
-    """Start and bury processes until the client is gone."""
+    """Start and reap processes until the client is gone."""
     starter = Forks()
     while True:
         message_bytes, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)

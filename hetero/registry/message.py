@@ -1,4 +1,4 @@
-"""What is asked of a vendor's process and what it answers, as JSON with two numbers before it."""
+"""The requests to a vendor's process and its replies, as JSON with two numbers in front."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero.model.frozen import frozen
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 
-#: A message is a length, the number of the question, and then as many bytes of JSON.
+#: A message is a length, the number of the request, and then as many bytes of JSON.
 HEADER = struct.Struct("!II")
 #: The most bytes of a message; 64 cards with a link to each other take 0.3 MiB.
 MOST = 4 << 20
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Serve(str, Enum):
-    """What is wanted of a service: the methods of its driver."""
+    """The methods of a service's driver."""
 
     START = "start"
     LOOK = "look"
@@ -55,10 +55,10 @@ class Failure(Exception):
 
 @frozen(kw_only=True)
 class WorkerRequest:
-    """One hook's call: `ask` is its name without `hetero_`, `within` the seconds it may take.
+    """The call of one hook: `ask` is its name without `hetero_`, `within` the seconds it may take.
 
-    The other fields are the hook's arguments; `do` is asked of the service's driver, with `memory`
-    or `process`.
+    The other fields are the hook's arguments. `do` is a method of the service's driver, with
+    `memory` or `process`.
     """
 
     #: Its name in errors.
@@ -78,13 +78,13 @@ class WorkerRequest:
 
 @frozen(kw_only=True)
 class WorkerReply:
-    """What a hook gave, or why it gave nothing (`failure`, one sentence).
+    """What a hook returned, or why it returned nothing (`failure`, one sentence).
 
-    `absent`: the driver is not installed here. `loaded`: the vendor could be imported and says who
-    it is; then `vendor` comes with a process's first answer, without models and resource names
-    unless it was asked for. With it, `cuts` says whether its grants may have slices that outlive
-    their processes, `serves` whether a service of its may share cards, and `watches` whether it
-    tells of its devices' health. `faults` are of cards that could not be read.
+    `absent`: the driver is not installed here. `loaded`: the vendor could be imported and declared.
+    Then `vendor` comes with a process's first reply, without models and resource names unless it
+    was asked for. With it, `cuts` says whether its grants may have slices that outlive their
+    processes, `serves` whether a service of its may share cards, and `watches` whether it reports
+    its devices' health. `faults` are of cards that could not be read.
     """
 
     #: Its name in errors.
@@ -105,7 +105,7 @@ class WorkerReply:
 
 
 def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:
-    """Whether a process ends after an answer: only a vendor whose library is there keeps one."""
+    """Whether a process ends after a reply: only a vendor whose library is there keeps one."""
     return reply.absent or not reply.loaded or request.ask == "vendor"
 
 
@@ -136,7 +136,7 @@ def _read(text: bytes, cls: type[T], source: str) -> T:
 
 @lru_cache(maxsize=32)
 def _read_again(text: bytes, cls: type[T], source: str) -> T:
-    """Return what was read before: who watches devices hears the same of idle ones each time."""
+    """Return a message parsed earlier: idle devices give the same one each time."""
     return _read(text, cls, source)
 
 

@@ -1,7 +1,7 @@
-"""Remembers between commands which vendors gave no answer in time, and which enforced nothing.
+"""Remembers between commands which vendors gave no reply in time, and which failed to enforce.
 
-Only the first command waits for an answer that does not come; a program that goes on remembers that
-itself (`supervisor`). `hetero doctor` says what a failed enforce said.
+Only the first command waits for a reply that does not come; a long-lived program remembers that
+itself (`supervisor`). `hetero doctor` shows the message of a failed enforce.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ PAUSE, LONGEST_PAUSE = 10.0, 60.0
 class Pauses:
     """The notes of one user, in a file of its state directory, which `prepare` makes.
 
-    What cannot be read or written is not remembered.
+    Notes that cannot be read or written are lost.
     """
 
     path: Path
     prepare: Callable[[], None]
 
     def why_not(self, plugin: Plugin, hook: str) -> str | None:
-        """Return why a vendor is not to be asked something yet, if it is not."""
+        """Return why a vendor is not to be asked this yet, None if it may be."""
         pause = self._read().get(_key(plugin, hook), {})
         left_s = pause.get("until", 0.0) - _now()
         if not 0 < left_s <= LONGEST_PAUSE:  # another boot's clock says nothing
@@ -42,23 +42,23 @@ class Pauses:
         return f"{pause['why']}: not asked again for {left_s:.0f} s"
 
     def failure(self, plugin: Plugin, hook: str) -> str | None:
-        """Return what was noted of a vendor last, be it asked again or not."""
+        """Return the last noted failure of a vendor."""
         reason = self._read().get(_key(plugin, hook), {}).get("why")
         return None if reason is None else str(reason)
 
     def fail(self, plugin: Plugin, hook: str, reason: str) -> None:
-        """Note that a vendor failed in what is asked again at any time."""
+        """Note a failure after which a vendor may be asked at any time."""
         self._write({**self._read(), _key(plugin, hook): {"why": reason}})
 
     def add(self, plugin: Plugin, hook: str, reason: str) -> None:
-        """Note that a vendor gave no answer."""
+        """Note that a vendor gave no reply."""
         notes, key = self._read(), _key(plugin, hook)
         failure_count = notes.get(key, {}).get("times", 0)
         until_s = _now() + doubled(PAUSE, failure_count, most_s=LONGEST_PAUSE)
         self._write({**notes, key: {"until": until_s, "why": reason, "times": failure_count + 1}})
 
     def remove(self, plugin: Plugin, hook: str) -> None:
-        """Note that it gave one."""
+        """Note that it replied."""
         notes = self._read()
         if notes.pop(_key(plugin, hook), None):
             self._write(notes)

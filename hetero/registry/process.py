@@ -52,7 +52,7 @@ class WorkerEnded(Exception):
 
 
 class Starter(Protocol):
-    """What starts processes, and buries those that ended."""
+    """Starts processes, and reaps those that ended."""
 
     def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
@@ -113,7 +113,7 @@ class VendorProcess:
         )
 
     def send(self, request: WorkerRequest, deadline_s: float) -> None:
-        """Ask, by `deadline_s` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
+        """Send a request by `deadline_s` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
         self._asked += 1
         unsent = framed(self._text(request), self._asked)
         while unsent:
@@ -125,7 +125,7 @@ class VendorProcess:
                 raise WorkerEnded from None
 
     def _text(self, request: WorkerRequest) -> bytes:
-        """Return the question's text: each device is asked of again and again."""
+        """Return the request's text, cached since each device is asked again and again."""
         text_key = request.ask, request.device.uuid if request.device else ""
         request_before, message_text = self._texts.get(text_key, (None, b""))
         if request != request_before:
@@ -134,7 +134,7 @@ class VendorProcess:
         return message_text
 
     def receive(self, deadline_s: float | None) -> WorkerReply:
-        """Return the answer to what was sent; None waits for ever.
+        """Return the reply to the request; None waits for ever.
 
         Raises `WorkerEnded`, `Overdue`, `BadInput`.
         """
@@ -166,15 +166,15 @@ class VendorProcess:
         return is_gone, wait_status
 
     def stop(self) -> None:
-        """Have it end while another thread waits for its answer, which is to `kill` it then."""
+        """End it while another thread waits for its reply; that thread then has to `kill` it."""
         _kill(self.pid)
 
     def leave_to_its_parent(self) -> None:
-        """Do not wait for it at exit: the kernel ends it with who forked it."""
+        """Do not wait for it at exit: the kernel ends it with the process that forked it."""
         self._finish.detach()
 
     def close(self) -> None:
-        """Have a process that has answered all it was asked end."""
+        """End a process that has replied to all requests."""
         self._finish()
 
     def _read(self, size_bytes: int, deadline_s: float | None) -> bytes:
@@ -243,7 +243,7 @@ def _dismiss(maker_pid: int, pid: int, descriptors: list[int], starter: Starter)
 
 
 def how_it_ended(wait_status: int | None) -> str:
-    """Return what became of a process that gave no answer, as a part of a sentence."""
+    """Return how a process ended that gave no reply, as a part of a sentence."""
     if wait_status is None:
         return "its process ended without an answer"
     if os.WIFSIGNALED(wait_status):
@@ -258,7 +258,7 @@ def how_it_ended(wait_status: int | None) -> str:
 
 
 def become(plugin: Plugin, question_pipe: int, answer_pipe: int) -> NoReturn:
-    """Be the process of a vendor, which was just forked, until nobody asks any more."""
+    """Run as the process of a vendor, which was just forked, until the requests end."""
     exit_code = 1
     gc.freeze()  # a search of the parent's objects for garbage would copy their pages
     try:
@@ -270,7 +270,7 @@ def become(plugin: Plugin, question_pipe: int, answer_pipe: int) -> NoReturn:
 
 
 def _alone(*pipes: int) -> tuple[int, ...]:
-    """Leave everything of the parent's but two pipes; return them under their new numbers."""
+    """Close every descriptor of the parent but two pipes; return their new numbers."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     high_descriptors = tuple(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for pipe in pipes)
@@ -320,7 +320,7 @@ def _received(descriptor: int) -> tuple[int, bytes] | None:
 
 
 def _bound_processor_time(limit_s: float) -> None:
-    """Have the kernel end this process where it computes for longer than its answer may take."""
+    """Let the kernel end this process if it computes for longer than its reply may take."""
     _, hard_limit_s = resource.getrlimit(resource.RLIMIT_CPU)
     soft_limit_s = int(time.process_time() + 2 * limit_s) + 1
     with suppress(ValueError):  # less is allowed already

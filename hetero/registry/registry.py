@@ -34,7 +34,7 @@ RESTS = 10.0
 
 @frozen(kw_only=True)
 class Discovery:
-    """What one look at the node found, and the declarations it is read by (no resource names).
+    """The devices of one discovery, and the declarations they are read by (no resource names).
 
     The grants of vendors in `cutting` may have slices that outlive their processes. Those in
     `serving` have services that share cards.
@@ -78,11 +78,11 @@ def given(plugin: object) -> Plugin:
 
 @define(eq=False)
 class _Member:
-    """A plugin, what asks it, and what is known of it by now."""
+    """A plugin, its process, and what is known of it so far."""
 
     plugin: Plugin
     asked: Supervisor | InProcess
-    acting: Supervisor | InProcess  # of what takes long: nobody who looks waits for it
+    acting: Supervisor | InProcess  # for what takes long: discoveries do not wait for it
     trusted: bool = True
     watch: Watch | None = None
     vendor: Vendor | None = None
@@ -90,11 +90,11 @@ class _Member:
     cuts: bool = False
     serves: bool = False
     watches: bool = False
-    refused: str | None = None  # why what it answers is not taken
+    refused: str | None = None  # why its replies are refused
     last: tuple[Device, ...] = ()  # at its last good answer
 
     def current_devices(self) -> list[Device]:
-        """Return the devices of its last good answer, with the news of their health."""
+        """Return the devices of its last good reply, with newer reports of their health."""
         health_by_uuid = self.watch.health if self.watch else {}
         return [
             evolve(device, health=health_by_uuid[device.uuid])
@@ -128,15 +128,15 @@ class _Member:
 
 @define(eq=False, repr=False, slots=False)
 class Registry:
-    """The vendors of one process, each asked in a process of its own, started when it is needed.
+    """The vendors of one process, each in a worker process of its own, started when it is needed.
 
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
-    `allowed` are the distributions whose code may be run; None: all. An answer may take `seconds`;
-    None: as long as its hook takes at most. `pauses` are what commands remember of each other's.
-    The vendors in `soft` share cards by a limiter. Programs that go on and have threads `watch` for
-    news of the devices' health, too, and have vendors enforce and reconcile in a second process: a
-    look need not wait for a slice.
+    `allowed` are the distributions whose code may be run; None: all. A reply may take `seconds`;
+    None: as long as its hook takes at most. `pauses` are the notes that commands share. The vendors
+    in `soft` share cards by a limiter. Long-lived programs with threads `watch` the devices'
+    health, too, and enforce and reconcile in a second process, so that a discovery need not wait
+    for a slice.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -162,7 +162,7 @@ class Registry:
         return [self._new(plugin) for plugin in self._plugins()]
 
     def _new(self, plugin: Plugin) -> _Member:
-        """Return a plugin with what asks it, if its code may be run."""
+        """Return a plugin with its supervisors, if its code may be run."""
         distribution = plugin.source.partition(" ")[0]
         allowed_names = self._allowed
         if allowed_names is not None and normalised(distribution) not in map(
@@ -210,7 +210,7 @@ class Registry:
         return self.declared()[0]
 
     def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
-        """Return the declarations of all working vendors, and why each other one has none."""
+        """Return the declarations of all working vendors, and the failures of the others."""
         unknown_members = [member for member in self._members if not member.whole]
         request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
         reply_by_member = dict(
@@ -226,7 +226,7 @@ class Registry:
         return tuple(declarations), tuple(failures)
 
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
-        """Look at the node once through every vendor, or those named, all at the same time."""
+        """Discover through every vendor, or those named, all at the same time."""
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
@@ -347,7 +347,7 @@ class Registry:
     def serve(
         self, device: Device, do: Serve, *, directory: Path, memory: int = 0, process: int = 0
     ) -> Service:
-        """Bring a device's service to what is wanted. Raises `Refused` when its vendor fails."""
+        """Call a method of a device's service. Raises `Refused` when its vendor fails."""
         request = WorkerRequest(
             ask="serve",
             within=self._seconds or CUT,
@@ -363,7 +363,7 @@ class Registry:
         return reply.service
 
     def failures(self) -> tuple[str, ...]:
-        """Return what each vendor said whose last enforce failed, here or in another command."""
+        """Return the failures of vendors whose last enforce failed, here or in another command."""
         pauses, plugins = (
             self._pauses,
             [member.plugin for member in self._members if member.trusted],
@@ -410,7 +410,7 @@ class Registry:
         return devices_and_usages, tuple(dict.fromkeys(faults))
 
     def close(self) -> None:
-        """End the processes of all vendors; who is asked again is started again."""
+        """End the processes of all vendors; a later request starts them again."""
         for member in self._members:
             member.asked.close()
             member.acting.close()
@@ -442,11 +442,11 @@ class Registry:
         return self._member(name).acting.ask(request)()
 
     def _ask_all(self, members: Iterable[_Member], request: WorkerRequest) -> list[WorkerReply]:
-        """Ask all of them the same at the same time."""
+        """Send all of them the same request at the same time."""
         return self._ask_each((member, request) for member in members)
 
     def _ask_each(self, requests: Iterable[tuple[_Member, WorkerRequest]]) -> list[WorkerReply]:
-        """Ask at the same time. A process's first answer says who its vendor is."""
+        """Send the requests at the same time. A first reply has the vendor's declaration."""
         waiting_replies = [
             (member, request.ask, member.asked.ask(request)) for member, request in requests
         ]
@@ -463,7 +463,7 @@ class Registry:
         return replies
 
     def _meet(self, member: _Member, vendor: Vendor, reply: WorkerReply) -> None:
-        """Note who a plugin says it is, unless that is another one already."""
+        """Note the declaration of a plugin, unless another plugin has its name."""
         name = member.plugin.name
         other_vendors = (
             other_member.vendor for other_member in self._members if other_member is not member

@@ -1,4 +1,4 @@
-"""Asks the hooks of one vendor, in whatever process this is, and answers whatever they do."""
+"""Calls the hooks of one vendor, in any process, and turns whatever they do into a reply."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Plugin(Protocol):
 
 
 class Respondent:
-    """One vendor, loaded at the first question. Nothing it raises passes, not even an exit."""
+    """One vendor, loaded at the first request. Nothing it raises passes, not even an exit."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._name, self._load = plugin.name, plugin.load
@@ -49,7 +49,7 @@ class Respondent:
         self._vendor: Vendor | None = None
 
     def answer(self, request: WorkerRequest) -> WorkerReply:
-        """Return what the vendor says to a question, or the sentence why it says nothing."""
+        """Return the reply of the vendor to a request, or the sentence why there is none."""
         is_first = self._vendor is None
         try:
             reply = self._asked(request)
@@ -112,7 +112,7 @@ class Respondent:
 
 
 def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> WorkerReply:
-    """Return an answer that says whose it is, and which hooks are there that not all need."""
+    """Return a reply with the vendor's declaration, and which optional hooks it has."""
     return evolve(
         reply,
         vendor=vendor,
@@ -186,7 +186,7 @@ def _served(hooks: pluggy.HookRelay, request: WorkerRequest) -> Service | None:
 
 
 def _expect(expected_type: type[T], returned: object) -> T | None:
-    """Return what a hook said, if anything. Raises `TypeError` unless it is an `expected_type`."""
+    """Return what a hook returned. Raises `TypeError` unless it is an `expected_type` or None."""
     if returned is not None and not isinstance(returned, expected_type):
         raise TypeError(f"gave {returned!r}, not {expected_type.__name__}")
     return returned

@@ -1,6 +1,6 @@
 """Keeps one vendor's process: starts it when it is needed, and again after a pause when it failed.
 
-A question to a vendor that just failed is answered at once by why it failed.
+A request to a vendor that just failed is answered at once, with the failure.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hetero.registry.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
-#: What later commands do not ask a vendor that gave no answer. What belongs to a grant is asked.
+#: Hooks that later commands do not call after a missing reply. Those of a grant are called.
 _REMEMBERED = ("discover", "observe", "vendor")
-#: What nobody sees of a vendor unless `hetero doctor` says it.
+#: Hooks whose failure only `hetero doctor` shows.
 _KEPT = ("enforce",)
 #: Processes that were killed and do not end, after which none is started any more.
 ABANDONED = 3
@@ -47,9 +47,9 @@ class Supervisor:
     _why: WorkerReply = field(factory=WorkerReply, init=False)
 
     def ask(self, request: WorkerRequest) -> Callable[[], WorkerReply]:
-        """Put a question; what is returned waits for the answer, and must be called once.
+        """Send a request; the returned function waits for the reply, and must be called once.
 
-        An answer that never comes is one with a `failure`, too.
+        A reply that never comes is one with a `failure`, too.
         """
         self._lock.acquire()
         if self._process and not self._process.is_ours:
@@ -69,9 +69,7 @@ class Supervisor:
         try:
             if self._process is None:
                 self._process = VendorProcess(self.plugin, self.starter)
-            deadline_s = (
-                time.monotonic() + request.within
-            )  # to start a server is not the vendor's time
+            deadline_s = time.monotonic() + request.within  # the start of a server does not count
             self._process.send(request, deadline_s)
         except (WorkerEnded, Overdue, Failure, ValueError, OSError) as error:
             self._failed(request, error)
@@ -79,14 +77,14 @@ class Supervisor:
         return lambda: self._answer(request, deadline_s)
 
     def close(self) -> None:
-        """End the process, if there is one; the next question starts another."""
+        """End the process, if there is one; the next request starts another."""
         with self._lock:
             if self._process:
                 self._process.close()
                 self._process = None
 
     def rest(self, idle_s: float) -> None:
-        """End a process that was asked nothing for so long, unless somebody asks it right now."""
+        """End a process that had no request for so long, unless one is in progress."""
         if not self._lock.acquire(blocking=False):
             return
         try:
@@ -127,7 +125,7 @@ class Supervisor:
             self._lock.release()
 
     def _failed(self, request: WorkerRequest, error: Exception) -> None:
-        """End the process, and note why the vendor has no answer."""
+        """End the process, and note why the vendor gave no reply."""
         reason, is_gone = str(error), True
         if self._process:
             is_gone, wait_status = self._process.kill()
@@ -152,7 +150,7 @@ class Supervisor:
         self._to_undo = request.ask == "enforce"
 
     def _keep(self, request: WorkerRequest, reason: str) -> None:
-        """Note what a failed enforce said, until one succeeds."""
+        """Note why an enforce failed, until one succeeds."""
         if self.pauses and request.ask in _KEPT:
             self.pauses.fail(self.plugin, request.ask, reason)
 
@@ -170,12 +168,12 @@ class InProcess:
     respondent: Callable[[WorkerRequest], WorkerReply]
 
     def ask(self, request: WorkerRequest) -> Callable[[], WorkerReply]:
-        """Put a question; what is returned gives the answer."""
+        """Call the vendor; the returned function gives the reply."""
         reply = self.respondent(request)
         return lambda: reply
 
     def rest(self, idle_s: float) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no process."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: there is no process."""

@@ -1,4 +1,4 @@
-"""One vendor at one look: what of it can be used, and why not the rest."""
+"""One vendor at one discovery: which of its cards can be used, and why not the rest."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class VendorRow:
 def addressable(
     row: VendorRow, devices: list[Device], faults: Iterable[str], count_by_uuid: Mapping[str, int]
 ) -> tuple[list[Device], VendorRow]:
-    """Return a vendor's devices but for those whose UUID counts twice, and its row."""
+    """Return a vendor's devices without those whose UUID occurs twice, and its row."""
     shared_uuids = sorted({device.uuid for device in devices if count_by_uuid[device.uuid] > 1})
     reasons = [*faults] + [
         f"{count_by_uuid[uuid]} cards have the UUID {uuid}: none of them can be addressed"

@@ -1,6 +1,6 @@
-"""Keeps one vendor's question that has no deadline, in programs that go on: news of health.
+"""Keeps the one request to a vendor that has no deadline, in long-lived programs: news of health.
 
-It has a process of its own, so that no other question waits for it.
+It has a process of its own, so that no other request waits for it.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hetero.registry.pauses import doubled
 from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
 from hetero.registry.respondent import Plugin
 
-#: Seconds until the question is put again after its process ended; doubled by each that follows
-#: without news.
+#: Seconds until the request is sent again after its process ended; doubled by each that brought no
+#: news.
 PAUSE, LONGEST_PAUSE = 1.0, 60.0
 #: Seconds between two news at least.
 _INTERVAL = 0.1
-#: Seconds in which a process takes the question; until news it may compute for twice as many.
+#: Seconds in which a process takes the request; until news it may compute for twice as many.
 _TAKEN = 5.0
 
 
 @define(eq=False)
 class Watch:
-    """One vendor that tells when its devices' health changes. A thread asks it.
+    """A vendor that reports changes of its devices' health. A thread waits for these.
 
-    `health` says by UUID why nothing may be given of a device, as it was told last.
+    `health` says by UUID why a device may not be given out, by the last report.
     """
 
     plugin: Plugin
@@ -42,7 +42,7 @@ class Watch:
     _process: VendorProcess | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Begin, unless it has begun. Nobody waits for the thread, at exit either."""
+        """Start the thread, unless it runs. Exit does not wait for it."""
         with self._lock:
             if self._ended is None:
                 self._ended = threading.Event()
@@ -79,7 +79,7 @@ class Watch:
             return self._process
 
     def _heard(self, worker: VendorProcess) -> bool:
-        """Ask, and note what comes of it, whenever that is; return whether it was news."""
+        """Send the request and note the reply, whenever it comes; return whether it was news."""
         worker.send(WorkerRequest(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
         reply = worker.receive(None)
         if reply.health is not None:
