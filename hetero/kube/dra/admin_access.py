@@ -1,7 +1,7 @@
-"""Shows devices to who has admin access to them: by a CDI device alone, and no grant.
+"""Shows devices to containers with admin access to them: by a CDI device alone, without a grant.
 
-A claim with `adminAccess` consumes nothing: neither in the API nor in the ledger. Its CDI spec is
-the checkpoint, so it says whose it is.
+A claim with `adminAccess` consumes nothing, neither in the API nor in the ledger. Its CDI spec is
+the checkpoint, so it names the claim.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hetero.registry.registry import Discovery
 
 #: Where the CDI devices of such claims are named.
 KIND = f"{DRIVER}/admin"
-#: What a container finds in its environment: namespace and name of its claim.
+#: The variable of a container with the namespace and name of its claim.
 VARIABLE = "HETERO_ADMIN_CLAIM"
 _Claim = tuple[str, str]  # its namespace and its name
 

@@ -31,7 +31,7 @@ class Candidate:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What claims call it by."""
+        """The name by which claims call it."""
         return (*self.pool, self.device["name"])
 
 
@@ -56,7 +56,7 @@ class Pools:
         claims: Iterable[Plain],
         rules: Sequence[Plain] = (),
     ) -> Pools:
-        """Return what objects of the API say; of a pool its latest generation counts.
+        """Return the devices and claims of API objects; of a pool the latest generation counts.
 
         `rules` are DeviceTaintRules.
         """
@@ -126,7 +126,7 @@ def _means(rule: Plain, key: tuple[str, str, str]) -> bool:
 
 @frozen(kw_only=True)
 class Books:
-    """What is consumed: of devices, and of counters."""
+    """What claims consume of devices and of counters."""
 
     consumed: Mapping[tuple[str, str, str], Mapping[str, Decimal]]
     counters: Mapping[tuple[_Pool, str], Mapping[str, Decimal]]
@@ -146,7 +146,7 @@ class Books:
         return books
 
     def plus(self, candidate: Candidate, amounts: Mapping[str, Decimal]) -> Books:
-        """Return the books after a device is given; its counters are consumed once."""
+        """Return the books after a device is given. Its counters are consumed once."""
         counters = dict(self.counters)
         for consumption in (
             candidate.device.get("consumesCounters") or ()
@@ -173,16 +173,17 @@ def _sum(first: Mapping[str, Decimal], second: Mapping[str, Decimal]) -> dict[st
 def unavailable(
     candidate: Candidate, exact_request: Plain, pools: Pools, books: Books
 ) -> str | None:
-    """Return what others leave too little of on a device, None if it is enough."""
+    """Return what a device has too little of for a request, None if it has enough."""
     return in_use(candidate, exact_request, pools, books) or short(
         candidate.device, exact_request, books.consumed.get(candidate.key, {})
     )
 
 
 def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
-    """Return what others have of a device that leaves none of it, None if some may be left.
+    """Return the use by others that leaves nothing of a device, None if some may be left.
 
-    Who has adminAccess uses what others have, but only where there is room for one more share.
+    A request with adminAccess uses what others have, but only where there is room for one more
+    share.
     """
     consumed, is_shared = (
         books.consumed.get(candidate.key),
@@ -203,7 +204,7 @@ def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Book
 
 
 def unsuited(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | None:
-    """Return what a device lacks even if nobody else had any of it."""
+    """Return what a device lacks even when it is free."""
     if reason := mismatch(candidate, exact_request, pools):
         return reason
     own_taints = (("", taint) for taint in candidate.device.get("taints") or ())
@@ -214,7 +215,7 @@ def unsuited(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
 
 
 def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | None:
-    """Return why selectors do not mean a device, None if they do. Raises `Lacking`."""
+    """Return why selectors exclude a device, None if they do not. Raises `Lacking`."""
     device, driver = candidate.device, candidate.pool[0]
     try:
         if not all_match(pools.classes[exact_request["deviceClassName"]], device, driver=driver):
@@ -231,7 +232,7 @@ def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
 
 
 def short(device: Plain, exact_request: Plain, consumed: Mapping[str, Decimal]) -> str | None:
-    """Return which capacity is too little."""
+    """Return which capacity is too small."""
     wanted_amounts = consumes_of(device, exact_request)
     for capacity in (exact_request.get("capacity") or {}).get("requests") or ():
         if capacity not in (device.get("capacity") or {}):
@@ -245,9 +246,9 @@ def short(device: Plain, exact_request: Plain, consumed: Mapping[str, Decimal]) 
 
 
 def consumes_of(device: Plain, exact_request: Plain) -> dict[str, Decimal | None]:
-    """Return what a request takes of each capacity, None where that is more than it may be.
+    """Return what a request takes of each capacity, None where that is above its maximum.
 
-    Rounded up as the capacity's policy says.
+    Amounts are rounded up as the capacity's policy requires.
     """
     requested = (exact_request.get("capacity") or {}).get("requests") or {}
     consumed: dict[str, Decimal | None] = {}

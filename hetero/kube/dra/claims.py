@@ -76,7 +76,7 @@ def results_of(claim: ResourceClaim) -> list[DeviceResult]:
 def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
     """Return what a claim holds of a node's devices, given what they offer.
 
-    Raises `BadInput` or `NotFound` with what is wrong with the claim or its allocation.
+    Raises `BadInput` or `NotFound` with the fault of the claim or its allocation.
     """
     results = results_of(claim)
     if not results:
@@ -115,9 +115,9 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
 
 
 def used_by(pod: Pod) -> dict[str, str]:
-    """Return the claims that a pod uses, by what the pod calls them.
+    """Return the claims that a pod uses, by the pod's names for them.
 
-    The one that kube-scheduler made for its extended resources has no such name: "".
+    The claim that kube-scheduler made for its extended resources has the name "".
     """
     status = pod.status
     pod_claims = [
@@ -167,9 +167,9 @@ def _by_container(pod: Pod) -> Iterator[tuple[Container, set[str]]]:
 
 
 def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] = ()) -> Allocation:
-    """Return an allocation of nothing, enforced as a claim's configuration says.
+    """Return an allocation without pieces, enforced as a claim's configuration requires.
 
-    What a claim says goes before what its DeviceClass says. `results` are those of the claim,
+    The claim's configuration goes before that of its DeviceClass. `results` are those of the claim,
     where it has any. Raises `BadInput`.
     """
     values: dict[str, Enum] = {}
@@ -201,10 +201,10 @@ def _of(values: Mapping[str, Enum], name: str, value_type: type[_E]) -> _E | Non
 
 
 def _read(parameters: object) -> dict[str, Enum]:
-    """Return what configuration of ours says. Raises `BadInput`.
+    """Return the values of a configuration of ours. Raises `BadInput`.
 
-    Who may say what takes from neighbours was asked when the claim was made, and what a claim says
-    cannot be changed.
+    The right to settings that take from neighbours was checked when the claim was made, and a
+    claim's configuration cannot be changed.
     """
     if not isinstance(parameters, dict):
         raise BadInput(f"its configuration for {DRIVER} is no object: {CONFIG_KIND} is meant")

@@ -1,7 +1,7 @@
-"""What the status of a claim says of its devices: which they are, how much is held, how they are.
+"""Writes the status of a claim's devices: which they are, how much is held, and their health. Pure.
 
-Pure. Conditions are those of meta/v1: `Ready` since the devices were prepared, `Healthy` as their
-driver says. The agent owns the entries of its own driver in its own node's pool, and no others.
+Conditions are those of meta/v1: `Ready` since the devices were prepared, `Healthy` by their driver.
+The agent owns the entries of its own driver in its own node's pool, and no others.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def statuses(
     node: str,
     now: datetime | None = None,
 ) -> list[Plain]:
-    """Return `status.devices` of a claim as far as it is this node's to say.
+    """Return `status.devices` of a claim, as far as this node owns it.
 
-    `grant` is the claim's grant, None where it has admin access. What is so already keeps the time
-    at which it came to be.
+    `grant` is the claim's grant, None where it has admin access. A condition that does not change
+    keeps its time.
     """
     piece_by_device = {piece.device: piece for piece in grant.allocation.pieces} if grant else {}
     status_by_key = {_key(status): status for status in _own(claim, node)}
@@ -64,7 +64,7 @@ def statuses(
 
 
 def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node: str) -> bool:
-    """Return whether a claim's status says anything else of this node's devices."""
+    """Return whether a claim's status differs for this node's devices."""
     return sorted(_own(claim, node), key=_key) != sorted(device_statuses, key=_key)
 
 
@@ -110,7 +110,7 @@ def _condition(
     *,
     fault: str | None = None,
 ) -> Plain:
-    """Return a condition; one that was so before keeps its time."""
+    """Return a condition; one that does not change keeps its time."""
     status, condition_before = (
         "False" if fault else "True",
         condition_by_type.get(condition_type, {}),

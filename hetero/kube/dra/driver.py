@@ -1,4 +1,4 @@
-"""Meets the kubelet: registers, prepares claims as it asks, and tells of the devices' health."""
+"""The DRA driver: registers with the kubelet, prepares claims and reports the devices' health."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from hetero.model.errors import HeteroError
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at what was discovered last, and after which health is told again: a
-#: kubelet takes what is 30 s old for unknown.
+#: Seconds between two checks of the last discovery, and after which health is reported again: a
+#: kubelet takes a report that is 30 s old for unknown.
 _INTERVAL, _HEALTH = 1.0, 10.0
 
 
 @frozen(kw_only=True)
 class Sockets:
-    """Where the kubelet whose directory is `kubelet` meets this driver."""
+    """The sockets by which the kubelet with directory `kubelet` reaches this driver."""
 
     kubelet: Path
 
@@ -67,7 +67,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
     # --- serving ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Serve. The kubelet finds the sockets, now and whenever it starts anew."""
+        """Serve. The kubelet finds the sockets, now and at each restart."""
         if self._servers:
             return
         services: tuple[tuple[Path, tuple[Callable[..., None], ...]], ...] = (
@@ -89,7 +89,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
             self._made[path] = _inode(path) or 0
 
     async def attend(self) -> None:
-        """Serve anew where a socket is gone: an agent that ends late removes its successor's."""
+        """Serve again where a socket is gone: an agent that ends late removes its successor's."""
         if self._servers and any(_inode(path) != inode for path, inode in self._made.items()):
             log.warning("claims: a socket is gone: served anew, for the kubelet to find")
             await self.close()
@@ -110,7 +110,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         request: registration.InfoRequest,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> registration.PluginInfo:
-        """Say who this is."""
+        """Return the driver's name and versions."""
         return registration.PluginInfo(
             type="DRAPlugin",
             name=DRIVER,
@@ -123,7 +123,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         request: registration.RegistrationStatus,
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> registration.RegistrationStatusResponse:
-        """Hear whether the kubelet took the registration."""
+        """Note whether the kubelet took the registration."""
         self.registered = request.plugin_registered
         if request.plugin_registered:
             log.info("claims: registered with the kubelet")
@@ -175,7 +175,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         request: health.NodeWatchResourcesRequest,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
-        """Tell the devices' health now, when it changes, and before the kubelet forgets it."""
+        """Report the devices' health now, at each change, and before the kubelet forgets it."""
         sent_faults, sent_at_s = None, 0.0
         while True:
             fault_by_name = {
@@ -197,7 +197,7 @@ def _inode(path: Path) -> int | None:
 def _health(
     node: str, fault_by_name: Mapping[str, str | None]
 ) -> health.NodeWatchResourcesResponse:
-    """Return what the kubelet is told: what is wrong with each device, None for nothing."""
+    """Return the health message for the kubelet: the fault of each device, None for none."""
     response = health.NodeWatchResourcesResponse()
     for name, fault in fault_by_name.items():
         response.devices.add(

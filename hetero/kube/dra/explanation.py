@@ -1,8 +1,8 @@
 """Says which devices a claim would get of a cluster's ResourceSlices, or why it gets none. Pure.
 
-It does what kube-scheduler's allocator does with what is free now: alternatives, counts and
-constraints over what `availability` says. A node is chosen by more than that, so which of several
-it is kube-scheduler decides.
+It does what kube-scheduler's allocator does with the free devices: alternatives, counts and
+constraints over `availability`. Which of several nodes is chosen depends on more, and is left to
+kube-scheduler.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ClaimSelection:
 def explain(spec: Plain, pools: Pools) -> ClaimSelection:
     """Return what a claim's spec would be given.
 
-    Raises `BadInput` for a class that is missing, and where too much would have to be tried.
+    Raises `BadInput` for a class that is missing, and where the search would be too large.
     """
     devices = spec.get("devices") or {}
     requests = devices.get("requests") or ()
@@ -106,7 +106,7 @@ _Found = Sequence[tuple[Given, Candidate]]
 
 
 def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
-    """Yield what serves a request, the best first, with its full name."""
+    """Yield the alternatives that serve a request, the best first, each with its full name."""
     if "exactly" in request:
         yield request["name"], request["exactly"]
     for subrequest in request.get("firstAvailable") or ():
@@ -115,7 +115,7 @@ def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
 
 @frozen(kw_only=True)
 class _Search:
-    """Looks for devices for all requests of a claim on one node after the other."""
+    """A search for devices for all requests of a claim, node by node."""
 
     pools: Pools
     base: Books  # before the claim
@@ -125,7 +125,7 @@ class _Search:
     _found_unsuited: dict[tuple[str, tuple[str, str, str]], bool] = field(factory=dict)
 
     def fewest(self, requests: Iterable[Plain], candidates: list[Candidate]) -> int:
-        """Return how many devices of a node requests are for at least; too many end all."""
+        """Return the least number of devices of a node that the requests need."""
         return sum(
             min(
                 self._count(exact_request, candidates)
@@ -167,8 +167,8 @@ class _Search:
     ) -> Iterator[tuple[_Found, Books]]:
         """Yield the ways to give one request its devices, with what is given before.
 
-        A constraint that keeps one of all devices from being given ends the search on all nodes,
-        and for all alternatives. Raises `Lacking` then.
+        Where a request asks for all devices and a constraint excludes one, the search ends on all
+        nodes and for all alternatives: raises `Lacking`.
         """
         count = self._count(exact_request, candidates)
         if len(given_before) + count > _RESULTS:
@@ -225,7 +225,7 @@ class _Search:
     def _meant(self, exact_request: Plain, candidate: Candidate) -> bool:
         """Return whether a device is one of all that a request asks: selected and large enough.
 
-        What the claim itself takes before does not make it another one: then all are not had.
+        It stays one if the claim itself took of it before: then not all can be had.
         """
         if mismatch(candidate, exact_request, self.pools) is not None:
             return False
@@ -276,7 +276,7 @@ def _with(
 
 
 def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
-    """Return what is consumed as a claim says it: rounded amounts are those of the policy."""
+    """Return what is consumed in the claim's notation; rounded amounts in the policy's."""
     if not candidate.device.get("allowMultipleAllocations"):
         return {}
     requested = (exact_request.get("capacity") or {}).get("requests") or {}
@@ -290,7 +290,7 @@ def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
 
 
 def _holds(constraint: Plain, given_devices: _Found) -> bool:
-    """Return whether devices are as a constraint says."""
+    """Return whether devices satisfy a constraint."""
     request_names = constraint.get("requests")
     attribute_name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
     attribute_values = [
@@ -306,7 +306,7 @@ def _holds(constraint: Plain, given_devices: _Found) -> bool:
 
 
 def _reason(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
-    """Return why a request does not get a device, None if it may; whatever is told of it."""
+    """Return why a request does not get a device, None if it may, for people to read."""
     try:
         return unsuited(candidate, exact_request, pools) or unavailable(
             candidate, exact_request, pools, books
@@ -316,7 +316,7 @@ def _reason(candidate: Candidate, exact_request: Plain, pools: Pools, books: Boo
 
 
 def _why(request: Plain, pools: Pools, books: Books) -> str:
-    """Return a sentence of why no device serves a request, counted by reason."""
+    """Return a sentence of why no device serves a request, with the count of each reason."""
     sentences = []
     for name, exact_request in _alternatives(request):
         reasons = [

@@ -44,11 +44,11 @@ log = logging.getLogger(__name__)
 #: Where the CDI devices of claims are named.
 KIND = f"{DRIVER}/claim"
 _PREFIX = "claim-"
-#: How long a claim waits for what one before it still holds: its processes end at this moment.
+#: Seconds that a claim waits for devices of an earlier one whose processes are ending.
 _PATIENCE, _PAUSE = 2.0, 0.1
-#: Whose the fields are that the agent says in claims' status.
+#: The field manager of the agent's fields in claims' status.
 _OWNER = "hetero-agent"
-#: What the ledger notes of a claim's grant.
+#: The ledger's notes of a claim's grant.
 _CLAIM, CLAIM_UID, _NAMESPACE = "claim", "claim-uid", "namespace"
 
 
@@ -69,7 +69,7 @@ class NodeClaims:
     pod: Callable[[str, str], Awaitable[Pod | None]]
     injection: Callable[[Pod, Edits], Edits]
     cdi: Path = Path("/var/run/cdi")
-    # By a claim's UID, while somebody is at it.
+    # By a claim's UID, while it is being changed.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
     # By UID, what was unprepared while a container runs with it: whether no pod has it any more.
@@ -87,7 +87,7 @@ class NodeClaims:
 
     @property
     def ending(self) -> set[str]:
-        """UIDs of claims that wait for their containers alone: to be looked at soon."""
+        """UIDs of claims that only wait for their containers: to be checked soon."""
         unprepared_claims = [*self._unprepared.items()]  # threads unprepare meanwhile
         return {uid for uid, is_ending in unprepared_claims if is_ending}
 
@@ -127,7 +127,7 @@ class NodeClaims:
     async def _granted(
         self, wire_claim: wire.Claim, prepared_claim: Prepared, pods: Sequence[Pod]
     ) -> Grant:
-        """Make the grant of a claim stand, once what one before it still holds is free."""
+        """Make the grant of a claim stand, once an earlier grant's devices are free."""
         began_s = monotonic()
         while True:
             try:
@@ -138,7 +138,7 @@ class NodeClaims:
             await asyncio.sleep(_PAUSE)
 
     async def _tell(self, claim: ResourceClaim, prepared_claim: Prepared) -> None:
-        """Have the claim's status say of its devices what is so; it may be told later, too."""
+        """Update the claim's status with its devices; a failure is retried later."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         grant_by_id = {grant.id: grant for grant in snapshot.grants}
         grant = grant_by_id.get(identity_of(claim.metadata.uid))
@@ -166,7 +166,7 @@ class NodeClaims:
     async def _reserved(self, claim: ResourceClaim) -> list[Pod]:
         """Return the pods of this node that a claim is reserved for. Raises `ApiError`.
 
-        All of them: a kubelet asks once, however many pods use the claim.
+        All of them, since a kubelet asks once, however many pods use the claim.
         """
         pods = []
         for consumer in claim.status.reserved_for:
@@ -182,7 +182,7 @@ class NodeClaims:
     ) -> Grant:
         """Make the grant of a claim stand, and write its CDI spec.
 
-        A grant that stands for an allocation that the claim had before goes first.
+        A grant of an earlier allocation of the claim is removed first.
         """
         device_uuids = {piece.device for piece in prepared_claim.allocation.pieces}
         for standing in self._beside(wire_claim, pods):
@@ -230,7 +230,7 @@ class NodeClaims:
             self._noted.add(uid)
 
     def forget_user(self, uid: str) -> None:
-        """Note that a pod is gone; of what it used the grants say so until they go."""
+        """Note that a pod is gone; its grants keep its note until they go."""
         self._noted.discard(uid)
 
     def _note(self, grant: Grant, uid: str) -> None:
@@ -292,7 +292,7 @@ class NodeClaims:
         return bool(in_use(self.node.ledger, {grant_id: self.node.ledger.notes(grant_id)}))
 
     def _replace(self, wire_claim: wire.Claim) -> None:
-        """Take back what a claim held by an allocation before. Raises `Refused` while it is used.
+        """Take back what a claim held by an earlier allocation. Raises `Refused` while it is used.
 
         A pod that was deleted by force is gone before its containers are.
         """
@@ -301,7 +301,7 @@ class NodeClaims:
         self.take_back(wire_claim.uid)
 
     def take_back(self, uid: str) -> None:
-        """Remove the CDI spec of a claim and unpin its grant, as far as they are there."""
+        """Remove the CDI spec of a claim and unpin its grant, as far as they exist."""
         self._unprepared.pop(uid, None)
         self.specs.remove(_device(uid))
         self.admin.hide(_device(uid))
@@ -318,10 +318,10 @@ class NodeClaims:
             log.info("claim %s: unprepared", uid)
 
     async def reconcile(self) -> list[tuple[Grant, str]]:
-        """Take back what stands for claims that are gone, and resize what stands for others.
+        """Take back the grants of claims that are gone, and resize those of others.
 
-        A container may run on: what one sees stays, and is looked at again.
-        Return the grants of claims whose size cannot be had, each with the reason.
+        A container may run on: a grant that one uses stays, and is checked again. Return the grants
+        of claims whose size cannot be had, each with the reason.
         """
         refusals: list[tuple[Grant, str]] = []
         claim_by_uid = await asyncio.to_thread(self._standing)
@@ -342,19 +342,19 @@ class NodeClaims:
         return refusals
 
     async def reconcile_ending(self) -> None:
-        """Take back what of the claims that end is not used any more, and look at no others."""
+        """Take back what ending claims no longer use, and check no others."""
         claim_by_uid = await asyncio.to_thread(self._standing) if self.ending else {}
         for uid in self.ending:
             async with self.alone(uid):
                 if uid in claim_by_uid:
                     await self._allocated(uid, *claim_by_uid[uid][:2])
-                else:  # somebody freed the grant
+                else:  # the grant was released meanwhile
                     await asyncio.to_thread(self.unprepare, uid)
 
     async def _allocated(self, uid: str, namespace: str, name: str) -> ResourceClaim | None:
         """Return a claim that is allocated here; take back what stands for one that is not.
 
-        Its lock is held: an answer from before it was prepared says nothing.
+        The claim's lock is held: an answer of the API from before it was prepared means nothing.
         """
         claim = await self._found(namespace, name)
         if claim is None:
@@ -384,7 +384,7 @@ class NodeClaims:
         return read(ResourceClaim, await self.api.get(_path(namespace, name)))
 
     async def _found(self, namespace: str, name: str) -> ResourceClaim | None:
-        """Return a claim, one of no UID where it is gone, None where the API does not say."""
+        """Return a claim, one without a UID where it is gone, None where the API is away."""
         try:
             claim = await self._claim(namespace, name)
         except ApiError as error:
@@ -392,10 +392,10 @@ class NodeClaims:
         return claim if claim.is_named else None
 
     async def _attend(self, claim: ResourceClaim, grant: Grant | None) -> None:
-        """Have a claim's grant be of the size that the claim says, note its pods, and tell of it.
+        """Resize a claim's grant as the claim says, note its pods, and update its status.
 
-        A spec that somebody removed is written again: a container may start anew with it.
-        Raises `HeteroError` when the size cannot be had; of the devices is told nevertheless.
+        A spec that was removed is written again, since a container may start anew with it. Raises
+        `HeteroError` when the size cannot be had; the status is updated all the same.
         """
         if grant is not None:
             await asyncio.to_thread(self._write_spec, claim.metadata.uid, grant)
@@ -412,12 +412,12 @@ class NodeClaims:
             await self._tell(claim, prepared_claim)
 
     def alone(self, uid: str) -> asyncio.Lock:
-        """Return the lock of a claim: it is prepared and taken back one after the other."""
+        """Return the lock of a claim, under which it is prepared and taken back."""
         return self._locks.setdefault(uid, asyncio.Lock())
 
 
 def identity_of(uid: str) -> str:
-    """Return the id of a claim's grant: the same whenever it is asked for."""
+    """Return the id of a claim's grant, which depends on the UID alone."""
     return hashlib.sha256(f"claim/{uid}".encode()).hexdigest()[:12]
 
 
@@ -437,7 +437,7 @@ def _expect_unhidden(pod: Pod, claim: str) -> None:
 
 
 def named(claim: wire.Claim) -> str:
-    """Return how a claim is called in sentences."""
+    """Return a claim's name in sentences."""
     return f"claim {claim.namespace}/{claim.name}"
 
 

@@ -33,7 +33,7 @@ from hetero.model import (
 from hetero.plugin.discovery import PCIE
 
 DRIVER = "hetero.io"
-#: What a claim may say of a shared device, and the counter of ours that it is.
+#: The capacities of a shared device, and our counter for each.
 CAPACITIES = {"memory": MEMORY, "cores": CORE, "slots": SLOTS}
 #: Devices of a slice, where any consumes counters or is tainted; counter sets of a slice; counter
 #: sets of a device; entries of a ladder; characters of an attribute.
@@ -42,7 +42,7 @@ _DEVICES, _SETS, _SETS_EACH, _LADDER, _TEXT = 64, 8, 2, 10, 64
 _VALUE = 63
 #: Of the 63 characters of a name, what the device has, and the kind of a part of it.
 _OWN_NAME, _KIND = 40, 13
-#: The taint of a device that is not well; its value is what is wrong.
+#: The taint of an unhealthy device; its value is the fault.
 UNHEALTHY = f"{DRIVER}/unhealthy"
 
 
@@ -84,7 +84,7 @@ def offers(devices: Iterable[Device]) -> dict[str, Offer]:
 
 
 def _templates(device: Device, granularity: Templated) -> Iterator[Offer]:
-    """Yield as many of each entry of a device's menu as fit; one that is there already is one."""
+    """Yield as many of each entry of a device's menu as fit; an existing part is one."""
     count_by_name: Counter[str] = Counter()
     for template in granularity.menu:
         name_prefix = f"{device_name(device.uuid)}-{_label(template.name)[:_KIND]}"
@@ -109,8 +109,8 @@ def slices(
     """Return the specs of a node's pool of slices; each lacks its generation.
 
     `resources` are the extended resources that devices and templates are counted by, by UUID or
-    `UUID/template`, `roots` the PCIe roots of devices, by UUID, `effect` that of the taint of what
-    is not well. At least one slice: a pool is known to be empty.
+    `UUID/template`. `roots` are the PCIe roots of devices, by UUID. `effect` is that of the taint
+    of an unhealthy device. There is at least one slice: so an empty pool is known to be empty.
     """
     device_list = tuple(devices)
     offer_by_name = offers(device_list)
@@ -148,7 +148,7 @@ def device_name(uuid: str) -> str:
 def published(device: Device) -> dict[str, int]:
     """Return how much of each capacity a shared device is published with.
 
-    That is what its grains can give: a rest below one step is nobody's, nor is what its driver
+    That is what its grains can give: a rest below one step is left out, and so is what its driver
     keeps for itself.
     """
     assert isinstance(device.granularity, Fractional)  # noqa: S101 - what `shared` says
@@ -273,7 +273,7 @@ def _capacity(
 
 
 def amount_of(counter: str, amount: int) -> str:
-    """Return an amount as the API itself writes it, so that what it has can be compared."""
+    """Return an amount in the API's own notation, so that the two can be compared."""
     unit, suffixes = (1024, ("Ki", "Mi", "Gi", "Ti", "Pi"))
     if counter != MEMORY:
         unit, suffixes = (1000, ("k", "M", "G", "T", "P"))
@@ -294,7 +294,7 @@ def _takes(offer: Offer, device: Device) -> Mapping[str, int]:
 
 
 def _has(offer: Offer, device: Device, counter: str) -> int:
-    """Return how much of a counter who gets all that is offered of a device can use."""
+    """Return how much of a counter a holder of all that is offered of a device can use."""
     return _takes(offer, device)[counter] if offer.template else _obtainable(device, counter)
 
 
@@ -321,7 +321,7 @@ def _counters(amounts: Mapping[str, int]) -> Plain:
 
 
 def _fits(device: Device, template: Template) -> int:
-    """Return how many such templates a device has room for; one that is there already is one."""
+    """Return how many such templates a device has room for; an existing part is one."""
     if template.part is not None:
         return 1
     takes = {**template.takes, SLOTS: 1}
@@ -331,9 +331,9 @@ def _fits(device: Device, template: Template) -> int:
 
 
 def _linked(devices: Sequence[Device]) -> dict[str, str]:
-    """Return for each linked device the name of the first of those it can reach by links.
+    """Return for each linked device the name of the first device that it reaches by links.
 
-    Drivers name a way over PCIe between any two cards of a node. One that has faster ways is
+    Drivers name a path over PCIe between any two cards of a node. A card with faster links is
     reached by these alone, and the others reach each other.
     """
     pcie_weight = max(PCIE.values())
@@ -375,7 +375,7 @@ def _label(text: str) -> str:
 
 
 def _value(text: str) -> str:
-    """Return a text as far as the value of a taint can say it: XID-48 for "XID 48"."""
+    """Return a text in the characters that a taint allows: XID-48 for "XID 48"."""
     return re.sub("[^A-Za-z0-9_.]+", "-", text)[:_VALUE].strip("-_.")
 
 

@@ -1,4 +1,4 @@
-"""Keeps a node's pool of ResourceSlices as its devices are, and writes only what differs."""
+"""Keeps a node's pool of ResourceSlices equal to its devices, and writes only what differs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 @define(eq=False)
 class Publisher:
-    """The slices of one node; `names` are the resource names of a vendor.
+    """The slices of one node; `names` returns the resource names of a vendor.
 
-    A device that another driver publishes is that one's to give out, and not published. `effect` is
-    that of the taint of a device that is not well. `host` is where /sys is, which a container has
-    of its node. Without `publish` having been called there is nothing to keep: what an agent before
-    this one published stays.
+    A device that another driver publishes is given out by that driver, and not published here.
+    `effect` is that of the taint of an unhealthy device. `host` is where /sys is, which a container
+    has of its node. Until `publish` was called, slices of an earlier agent stay.
     """
 
     api: Api
@@ -50,7 +49,7 @@ class Publisher:
     _devices: tuple[Device, ...] | None = field(init=False, default=None)
 
     async def follow(self) -> None:
-        """Hear for ever of what becomes of this node's slices, ours and others'."""
+        """Follow this node's slices, ours and others', for ever."""
         await self.api.follow(
             SLICES,
             ResourceSlice,
@@ -61,10 +60,10 @@ class Publisher:
         )
 
     async def publish(self, devices: tuple[Device, ...]) -> None:
-        """Have the slices say what the node's devices are now. Raises `ApiError`.
+        """Have the slices describe the node's devices as they are now. Raises `ApiError`.
 
-        Nothing is written where they say so already, nor until the API has told of them and of the
-        node, with which they go.
+        Nothing is written where they do so already, nor before the API has listed them and the node
+        that owns them.
         """
         is_same = devices == self._devices and not self._changed.is_set()
         if self.uid is None or self._found is None or is_same:
@@ -90,13 +89,13 @@ class Publisher:
         self._devices = devices
 
     async def withdraw(self) -> None:
-        """Remove the slices of a node whose devices are given otherwise. Raises `ApiError`."""
+        """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
         for name in tuple(self._found or ()):
             await self._remove(name)
         self._devices, self.elsewhere = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-        """Return the devices that no other driver publishes; which are left out is logged once."""
+        """Return the devices that no other driver publishes; the others are logged once."""
         published = {
             value["string"].lower(): resource_slice.spec["driver"]
             for resource_slice in self._others.values()
@@ -119,7 +118,7 @@ class Publisher:
         return tuple(device for device in devices if device.uuid not in self.elsewhere)
 
     async def _write(self, slice_specs: list[Plain]) -> None:
-        """Write a pool; of another generation than the one that is there, if any of it differs."""
+        """Write a pool, with a new generation, if any of it differs."""
         slice_by_name: dict[str, ResourceSlice] = {} if self._found is None else self._found
         slice_names = [f"{self.node}-{DRIVER}-{position}" for position in range(len(slice_specs))]
         if [
@@ -194,7 +193,7 @@ class Publisher:
         self._changed.set()
 
     def _of(self, resource_slice: ResourceSlice) -> dict[str, ResourceSlice]:
-        """Return where slices like this one are kept: ours, or others'."""
+        """Return the dictionary that has slices like this one: ours, or others'."""
         if resource_slice.spec.get("driver") == DRIVER and self._found is not None:
             return self._found
         return self._others
@@ -231,7 +230,7 @@ def counted(
 
 
 def _version(resource_slice: ResourceSlice) -> int:
-    """Return how late an object was written: of one kind, that can be compared (1.35 and later)."""
+    """Return the version of an object: of one kind, versions are ordered (1.35 and later)."""
     return int(resource_slice.metadata.resource_version)
 
 

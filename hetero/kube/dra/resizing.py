@@ -1,7 +1,7 @@
 """Resizes the share of a claim in use: as its annotation says, and never above what it consumes.
 
-kube-scheduler counts what the claim consumes, whatever its size is meanwhile: so a claim that was
-lowered can always have its own back.
+kube-scheduler counts what the claim consumes, whatever its size is: so a claim that was lowered can
+always grow back.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def resize_claim(
     consumed_allocation: Allocation,
     discovery: Discovery,
 ) -> bool:
-    """Bring a claim's grant to the size that the claim says; return whether that changed it.
+    """Resize a claim's grant as the claim says; return whether that changed it.
 
     `consumed_allocation` is what the claim was allocated. Raises `BadInput` or `Refused` with the
     reason.
@@ -68,7 +68,7 @@ def _said(text: str) -> dict[str, str]:
 def _goal(
     amounts: dict[str, str], piece: DeviceAllocation, device: Device, granularity: Fractional
 ) -> DeviceAllocation:
-    """Return the size that is meant. Raises `Refused` where it is more than the claim consumes."""
+    """Return the size that is asked. Raises `Refused` where it is more than the claim consumes."""
     consumed = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
     memory_bytes, cores = bytes_of(amounts, "memory", 1), quantity(amounts, "cores")
     if memory_bytes is not None and memory_bytes > consumed[MEMORY]:

@@ -25,9 +25,9 @@ class Lacking(BadInput):
 
 
 def matches(expression: str, device: Plain, *, driver: str) -> bool:
-    """Return whether a device of a driver's slice is as an expression says.
+    """Return whether a device of a driver's slice satisfies an expression.
 
-    Raises `Lacking` where the device lacks what it reads, `BadInput` where it cannot be read.
+    Raises `Lacking` where the device lacks what it reads, `BadInput` where it cannot be parsed.
     """
     context = cel.Context()
     context.add_variable("device", _seen(device, driver))
@@ -68,7 +68,7 @@ def _seen(device: Plain, driver: str) -> Plain:
 
 
 def _qualified(attributes: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
-    """Return what is said by domain and name; what has no domain is the driver's."""
+    """Return attributes by domain and name; those without a domain are the driver's."""
     values_by_domain: dict[str, dict[str, Plain]] = {driver: {}}
     for full_name, value in attributes.items():
         domain, _, name = full_name.rpartition("/")
@@ -96,7 +96,7 @@ _FUNCTIONS: Mapping[str, Any] = {
 
 
 def all_match(selectors: Iterable[Plain], device: Plain, *, driver: str) -> bool:
-    """Return whether a device is as all selectors say. Raises `BadInput` as `matches` does."""
+    """Return whether a device satisfies all selectors. Raises `BadInput` as `matches` does."""
     return all(
         matches(selector["cel"]["expression"], device, driver=driver) for selector in selectors
     )

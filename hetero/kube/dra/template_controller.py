@@ -1,7 +1,7 @@
-"""Makes the templates that pods name, as far as their own words come to that name, and no others.
+"""Makes the templates that pods name, if the pods' own words lead to that name, and no others.
 
-A template's name is a digest of what it says (`templates`): so one that says anything else was
-made by somebody else, and is replaced. Several controllers may run: each does what is missing.
+A template's name is a digest of its content (`templates`), so one with other content was made by
+somebody else and is replaced. Several controllers may run: each makes what is missing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TemplateController:
         self._events = Events(self.api)
 
     async def follow(self) -> None:
-        """Keep templates as pods name them, for ever."""
+        """Make and remove templates as pods name them, for ever."""
         await asyncio.gather(
             self.api.follow(
                 _PODS, Pod, listed=self._pods_listed, changed=self._pod_changed, lost=_lost("pods")
@@ -80,7 +80,7 @@ class TemplateController:
         )
 
     async def _act(self) -> None:
-        """Do what is missing whenever something changed, and once a period."""
+        """Do what is missing at each change, and once a period."""
         while True:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), timeout=self.period)
@@ -89,7 +89,7 @@ class TemplateController:
                 await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Replace what others made, make what is named and missing, remove what nobody names."""
+        """Replace foreign templates, make missing ones, remove those that no pod names."""
         spec_and_pod_by_key: dict[_Key, tuple[Plain, Pod]] = {}
         for pod in tuple(self._pods.values()):
             spec_and_pod_by_key |= {
@@ -121,7 +121,7 @@ class TemplateController:
         self._true = {key: at_s for key, at_s in self._true.items() if key in self._found}
 
     async def _says_so(self, key: _Key, template: Object) -> bool:
-        """Whether a template says what its name does; what cannot be read now stays."""
+        """Whether the content of a template matches its name; an unreadable one stays."""
         version = template.metadata.resource_version
         if self._true.get(key) == version:
             return True
@@ -136,7 +136,7 @@ class TemplateController:
         return True
 
     async def _wanted(self, pod: Pod) -> dict[_Key, Plain]:
-        """Return what the templates say that a pod names, if its own words come to them."""
+        """Return the content of the templates that a pod names, if its own words lead to them."""
         namespace = pod.metadata.namespace
         try:
             spec_by_name = {

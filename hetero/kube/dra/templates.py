@@ -99,12 +99,12 @@ def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
 
 
 def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
-    """Return `templates` of a pod whose words `patches` has put aside. Raises `BadInput`."""
+    """Return `templates` of a pod whose words `patches` moved. Raises `BadInput`."""
     return templates(vocabulary, with_words(pod))
 
 
 def with_words(pod: Pod) -> Pod:
-    """Return a pod with the words again that `patches` has put aside. Raises `BadInput`."""
+    """Return a pod with the words restored that `patches` moved. Raises `BadInput`."""
     limits_json = pod.metadata.annotations.get(ASKED, "{}")
     limits_by_container = read_note(ASKED, limits_json)
     if not isinstance(limits_by_container, dict) or not all(
@@ -140,9 +140,9 @@ def named_templates(pod: Pod) -> tuple[str, ...]:
 
 
 def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:
-    """Raise `BadInput` if a pod names a template of ours that its own words do not come to.
+    """Raise `BadInput` if a pod names a template of ours that its own words do not lead to.
 
-    One that was made for a pod with a right says what that right is for.
+    A template that was made for a pod with a right contains what that right is for.
     """
     template_names = {*named_templates(pod)}
     other_names = template_names and template_names - {
@@ -157,15 +157,15 @@ def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:
 
 
 def template_name(spec: Plain) -> str:
-    """Return the name of the template that says this."""
+    """Return the name of the template with this content."""
     spec_json = json.dumps(spec, sort_keys=True, separators=(",", ":"))
     return f"{PREFIX}{hashlib.sha256(spec_json.encode()).hexdigest()[:20]}"
 
 
 def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
-    """Yield what makes a pod ask by claims for what it asks for by resource names.
+    """Yield patches that make a pod ask by claims for what it asks for by resource names.
 
-    `spec` is the pod's as it was written. Raises `BadInput` for what claims cannot say.
+    `spec` is the pod's as it was written. Raises `BadInput` for what claims cannot express.
     """
     template_by_container = {
         template.container: template for template in templates(vocabulary, pod)
@@ -206,7 +206,7 @@ def _said(container: Container, vocabulary: Vocabulary) -> Plain:
 
 
 def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
-    """Return a container's resources without those that claims now say."""
+    """Return a container's resources without those that claims now ask for."""
     resources_left = dict(resources)
     for list_name in ("limits", "requests"):
         if list_name in resources_left:
@@ -219,7 +219,7 @@ def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
 
 
 def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
-    """Return what a claim says for a container, with all that the API would fill in."""
+    """Return the devices of a claim for a container, with all that the API would fill in."""
     request = asked.request
     _expect_sayable(vocabulary, asked)
     count = _count(asked)
@@ -323,9 +323,9 @@ def _amounts(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> dict[str, str
 
 
 def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
-    """Return the kinds of cards that a part of the core is of, one where that does not matter.
+    """Return the kinds of cards by their units of core, one kind where core does not matter.
 
-    Raises `BadInput` for kinds that cannot be told by their models.
+    Raises `BadInput` for kinds that cannot be told apart by their models.
     """
     models_by_units: dict[int, list[str]] = {}
     models = _models(vocabulary, asked)
@@ -362,7 +362,7 @@ def _counts_core(vocabulary: Vocabulary, asked: Asked) -> bool:
 
 
 def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
-    """Return the declared models that are meant."""
+    """Return the declared models that are asked for."""
     selector = asked.request.model
     return tuple(
         model
@@ -390,7 +390,7 @@ def _by_parts(vocabulary: Vocabulary, asked: Asked) -> bool:
 
 
 def _selectors(request: Request) -> Iterator[str]:
-    """Yield what of its device a claim expects, in CEL."""
+    """Yield what a claim requires of its device, in CEL."""
     for name, selector, is_exact in (
         ("model", request.model, False),
         ("uuid", request.uuid, False),

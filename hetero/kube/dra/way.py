@@ -29,7 +29,7 @@ class AllocationWay(str, Enum):
 
 
 def by_claims(allocation_way: AllocationWay, node: NodeObject | None) -> bool | None:
-    """Return whether the devices of a node are given by claims; None if that is its own to say."""
+    """Return whether the devices of a node are given by claims; None if the node decides."""
     if allocation_way is not AllocationWay.BOTH:
         return allocation_way is AllocationWay.DRA
     name, value = BY_CLAIMS
@@ -39,9 +39,9 @@ def by_claims(allocation_way: AllocationWay, node: NodeObject | None) -> bool | 
 
 
 def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
-    """Return whether what a pod asks by resource names is for claims to say.
+    """Return whether a pod's resource names are to be turned into claims.
 
-    Where a cluster has both ways a pod says so, by the annotation that is a node's label.
+    Where a cluster has both ways, the pod decides by the annotation that is a node's label.
     """
     if allocation_way is not AllocationWay.BOTH:
         return allocation_way is AllocationWay.DRA
@@ -51,9 +51,9 @@ def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
 
 @frozen
 class Probe:
-    """What the API server is asked to take, keeping nothing of it, and whether it knew all of it.
+    """An object that the API server is asked to accept in a dry run, and a check of its answer.
 
-    A field whose feature is off is left out of the answer.
+    A field whose feature is off is missing in the answer.
     """
 
     path: str
@@ -97,9 +97,9 @@ def template_probe(namespace: str) -> Probe:
 
 
 async def served(api: Api, allocation_way: AllocationWay, probe: Probe) -> AllocationWay:
-    """Return the way as the API server can serve it: `both` may be classic, which is logged.
+    """Return the way that the API server can serve: `both` may become classic, which is logged.
 
-    Raises `BadInput` where claims alone are wanted and cannot be had.
+    Raises `BadInput` where only claims are wanted and the server lacks them.
     """
     lacking_feature = (
         None if allocation_way is AllocationWay.CLASSIC else await _lacking(api, probe)

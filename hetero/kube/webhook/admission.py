@@ -1,7 +1,7 @@
 """Admission of pods: what is missing is filled in, and nonsense is refused in one sentence.
 
-Allocations are for schedulers to write: nobody else may bring one along or change it later.
-Words that take something from neighbours are for who has the right to them (`rights`).
+Allocations are for schedulers to write: no other user may add or change one. Settings that take
+something from neighbours need a right (`rights`).
 """
 
 from __future__ import annotations
@@ -153,9 +153,9 @@ class Webhook:
             await self.rights.expect(request, used(asked_containers, self.vocabulary.defaults))
 
     async def _debugged(self, request: AdmissionRequest) -> list[Plain]:
-        """Look at containers that somebody adds to a pod which runs, and hide its cards from them.
+        """Check containers that are added to a running pod, and hide its cards from them.
 
-        The rest of the pod cannot be changed so.
+        The rest of the pod cannot be changed this way.
         """
         pod = request.object
         names_before = [container.name for _, container in containers(request.before)]
@@ -169,7 +169,7 @@ class Webhook:
         return [*self.visible.patches(pod, asked_containers, known_names=names_before)]
 
     def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
-        """Raise `BadInput` if an annotation that gives devices is not changed by who gives them."""
+        """Raise `BadInput` if an annotation that gives devices is changed by another user."""
         user_name = request.user_info.get("username")
         own_annotations = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
         if user_name != self.allocation_writer and own_annotations:
@@ -218,7 +218,7 @@ class Webhook:
         if self.way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
         if not is_own and (opted_out or scheduler_name != _RESERVED):
-            return [*self.visible.patches(pod, ())]  # another scheduler's pod, chosen on purpose
+            return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
         asked_containers = self.vocabulary.asked(pod)
         _expect_limited(pod, asked_containers)
         requesting = asked_containers
@@ -236,7 +236,7 @@ class Webhook:
             )
         _expect_kept(pod)
         await _within_quota(self.api, self.vocabulary, request.namespace, pod, asked_containers)
-        if opted_out:  # it says by itself who schedules it, which puts no rule aside
+        if opted_out:  # it names its scheduler, which suspends no rule
             return hiding_patches
         if asks_by_claims(self.way, pod):
             return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
@@ -247,7 +247,7 @@ class Webhook:
         ]
 
     def _by_claims(self, pod: Pod, spec: Plain, scheduler_name: str) -> list[Plain]:
-        """Say by claims what a pod asks; of whole cards kube-scheduler makes claims by itself."""
+        """Ask by claims for what a pod asks; for whole cards kube-scheduler makes claims itself."""
         claim_templates = templates.templates(self.vocabulary, pod)
         by_scheduler = self.way is AllocationWay.DRA and all(
             template.whole for template in claim_templates
@@ -258,7 +258,7 @@ class Webhook:
         ]
 
     def _names(self, pod: Pod, asked_containers: tuple[Asked, ...]) -> list[Plain]:
-        """Name the scheduler, and the runtime class."""
+        """Set the scheduler's name, and the runtime class."""
         patches, runtime_class = (
             [_scheduled_by(self.scheduler)],
             self._runtime_class(asked_containers),
@@ -268,7 +268,7 @@ class Webhook:
         return patches
 
     def _runtime_class(self, asked_containers: Iterable[Asked]) -> str | None:
-        """Return the runtime class that the vendors which are asked agree on, None if none."""
+        """Return the runtime class on which the asked vendors agree, None if none."""
         vendors = {vendor for asked in asked_containers for vendor in asked.request.vendor.include}
         class_names = {self.runtime_classes.get(vendor) for vendor in vendors}
         return class_names.pop() if len(class_names) == 1 else None
@@ -315,7 +315,7 @@ def _denied(reason: str) -> Plain:
 
 
 def _expect_few(spec: Plain) -> None:
-    """Raise `BadInput` for a pod that nobody runs, and that would keep the webhook from others."""
+    """Raise `BadInput` for a pod that no node runs, and that would keep the webhook busy."""
     list_names = ("containers", "initContainers", "ephemeralContainers")
     container_count = sum(len(spec.get(list_name) or ()) for list_name in list_names)
     if container_count > _MOST_CONTAINERS:
