@@ -79,22 +79,22 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
         put(["", Text(notice, "yellow"), f"To do it yourself, line by line: {_setting(vendor)}"])
 
 
-def _expect_a_demo(vendor: str, *, real: bool) -> None:
+def _expect_a_demo(vendor_name: str, *, real: bool) -> None:
     if real:
         raise BadInput("--vendor: it simulates cards, and --real takes those that are here")
     if os.environ.get("HETERO_RACK"):
         raise BadInput("--vendor: HETERO_RACK is set, and names the cards: unset it")
-    if vendor not in vendors():
+    if vendor_name not in vendors():
         installed = ", ".join(vendors())
         raise BadInput(
-            f"--vendor {vendor}: there is a demo on cards of {installed}, and one without it"
+            f"--vendor {vendor_name}: there is a demo on cards of {installed}, and one without it"
         )
 
 
-def _setting(vendor: str | None) -> str:
+def _setting(vendor_name: str | None) -> str:
     """Return what a shell is told before the commands shown can be repeated in it."""
-    variables = f"export HETERO_RACK={vendor or RACK}"
-    if vendor and (settings := settings_for(vendor)):
+    variables = f"export HETERO_RACK={vendor_name or RACK}"
+    if vendor_name and (settings := settings_for(vendor_name)):
         settings_line = settings.replace("\n", "\\n")
         variables = f"printf '{settings_line}' > node.toml; {variables} HETERO_CONFIG=node.toml"
     if which("hetero"):

@@ -382,7 +382,7 @@ def _excess(share: Share) -> Text:
     return Text(" ".join(filter(None, excess_texts)), "red")
 
 
-def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
+def _of_grant(grant: GrantView, container_name: str) -> dict[str, str | Text]:
     return {
         "grant": grant.id,
         "name": name_of(grant),
@@ -390,7 +390,7 @@ def _of_grant(grant: GrantView, container: str) -> dict[str, str | Text]:
         "policy": grant.policy.value,
         "age": age(grant.since),
         "pid": str(grant.processes[0]) if len(grant.processes) == 1 else "",
-        "container": container,
+        "container": container_name,
         "program": program_of(grant),
         "row": "" if grant.row is None else _row(grant.row),
     }

@@ -35,21 +35,21 @@ class Specs:
     kind: str = KIND
     hooked: bool = True
 
-    def path(self, share: str) -> Path:
+    def path(self, share_name: str) -> Path:
         """Return where the spec of a share is."""
-        return self.directories[-1] / f"{self.kind.replace('/', '-')}_{share}.json"
+        return self.directories[-1] / f"{self.kind.replace('/', '-')}_{share_name}.json"
 
-    def put(self, share: str, edits: Edits, *, owner: Path) -> None:
+    def put(self, share_name: str, edits: Edits, *, owner: Path) -> None:
         """Write the spec of a share whose grant is in the ledger `owner`.
 
         Raises `Refused` when the name is taken by another ledger's.
         """
-        self.expect_free(share, owner=owner)
-        self.replace(share, edits)
+        self.expect_free(share_name, owner=owner)
+        self.replace(share_name, edits)
 
-    def replace(self, share: str, edits: Edits) -> None:
+    def replace(self, share_name: str, edits: Edits) -> None:
         """Write the spec of what has no ledger, or whose name is known to be free."""
-        spec_text, spec_path = self._text(share, edits), self.path(share)
+        spec_text, spec_path = self._text(share_name, edits), self.path(share_name)
         try:
             if spec_path.exists() and spec_path.read_text() == spec_text:
                 return
@@ -58,14 +58,14 @@ class Specs:
         except OSError as error:
             raise HeteroError(f"{spec_path}: {error.strerror}") from None
 
-    def expect_free(self, share: str, *, owner: Path) -> None:
+    def expect_free(self, share_name: str, *, owner: Path) -> None:
         """Raise `Refused` when the spec of that name is not of the ledger `owner`."""
-        if self.path(share).exists() and share not in self.owned(owner):
-            raise Refused(f"{self.path(share)} is not of {owner}: choose another name")
+        if self.path(share_name).exists() and share_name not in self.owned(owner):
+            raise Refused(f"{self.path(share_name)} is not of {owner}: choose another name")
 
-    def remove(self, share: str) -> None:
+    def remove(self, share_name: str) -> None:
         """Remove the spec of a share: from here on no new container gets it."""
-        self.path(share).unlink(missing_ok=True)
+        self.path(share_name).unlink(missing_ok=True)
 
     def owned(self, owner: Path) -> tuple[str, ...]:
         """Return the shares that have a spec which leads into the ledger `owner`."""
@@ -85,7 +85,7 @@ class Specs:
         ]
         return any(all(word.search(text) for word in word_patterns) for text in self._texts())
 
-    def _text(self, share: str, edits: Edits) -> str:
+    def _text(self, share_name: str, edits: Edits) -> str:
         container_edits: dict[str, object] = {
             "mounts": [
                 {
@@ -106,7 +106,7 @@ class Specs:
         document = {
             "cdiVersion": _VERSION,
             "kind": self.kind,
-            "devices": [{"name": share, "containerEdits": container_edits}],
+            "devices": [{"name": share_name, "containerEdits": container_edits}],
         }
         return json.dumps(document, indent=2) + "\n"
 
@@ -117,11 +117,11 @@ class Specs:
                     yield path.read_text(errors="replace")
 
 
-def check_name(share: str) -> None:
+def check_name(share_name: str) -> None:
     """Raise `BadInput` for what CDI allows no device to be called."""
-    if _NAME.fullmatch(share) is None:
+    if _NAME.fullmatch(share_name) is None:
         raise BadInput(
-            f"share {share!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
+            f"share {share_name!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
             "the last one not a sign"
         )
 

@@ -58,9 +58,9 @@ def _names(kind: str) -> Names:
         yield from _seen(ledger_paths[0] / _SEEN)[kind]
 
 
-def _grants(ledger: Path, *, shares: bool) -> Names:
+def _grants(ledger_path: Path, *, shares: bool) -> Names:
     """Yield labels and ids of the grants in a ledger, or the names of the shares."""
-    for grant in _entries(ledger):
+    for grant in _entries(ledger_path):
         label, share_name = grant["label"], grant["share"]
         if shares:
             yield from [(share_name, grant["id"])] if share_name else []
@@ -69,9 +69,9 @@ def _grants(ledger: Path, *, shares: bool) -> Names:
             yield grant["id"], label or share_name or " ".join(grant["command"])
 
 
-def _entries(ledger: Path) -> Iterator[dict[str, Any]]:
+def _entries(ledger_path: Path) -> Iterator[dict[str, Any]]:
     """Yield the entry file of each grant in a ledger."""
-    for path in sorted(ledger.glob("grants/[!.]*/allocation.json")):
+    for path in sorted(ledger_path.glob("grants/[!.]*/allocation.json")):
         with suppress(LookupError, OSError, TypeError, ValueError):  # half written, or not ours
             grant = json.loads(path.read_text())
             shown_fields = {name: grant.get(name) for name in ("label", "share", "user")}

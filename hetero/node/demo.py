@@ -267,10 +267,10 @@ def vendors() -> tuple[str, ...]:
     return tuple(name for name in racks() if name in simulator().VENDORS)
 
 
-def settings_for(vendor: str) -> str | None:
+def settings_for(vendor_name: str) -> str | None:
     """Return the node settings with which a limiter shares cards that would else be cut."""
-    declaration = Registry().vendor(vendor)
-    return f'[cards]\nsoft = ["{vendor}"]\n' if declaration.soft_limiter else None
+    declaration = Registry().vendor(vendor_name)
+    return f'[cards]\nsoft = ["{vendor_name}"]\n' if declaration.soft_limiter else None
 
 
 @contextmanager

@@ -29,7 +29,7 @@ def enter(mounts: Sequence[Mount]) -> None:
         _mount(Path("none"), Path("/"), _RECURSIVE | _PRIVATE)
         for mount in mounts:
             source, target = Path(mount.source), Path(mount.target)
-            _make(target, model=source)
+            _make(target, model_path=source)
             _mount(source, target, _BIND)
             if not mount.writable:
                 _mount(Path("none"), target, _BIND | _REMOUNT | _READ_ONLY)
@@ -43,10 +43,10 @@ def show_read_only(source: Path, target: Path, *, anchor: Path) -> None:
     `anchor` is a path that only root reaches: the mount is there while it can still be written.
     Raises `HeteroError`: it takes root with CAP_SYS_ADMIN.
     """
-    _make(target, model=source)
+    _make(target, model_path=source)
     if target.samefile(source):
         return
-    _make(anchor, model=source)
+    _make(anchor, model_path=source)
     try:
         _mount(source, anchor, _BIND)
         _mount(Path("none"), anchor, _BIND | _REMOUNT | _READ_ONLY)
@@ -55,9 +55,9 @@ def show_read_only(source: Path, target: Path, *, anchor: Path) -> None:
         _LIBC.umount2(bytes(anchor), _DETACH)
 
 
-def _make(target: Path, *, model: Path) -> None:
+def _make(target: Path, *, model_path: Path) -> None:
     try:
-        if model.is_dir():
+        if model_path.is_dir():
             target.mkdir(parents=True, exist_ok=True)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)

@@ -27,9 +27,9 @@ _FAILED = "failed"
 _CGROUPS, _OWN = Path("/sys/fs/cgroup"), "hetero-services"
 
 
-def directory(ledger: Ledger, device: str) -> Path:
+def directory(ledger: Ledger, device_uuid: str) -> Path:
     """Return where the service of a device keeps its files."""
-    return ledger.path / "services" / quote(device, safe="")
+    return ledger.path / "services" / quote(device_uuid, safe="")
 
 
 def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[Grant]) -> Service:
@@ -65,19 +65,19 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
     return service
 
 
-def failure(ledger: Ledger, device: str) -> str | None:
+def failure(ledger: Ledger, device_uuid: str) -> str | None:
     """Return why the service of a device is being started anew, if it is."""
     with suppress(OSError):
-        return (directory(ledger, device) / _FAILED).read_text().strip()
+        return (directory(ledger, device_uuid) / _FAILED).read_text().strip()
     return None
 
 
-def note_failure(ledger: Ledger, device: str, reason: str) -> None:
+def note_failure(ledger: Ledger, device_uuid: str, reason: str) -> None:
     """Give no grant of a device until its service was restarted.
 
     A service may report that it is well again as soon as the failed programs are gone.
     """
-    replace(directory(ledger, device) / _FAILED, f"{reason}\n".encode(), mode=0o644)
+    replace(directory(ledger, device_uuid) / _FAILED, f"{reason}\n".encode(), mode=0o644)
 
 
 def restart(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[Grant]) -> None:

@@ -35,11 +35,11 @@ def held(ledger: Ledger, vendors: Iterable[str], *, within_s: float) -> Iterator
         yield
 
 
-def _open_lock(ledger: Ledger, vendor: str) -> int:
+def _open_lock(ledger: Ledger, vendor_name: str) -> int:
     prepare(ledger.path)
     try:
         make(_notes(ledger), mode=0o755)
-        return create(_notes(ledger) / f"{vendor}.lock", mode=0o600)
+        return create(_notes(ledger) / f"{vendor_name}.lock", mode=0o600)
     except OSError as error:
         raise HeteroError(f"the ledger {ledger.path}: {error.strerror}") from None
 

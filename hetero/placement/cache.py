@@ -316,7 +316,7 @@ class SchedulerCache:
         self,
         uid: str,
         pod: PlacedPod,
-        node: str,
+        node_name: str,
         *,
         policy: PlacementPolicy | None = None,
         weights: Weights | None = None,
@@ -326,7 +326,7 @@ class SchedulerCache:
         `policy` chooses the node's devices; without one the weights do.
         """
         self.release(uid)  # asked again, it may have other devices
-        placement = self._place_pod(pod, node, policy=policy, weights=weights)
+        placement = self._place_pod(pod, node_name, policy=policy, weights=weights)
         if isinstance(placement, Refusal):
             return placement
         if self.quotas is not None and pod.namespace in self.quotas.most:
@@ -357,26 +357,26 @@ class SchedulerCache:
             self._move(placement, direction=-1)
 
     def hold(
-        self, uid: str, pod: PlacedPod, node: str, *, without_uids: Iterable[str] = ()
+        self, uid: str, pod: PlacedPod, node_name: str, *, without_uids: Iterable[str] = ()
     ) -> Placement | Refusal:
         """Keep the room that a pod will have once others are gone, or return why it has none.
 
         Until then a device may be promised beyond its capacity. A reservation for the pod takes its
         place.
         """
-        placement = self._place_pod(pod, node, without_uids=[uid, *without_uids])
+        placement = self._place_pod(pod, node_name, without_uids=[uid, *without_uids])
         if isinstance(placement, Placement):
             self.release(uid)
             self._stand(uid, placement)
         return placement
 
-    def has_room(self, uid: str, pod: PlacedPod, node: str) -> bool:
+    def has_room(self, uid: str, pod: PlacedPod, node_name: str) -> bool:
         """Return whether a pod fits on a node, where it may already hold its own place."""
-        return isinstance(self._place_pod(pod, node, without_uids=[uid]), Placement)
+        return isinstance(self._place_pod(pod, node_name, without_uids=[uid]), Placement)
 
-    def on(self, node: str) -> frozenset[str]:
+    def on(self, node_name: str) -> frozenset[str]:
         """Return the UIDs of the pods that stand on a node."""
-        return frozenset(self._on.get(node, ()))
+        return frozenset(self._on.get(node_name, ()))
 
     def preemptible(self, pod: PlacedPod, node_names: Iterable[str]) -> list[str]:
         """Return the nodes with a pod of lower priority than the pod, the best candidates first.
@@ -401,7 +401,7 @@ class SchedulerCache:
     def victims(
         self,
         pod: PlacedPod,
-        node: str,
+        node_name: str,
         *,
         certain: Collection[str] = (),
         ending: Iterable[str] = (),
@@ -417,17 +417,17 @@ class SchedulerCache:
         even without every pod of lower priority, or may not for its namespace's quota, which
         nobody's eviction mends.
         """
-        if self.rows().kinds.get(node) in self._over_quota(pod):
+        if self.rows().kinds.get(node_name) in self._over_quota(pod):
             return None
 
         def fits(evicted_uids: Collection[str]) -> bool:
-            return isinstance(self._place_pod(pod, node, without_uids=evicted_uids), Placement)
+            return isinstance(self._place_pod(pod, node_name, without_uids=evicted_uids), Placement)
 
         return choose_victims(
             pod,
-            node,
+            node_name,
             standing=self.standing,
-            uids_on_node=self._on.get(node, ()),
+            uids_on_node=self._on.get(node_name, ()),
             certain_uids=certain,
             ending_uids=ending,
             spared_uids=spared,
@@ -441,20 +441,20 @@ class SchedulerCache:
     def _place_pod(
         self,
         pod: PlacedPod,
-        node: str,
+        node_name: str,
         *,
         policy: PlacementPolicy | None = None,
         weights: Weights | None = None,
         without_uids: Iterable[str] = (),
         most_tries: int = MOST_TRIES,
     ) -> Placement | Refusal:
-        fault = self.inventory.unusable(node)
+        fault = self.inventory.unusable(node_name)
         if fault is not None:
             return Refusal(wanted=1, verdicts={}, missing=fault)
         cluster = self.rows().cluster
-        node_number = cluster.number.get(node)
+        node_number = cluster.number.get(node_name)
         if node_number is None:
-            return Refusal(wanted=1, verdicts={node: NO_DEVICE}, of="node")
+            return Refusal(wanted=1, verdicts={node_name: NO_DEVICE}, of="node")
         prices = self._priced(weights)
         if policy is None and not without_uids:
             cheapest = self._choose(pod, node_number, prices)
@@ -464,15 +464,15 @@ class SchedulerCache:
         host_free = dict(zip(cluster.counters, cluster.host[node_number], strict=True))
         for absent_uid in without_uids:
             absent = self.standing.get(absent_uid)
-            if absent is not None and absent.node == node:
+            if absent is not None and absent.node == node_name:
                 _add_back(absent, free, host_free)
-        excluded = self._apart(pod, node, without_uids)
+        excluded = self._apart(pod, node_name, without_uids)
         devices = [
             device for device in cluster.nodes[node_number].devices if device.uuid not in excluded
         ]
         chosen_policy = policy or prices.policy
         placement = place_pod(
-            node, devices, free, host_free, pod, policy=chosen_policy, most_tries=most_tries
+            node_name, devices, free, host_free, pod, policy=chosen_policy, most_tries=most_tries
         )
         if isinstance(placement, Refusal) and placement.missing is None:
             return evolve(
@@ -518,14 +518,14 @@ class SchedulerCache:
             host=pod.host(),
         )
 
-    def _apart(self, pod: PlacedPod, node: str, without_uids: Iterable[str] = ()) -> set[str]:
+    def _apart(self, pod: PlacedPod, node_name: str, without_uids: Iterable[str] = ()) -> set[str]:
         """Return the node's devices whose holders the pod may not share a device with."""
         rules = {rule.key: rule for request in _requests(pod) for rule in request.co_tenancy}
         if not rules:
             return set()
         return {
             piece.device
-            for uid in self._on.get(node, set()).difference(without_uids)
+            for uid in self._on.get(node_name, set()).difference(without_uids)
             for request, allocation in _held(self.standing[uid])
             for piece in allocation.pieces
             for rule in request.co_tenancy

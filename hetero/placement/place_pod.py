@@ -84,11 +84,13 @@ def place_pod(
     return standing(pod, node_name, allocations)
 
 
-def standing(pod: PlacedPod, node: str, allocations: tuple[Allocation | None, ...]) -> Placement:
+def standing(
+    pod: PlacedPod, node_name: str, allocations: tuple[Allocation | None, ...]
+) -> Placement:
     """Return the placement of these allocations: sidecars first, init containers last."""
     phase_ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
     return Placement(
-        node=node,
+        node=node_name,
         pod=pod,
         allocations=allocations,
         holds=holds(

@@ -31,7 +31,7 @@ _FEW, _ROW_TRIES = 4, 4 * MOST_TRIES
 class PlaceOnNode(Protocol):
     """Places a pod on a node by a search."""
 
-    def __call__(self, pod: PlacedPod, node: str, *, most_tries: int) -> Placement | Refusal:
+    def __call__(self, pod: PlacedPod, node_name: str, *, most_tries: int) -> Placement | Refusal:
         """Try each device `most_tries` times for a request."""
 
 

@@ -71,8 +71,8 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
         memory_text, _, other_amounts = amounts_text.partition("/")
         return Template(template_name, {MEMORY: int(memory_text) * MiB, **amounts(other_amounts)})
 
-    def model(row: str) -> Model:
-        model_part, capacity_text, templates_text = row.split(maxsplit=2)
+    def model(table_row: str) -> Model:
+        model_part, capacity_text, templates_text = table_row.split(maxsplit=2)
         menu, card_capacity = (
             tuple(map(template, templates_text.split(", "))),
             amounts(capacity_text),

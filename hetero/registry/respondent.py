@@ -53,8 +53,8 @@ class Respondent:
         is_first = self._vendor is None
         try:
             reply = self._asked(request)
-        except DriverAbsent as absent:
-            reply = WorkerReply(failure=_line(str(absent)), absent=True)
+        except DriverAbsent as absence:
+            reply = WorkerReply(failure=_line(str(absence)), absent=True)
         except Failure as failure:
             reply = WorkerReply(failure=_line(str(failure)))
         if self._vendor is None or self._hooks is None:

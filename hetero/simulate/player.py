@@ -62,9 +62,9 @@ class Player:
         if placement is not None:
             self._note(placement.node, placement.pod, direction=-1)
 
-    def _note(self, node: str, pod: PlacedPod, *, direction: int) -> None:
+    def _note(self, node_name: str, pod: PlacedPod, *, direction: int) -> None:
         if self._baseline is not None:
-            self._baseline.note(self.cluster.number[node], pod, direction=direction)
+            self._baseline.note(self.cluster.number[node_name], pod, direction=direction)
 
     def reason(self, pod: PlacedPod) -> str:
         """Return why most nodes refuse the pod."""

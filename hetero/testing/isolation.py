@@ -232,9 +232,8 @@ class IsolationContract:
         return json.loads(self._ended(process).splitlines()[-1])
 
     def _ended(self, process: subprocess.Popen[str]) -> str:
-        output, errors = process.communicate(
-            timeout=100
-        )  # virtual time is slow where others work, too
+        # Virtual time is slow where others work, too.
+        output, errors = process.communicate(timeout=100)
         assert process.returncode == 0, f"exit {process.returncode}\n{output}\n{errors}"
         return output
 

@@ -204,7 +204,7 @@ def looked_at(plane: ControlPlane) -> bool:
 
 def publish(plane: ControlPlane, node: str, devices: Sequence[Device], **options: Any) -> None:
     """Make the slices of a node, as its agent does."""
-    for number, spec in enumerate(slices(devices, node=node, **options)):
+    for number, spec in enumerate(slices(devices, node_name=node, **options)):
         body = {
             "metadata": {"name": f"{node}-{number}"},
             "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
@@ -259,7 +259,7 @@ def given(plane: ControlPlane, pod: str) -> Allocation:
     """Return what a pod's claim is on its node, as the agent there reads it."""
     node = plane.pod(pod)["spec"]["nodeName"]
     claim = read(ResourceClaim, claim_of(plane, pod))
-    return prepared(claim, node=node, offers=offers(NODES[node])).allocation
+    return prepared(claim, node_name=node, offers=offers(NODES[node])).allocation
 
 
 @pytest.fixture

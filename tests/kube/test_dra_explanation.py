@@ -29,7 +29,9 @@ def pools(*devices: Device, claims: _Objects = (), rules: _Objects = ()) -> Pool
 
 def nodes(*, claims: _Objects = (), rules: _Objects = (), **devices: tuple[Device, ...]) -> Pools:
     specs = [
-        one for node, of in devices.items() for one in slices(of, node=node, resources={}, roots={})
+        one
+        for node, of in devices.items()
+        for one in slices(of, node_name=node, resources={}, roots={})
     ]
     made = [{"spec": {**one, "pool": {**one["pool"], "generation": 1}}} for one in specs]
     return Pools.read(slices=made, classes=(CLASS,), claims=claims, rules=rules)
@@ -255,7 +257,7 @@ def test_what_would_take_too_many_tries_is_not_looked_for_to_the_end() -> None:
 def test_a_selector_that_a_device_of_any_node_cannot_be_told_by_ends_all() -> None:
     """As kube-scheduler does, which meets it whichever node it looks at."""
     numbered, other = (
-        slices(shared(16 * GiB), node=node, resources={}, roots={}) for node in ("n1", "n2")
+        slices(shared(16 * GiB), node_name=node, resources={}, roots={}) for node in ("n1", "n2")
     )
     numbered[0]["devices"][0]["attributes"]["numaNode"] = {"int": 0}
     specs = [{**one, "pool": {**one["pool"], "generation": 1}} for one in (*numbered, *other)]
@@ -303,7 +305,7 @@ def test_selectors_are_read_as_kubernetes_reads_them(expression: str, *, so: boo
         candidate, device={**candidate.device, "attributes": _with_root(candidate.device)}
     ).device
 
-    assert so == matches(expression, device, driver="hetero.io")
+    assert so == matches(expression, device, driver_name="hetero.io")
 
 
 def _with_root(device: dict[str, Any]) -> dict[str, Any]:

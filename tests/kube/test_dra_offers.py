@@ -49,7 +49,7 @@ MENU = Templated(
 
 
 def published(*devices: Device, **more: Any) -> list[Plain]:
-    return slices(devices, node="n1", resources={}, roots={}, **more)
+    return slices(devices, node_name="n1", resources={}, roots={}, **more)
 
 
 def entry(device: Device) -> Plain:
@@ -69,7 +69,7 @@ def claim(*results: Plain, config: tuple[DeviceConfig, ...] = ()) -> ResourceCla
 
 
 def takes(claimed: ResourceClaim, *devices: Device) -> list[dict[str, int]]:
-    held = prepared(claimed, node="n1", offers=offers(devices))
+    held = prepared(claimed, node_name="n1", offers=offers(devices))
     return [dict(piece.takes) for piece in held.allocation.pieces]
 
 
@@ -234,7 +234,7 @@ def test_what_a_claim_consumes_is_what_its_grant_takes() -> None:
     consumed = {"hetero.io/memory": "3Gi", "cores": "30", "slots": "1"}
     held = prepared(
         claim({"device": "memory-0", "consumedCapacity": consumed, "shareID": "s"}),
-        node="n1",
+        node_name="n1",
         offers=offers([device]),
     )
     (piece,), (result,) = held.allocation.pieces, held.results
@@ -251,7 +251,7 @@ def test_no_cores_and_all_cores_are_no_limit() -> None:
         consumed = {"memory": "3Gi", "cores": cores, "slots": "1"}
         held = prepared(
             claim({"device": "memory-0", "consumedCapacity": consumed}),
-            node="n1",
+            node_name="n1",
             offers=offers([device]),
         )
 
@@ -306,12 +306,12 @@ def test_admin_access_is_for_all_of_a_claim_and_takes_none_of_its_capacity() -> 
     """What is published may be a part of a device: all of the device is seen."""
     (device,) = rack(16 * GiB)
     seen = {"device": "memory-0", "adminAccess": True, "shareID": "s"}
-    held = prepared(claim(seen), node="n1", offers=offers([device]))
+    held = prepared(claim(seen), node_name="n1", offers=offers([device]))
     assert (True, "s") == (held.admin, held.results[0].share)
 
     consumed = {"memory": "3Gi", "cores": "30", "slots": "1"}
     share = {"device": "memory-0", "consumedCapacity": consumed}
-    assert not prepared(claim(share), node="n1", offers=offers([device])).admin
+    assert not prepared(claim(share), node_name="n1", offers=offers([device])).admin
     with pytest.raises(BadInput, match="some of its requests have adminAccess and some not"):
         takes(claim(seen, share), device)
 

@@ -27,7 +27,7 @@ async def test_who_may_not_list_rules_is_answered_without_them_and_told_so(
 ) -> None:
     """The API server says 403 to them whether it has such rules or not."""
     (device,) = shared(16 * GiB)
-    spec = {**slices((device,), node="n1", resources={}, roots={})[0]}
+    spec = {**slices((device,), node_name="n1", resources={}, roots={})[0]}
     spec["pool"] = {**spec["pool"], "generation": 1}
     taint = {"key": "out", "effect": "NoSchedule"}
     rule = {"metadata": {"name": "repair"}, "spec": {"taint": taint, "deviceSelector": {}}}

@@ -134,17 +134,17 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     dcmi, count, cards = _DCMI.open(), c_int(), (c_int * 64)()
     dcmi.call("dcmi_get_card_list", count, cards, len(cards))
     card_and_chip = [
-        (cards[card_number], chip)
+        (cards[card_number], chip_number)
         for card_number in plugin.counted(count.value)
-        for chip in plugin.counted(
+        for chip_number in plugin.counted(
             dcmi.get("dcmi_get_device_num_in_card", cards[card_number], c_int)
         )
-        if dcmi.get("dcmi_get_device_type", cards[card_number], chip, c_uint) == _NPU
+        if dcmi.get("dcmi_get_device_type", cards[card_number], chip_number, c_uint) == _NPU
     ]
 
     def between(first: Device, second: Device) -> str | None:
-        ends = (*_place(first), *_place(second))
-        return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *ends, c_int))
+        chip_addresses = (*_place(first), *_place(second))
+        return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *chip_addresses, c_int))
 
     return plugin.each_card(lambda place: _device(dcmi, *place), card_and_chip, between, _FASTER)
 
@@ -201,18 +201,24 @@ def hetero_observe(device: Device) -> plugin.Usage:
     )
 
 
-def _device(dcmi: Library, card: int, chip: int) -> Device:
-    logic = dcmi.get("dcmi_get_device_logic_id", c_int, card, chip)
+def _device(dcmi: Library, card_number: int, chip_number: int) -> Device:
+    logic = dcmi.get("dcmi_get_device_logic_id", c_int, card_number, chip_number)
     physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
-    name = plugin.text(dcmi.get("dcmi_get_device_chip_info_v2", card, chip, _ChipInfo).name) or ""
+    name = (
+        plugin.text(
+            dcmi.get("dcmi_get_device_chip_info_v2", card_number, chip_number, _ChipInfo).name
+        )
+        or ""
+    )
     # A 910C is a module of two dies under one card number, each of which calls itself this.
     is_module = name == "Ascend910"
     model = "910C" if is_module else name
-    die = dcmi.find("dcmi_get_device_die_v2", card, chip, _VDIE, c_uint * 5)
-    die = die or dcmi.get("dcmi_get_device_die", card, chip, c_uint * 5)  # of older drivers
-    memory_bytes, _ = _memory(dcmi, card, chip)
-    pci = plugin.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card, chip, _Pcie))
-    health_code = dcmi.find("dcmi_get_device_health", card, chip, c_uint)
+    die = dcmi.find("dcmi_get_device_die_v2", card_number, chip_number, _VDIE, c_uint * 5)
+    # The second function is that of older drivers.
+    die = die or dcmi.get("dcmi_get_device_die", card_number, chip_number, c_uint * 5)
+    memory_bytes, _ = _memory(dcmi, card_number, chip_number)
+    pci = plugin.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card_number, chip_number, _Pcie))
+    health_code = dcmi.find("dcmi_get_device_health", card_number, chip_number, c_uint)
     driver_version = plugin.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
     return VENDOR.device(
         uuid="-".join(f"{word:X}" for word in die),
@@ -223,17 +229,22 @@ def _device(dcmi: Library, card: int, chip: int) -> Device:
         health=None if health_code is None else _HEALTH.get(health_code, f"alarm {health_code}"),
         pci=pci,
         numa=plugin.numa_of(pci),
-        attributes={"card": card, "chip": chip, "physical": physical, "driver": driver_version},
-        group=f"card {card}" if is_module else None,
+        attributes={
+            "card": card_number,
+            "chip": chip_number,
+            "physical": physical,
+            "driver": driver_version,
+        },
+        group=f"card {card_number}" if is_module else None,
     )
 
 
-def _memory(dcmi: Library, card: int, chip: int) -> tuple[int, int]:
+def _memory(dcmi: Library, card_number: int, chip_number: int) -> tuple[int, int]:
     """Return total and used bytes: chips have HBM or, where that is not supported, DDR."""
-    hbm = dcmi.find("dcmi_get_device_hbm_info", card, chip, _Hbm)
+    hbm = dcmi.find("dcmi_get_device_hbm_info", card_number, chip_number, _Hbm)
     if hbm and hbm.size:
         return hbm.size * MiB, hbm.used * MiB
-    ddr = dcmi.get("dcmi_get_device_memory_info_v3", card, chip, _Ddr)
+    ddr = dcmi.get("dcmi_get_device_memory_info_v3", card_number, chip_number, _Ddr)
     return ddr.size * MiB, (ddr.size - ddr.available) * MiB
 
 

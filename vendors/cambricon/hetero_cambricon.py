@@ -148,21 +148,23 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device], directory:
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy our instances that no grant holds, and our profiles that nothing is made from."""
     cndev = _CNDEV.open()
-    card = _handle(cndev, device.index)
-    for instance in _instances(cndev, card):
+    handle = _handle(cndev, device.index)
+    for instance in _instances(cndev, handle):
         if plugin.orphaned(instance.name.decode(), parts, directory):
-            cndev.destroy("cndevDestroySMluInstanceByInstanceName", card, instance.name)
-    used_profiles = {instance.profile for instance in _instances(cndev, card)}
+            cndev.destroy("cndevDestroySMluInstanceByInstanceName", handle, instance.name)
+    used_profiles = {instance.profile for instance in _instances(cndev, handle)}
     for note in directory.glob(f"{device.uuid}-*"):
         profiles_before = note.read_text().split()
         profiles_of_size = [
-            profile.id for profile in _profiles(cndev, card) if _note(device, profile) == note.name
+            profile.id
+            for profile in _profiles(cndev, handle)
+            if _note(device, profile) == note.name
         ]
         own_profiles = {
             profile_id for profile_id in profiles_of_size if str(profile_id) not in profiles_before
         }
         for profile_id in own_profiles - used_profiles:
-            cndev.call("cndevDestroySMluProfileInfo", profile_id, card)
+            cndev.call("cndevDestroySMluProfileInfo", profile_id, handle)
         if not own_profiles & used_profiles:
             note.unlink()
 
@@ -171,11 +173,11 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the mean utilization of the cores, the chip's heat and power."""
     cndev = _CNDEV.open()
-    card = _handle(cndev, device.index)
-    used_bytes = cndev.get("cndevGetMemoryUsageV2", _Memory, card).used * MiB
-    utilization = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, card)
-    temperature = cndev.find("cndevGetTemperatureInfo", _Heat, card)
-    power = cndev.find("cndevGetDevicePowerInfo", _Power, card)
+    handle = _handle(cndev, device.index)
+    used_bytes = cndev.get("cndevGetMemoryUsageV2", _Memory, handle).used * MiB
+    utilization = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, handle)
+    temperature = cndev.find("cndevGetTemperatureInfo", _Heat, handle)
+    power = cndev.find("cndevGetDevicePowerInfo", _Power, handle)
     return plugin.Usage(
         memory=used_bytes,
         core=utilization.average / 100 if utilization else None,
@@ -189,54 +191,58 @@ def _handle(cndev: Library, index: int) -> int:
 
 
 def _device(cndev: Library, index: int) -> Device:
-    card = _handle(cndev, index)
-    uuid = cndev.get("cndevGetUUID", _Uuid, card)
-    name = cndev.value("cndevGetCardNameStringByDevId", card, kind=c_char_p)
-    numa = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, card)
-    health = cndev.find("cndevGetCardHealthState", _Health, card)
-    mode = cndev.find("cndevGetSMLUMode", _Mode, card)
+    handle = _handle(cndev, index)
+    uuid = cndev.get("cndevGetUUID", _Uuid, handle)
+    name = cndev.value("cndevGetCardNameStringByDevId", handle, kind=c_char_p)
+    numa = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, handle)
+    health = cndev.find("cndevGetCardHealthState", _Health, handle)
+    mode = cndev.find("cndevGetSMLUMode", _Mode, handle)
     is_sliced = mode and mode.on == 1
     return VENDOR.device(
         uuid=f"MLU-{plugin.text(uuid.uuid)}",
         model=plugin.text(name),
         index=index,
-        memory=cndev.get("cndevGetMemoryUsageV2", _Memory, card).total * MiB,
+        memory=cndev.get("cndevGetMemoryUsageV2", _Memory, handle).total * MiB,
         enforcement=Enforcement.PARTITION if is_sliced else Enforcement.NONE,
         granularity=None if is_sliced else plugin.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa.node if numa and numa.node >= 0 else None,
-        pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, card)),
+        pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, handle)),
         attributes={"smlu": None if is_sliced else "off"},
     )
 
 
-def _instances(cndev: Library, card: int) -> list[Any]:
+def _instances(cndev: Library, handle: int) -> list[Any]:
     most_instances = 128
     instances, count = (_Instance * most_instances)(), c_int(most_instances)
-    cndev.call("cndevGetAllSMluInstanceInfo", count, instances, card)
+    cndev.call("cndevGetAllSMluInstanceInfo", count, instances, handle)
     return list(instances[: count.value])
 
 
 def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory: Path) -> Any:
     """Return the instance of this grant's size: the one it names, resized, or a new one."""
-    card = _handle(cndev, device.index)
+    handle = _handle(cndev, device.index)
     core_percent = piece.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(core=core_percent, memory=piece.takes[MEMORY])
     name = plugin.slice_name(piece, directory).encode()
-    if any(instance.name == name for instance in _instances(cndev, card)):
-        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", card, name, quota)
+    if any(instance.name == name for instance in _instances(cndev, handle)):
+        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", handle, name, quota)
     else:
         profile = _profile(cndev, device, quota, directory)
         unused_handle = c_int()  # not needed: instances are addressed by their names
         name_buffer = create_string_buffer(name)
-        cndev.call("cndevCreateSMluInstanceByProfileId", unused_handle, profile, card, name_buffer)
-    return next(instance for instance in _instances(cndev, card) if instance.name == name)
+        cndev.call(
+            "cndevCreateSMluInstanceByProfileId", unused_handle, profile, handle, name_buffer
+        )
+    return next(instance for instance in _instances(cndev, handle) if instance.name == name)
 
 
-def _profiles(cndev: Library, card: int) -> list[Any]:
-    profile_list = cndev.get("cndevGetSMluProfileIdInfo", _Ids, card)
+def _profiles(cndev: Library, handle: int) -> list[Any]:
+    profile_list = cndev.get("cndevGetSMluProfileIdInfo", _Ids, handle)
     ids = profile_list.ids[: profile_list.count]
-    return [cndev.get("cndevGetSMluProfileInfo", _Profile, profile_id, card) for profile_id in ids]
+    return [
+        cndev.get("cndevGetSMluProfileInfo", _Profile, profile_id, handle) for profile_id in ids
+    ]
 
 
 def _note(device: Device, profile: Any) -> str:
@@ -248,13 +254,13 @@ def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int
 
     Profiles have no name to mark: a note of those there were before tells which are ours.
     """
-    card = _handle(cndev, device.index)
+    handle = _handle(cndev, device.index)
     wanted_profile = _Profile(core=(quota.core,), memory=(quota.memory,))
     name = _note(device, wanted_profile)
-    profiles = [profile for profile in _profiles(cndev, card) if _note(device, profile) == name]
+    profiles = [profile for profile in _profiles(cndev, handle) if _note(device, profile) == name]
     for profile in profiles:
         if profile.left:
             return int(profile.id)
     if not (directory / name).exists():
         plugin.note(directory / name, " ".join(str(profile.id) for profile in profiles))
-    return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, card))
+    return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, handle))

@@ -96,13 +96,13 @@ def hetero_discover() -> Iterator[Device | DriverError]:
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of the last sample a kernel ran in, heat and power."""
     ixml = _IXML.open()
-    card = _handle(ixml, device.index)
-    utilization = ixml.find("nvmlDeviceGetUtilizationRates", card, _Rates)
-    power_milliwatts = ixml.find("nvmlDeviceGetPowerUsage", card, c_uint)  # milliwatts
+    handle = _handle(ixml, device.index)
+    utilization = ixml.find("nvmlDeviceGetUtilizationRates", handle, _Rates)
+    power_milliwatts = ixml.find("nvmlDeviceGetPowerUsage", handle, c_uint)  # milliwatts
     return plugin.Usage(
-        memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).used,
+        memory=ixml.get("nvmlDeviceGetMemoryInfo", handle, _Memory).used,
         core=utilization.core / 100 if utilization else None,
-        temperature=ixml.find("nvmlDeviceGetTemperature", card, _DIE, c_uint),
+        temperature=ixml.find("nvmlDeviceGetTemperature", handle, _DIE, c_uint),
         power=None if power_milliwatts is None else power_milliwatts / 1000,
     )
 
@@ -112,24 +112,24 @@ def _handle(ixml: Library, index: int) -> int:
 
 
 def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | None) -> Device:
-    card = _handle(ixml, index)
-    minor = ixml.find("nvmlDeviceGetMinorNumber", card, c_uint)
-    pci = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", card, _Pci))
+    handle = _handle(ixml, index)
+    minor = ixml.find("nvmlDeviceGetMinorNumber", handle, c_uint)
+    pci = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", handle, _Pci))
     return VENDOR.device(
-        uuid=plugin.text(ixml.get("nvmlDeviceGetUUID", card, c_char * 96, 96)),
-        model=plugin.text(ixml.get("nvmlDeviceGetName", card, c_char * 96, 96)),
+        uuid=plugin.text(ixml.get("nvmlDeviceGetUUID", handle, c_char * 96, 96)),
+        model=plugin.text(ixml.get("nvmlDeviceGetName", handle, c_char * 96, 96)),
         index=index,
-        memory=ixml.get("nvmlDeviceGetMemoryInfo", card, _Memory).total,
+        memory=ixml.get("nvmlDeviceGetMemoryInfo", handle, _Memory).total,
         enforcement=enforcement,
-        health=_health(ixml, card),
+        health=_health(ixml, handle),
         numa=plugin.numa_of(pci),
         pci=pci,
         attributes={"driver": version, "minor": index if minor is None else minor},
     )
 
 
-def _health(ixml: Library, card: int) -> str | None:
-    faults = ixml.find("ixmlDeviceGetHealth", card, c_uint64)
+def _health(ixml: Library, handle: int) -> str | None:
+    faults = ixml.find("ixmlDeviceGetHealth", handle, c_uint64)
     if faults is None:
         return None
     fault_names = [name for bit, name in enumerate(_HEALTH) if faults >> bit & 1]

@@ -164,16 +164,14 @@ def hetero_observe(device: Device) -> plugin.Usage:
     mxsml = _MXSML.open()
     used_bytes = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
     busy_percent = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
-    temperature_hundredths = mxsml.find(
-        "mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int
-    )  # 1/100
+    temperature = mxsml.find("mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int)  # 1/100
     power_inputs = mxsml.find(
         "mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS
     )
     return plugin.Usage(
         memory=used_bytes,
         core=None if busy_percent is None else busy_percent / 100,
-        temperature=None if temperature_hundredths is None else temperature_hundredths // 100,
+        temperature=None if temperature is None else temperature // 100,
         power=None
         if power_inputs is None
         else sum(power_input.power for power_input in power_inputs) / 1000,
@@ -213,17 +211,18 @@ def _health(mxsml: Library, index: int) -> str | None:
 # --- sGPU -----------------------------------------------------------------------------------
 
 
-def _slices(mxsml: Library, card: int) -> list[int]:
+def _slices(mxsml: Library, card_index: int) -> list[int]:
     return [
         slice_number
         for slice_number in range(_MOST_SLICES)
-        if mxsml.find("mxSmlGetSgpuInfo", card, slice_number, _Slice)
+        if mxsml.find("mxSmlGetSgpuInfo", card_index, slice_number, _Slice)
     ]
 
 
-def _alias(mxsml: Library, card: int, slice_id: int) -> str:
+def _alias(mxsml: Library, card_index: int, slice_id: int) -> str:
     return (
-        plugin.text(mxsml.get("mxSmlGetSgpuAlias", card, slice_id, c_char * 32, c_uint(32))) or ""
+        plugin.text(mxsml.get("mxSmlGetSgpuAlias", card_index, slice_id, c_char * 32, c_uint(32)))
+        or ""
     )
 
 

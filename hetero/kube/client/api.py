@@ -170,7 +170,7 @@ class Api:
 
     async def patch(self, path: str, body: Plain) -> Plain:
         """Merge into an object. Raises `ApiError`."""
-        return await self._call("PATCH", path, _plain, body=body, kind=MERGE)
+        return await self._call("PATCH", path, _plain, body=body, content_type=MERGE)
 
     async def apply(self, path: str, body: Plain, *, owner: str) -> Plain:
         """Have the fields of an object that `owner` says be so, and no others of its.
@@ -178,7 +178,7 @@ class Api:
         Raises `ApiError`.
         """
         query = {"fieldManager": owner, "force": "true"}
-        return await self._call("PATCH", path, _plain, body=body, kind=APPLY, query=query)
+        return await self._call("PATCH", path, _plain, body=body, content_type=APPLY, query=query)
 
     async def delete(self, path: str) -> Plain:
         """Remove an object. Raises `ApiError`."""
@@ -188,14 +188,14 @@ class Api:
         self,
         method: str,
         path: str,
-        read: Callable[[str], _T],
+        parse: Callable[[str], _T],
         *,
         body: Plain | None = None,
         query: Mapping[str, str] | None = None,
-        kind: str = "application/json",
+        content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> _T:
-        """Return what `read` makes of the answer."""
+        """Return what `parse` makes of the answer."""
         call = f"{method} {path}"
         try:
             async with self._session.request(
@@ -203,7 +203,7 @@ class Api:
                 self.access.server + path,
                 data=None if body is None else json.encode(body),
                 params=query,
-                headers={**self._headers(), **(headers or {}), "Content-Type": kind},
+                headers={**self._headers(), **(headers or {}), "Content-Type": content_type},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
             ) as response:
                 response_text = await response.text()
@@ -211,7 +211,7 @@ class Api:
                     raise ApiError(
                         call, response.status, _message(response_text) or response.reason or ""
                     )
-                return read(response_text)
+                return parse(response_text)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             reason = f"{self.access.server} cannot be reached ({_unreachable(error)})"
             raise ApiError(call, 0, reason) from None

@@ -218,9 +218,11 @@ def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
     """Return why selectors exclude a device, None if they do not. Raises `Lacking`."""
     device, driver = candidate.device, candidate.pool[0]
     try:
-        if not all_match(pools.classes[exact_request["deviceClassName"]], device, driver=driver):
+        if not all_match(
+            pools.classes[exact_request["deviceClassName"]], device, driver_name=driver
+        ):
             return f"not of class {exact_request['deviceClassName']}"
-        if not all_match(exact_request.get("selectors") or (), device, driver=driver):
+        if not all_match(exact_request.get("selectors") or (), device, driver_name=driver):
             return "not selected"
     except Lacking as error:
         raise Lacking(

@@ -73,7 +73,7 @@ def results_of(claim: ResourceClaim) -> list[DeviceResult]:
     return [result for result in claim.status.allocation.devices.results if result.driver == DRIVER]
 
 
-def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) -> Prepared:
+def prepared(claim: ResourceClaim, *, node_name: str, offers: Mapping[str, Offer]) -> Prepared:
     """Return what a claim holds of a node's devices, given what they offer.
 
     Raises `BadInput` or `NotFound` with the fault of the claim or its allocation.
@@ -82,8 +82,10 @@ def prepared(claim: ResourceClaim, *, node: str, offers: Mapping[str, Offer]) ->
     if not results:
         raise BadInput("it has no allocation of this driver's devices")
     for result in results:
-        if result.pool != node:
-            raise BadInput(f"it was allocated devices of node {result.pool}, and this is {node}")
+        if result.pool != node_name:
+            raise BadInput(
+                f"it was allocated devices of node {result.pool}, and this is {node_name}"
+            )
         if result.device not in offers:
             raise NotFound(f"device {result.device} is not on this node (any more)")
     access_kinds = {result.admin_access for result in results}
@@ -134,18 +136,18 @@ def used_by(pod: Pod) -> dict[str, str]:
     return {pod_claim: claim for pod_claim, claim in pod_claims if claim}
 
 
-def other_claims(pod: Pod, claim: str) -> dict[str, str]:
+def other_claims(pod: Pod, claim_name: str) -> dict[str, str]:
     """Return the claims that containers use together with one of their pod's, and which do."""
     user_of: dict[str, str] = {}
     for container, claim_names in _by_container(pod):
-        if claim in claim_names:
-            user_of |= dict.fromkeys(claim_names - {claim}, container.name)
+        if claim_name in claim_names:
+            user_of |= dict.fromkeys(claim_names - {claim_name}, container.name)
     return user_of
 
 
-def users(pod: Pod, claim: str) -> Iterator[Container]:
+def users(pod: Pod, claim_name: str) -> Iterator[Container]:
     """Yield the containers of a pod that use one of its claims by name."""
-    return (container for container, claim_names in _by_container(pod) if claim in claim_names)
+    return (container for container, claim_names in _by_container(pod) if claim_name in claim_names)
 
 
 def _by_container(pod: Pod) -> Iterator[tuple[Container, set[str]]]:

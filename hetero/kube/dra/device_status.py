@@ -26,7 +26,7 @@ def statuses(
     offers: Mapping[str, Offer],
     grant: Grant | None,
     *,
-    node: str,
+    node_name: str,
     now: datetime | None = None,
 ) -> list[Plain]:
     """Return `status.devices` of a claim, as far as this node owns it.
@@ -35,12 +35,12 @@ def statuses(
     keeps its time.
     """
     piece_by_device = {piece.device: piece for piece in grant.allocation.pieces} if grant else {}
-    status_by_key = {_key(status): status for status in _own(claim, node)}
+    status_by_key = {_key(status): status for status in _own(claim, node_name)}
     now_text = (now or datetime.now(timezone.utc)).strftime("%Y-%m-%dT%H:%M:%SZ")
     device_statuses: list[Plain] = []
     for result in prepared_claim.results:
         offer = offers[result.device]
-        status: Plain = {"driver": DRIVER, "pool": node, "device": result.device}
+        status: Plain = {"driver": DRIVER, "pool": node_name, "device": result.device}
         if result.share is not None:
             status["shareID"] = result.share
         status["data"] = _data(offer, grant, piece_by_device)
@@ -63,9 +63,9 @@ def statuses(
     return device_statuses
 
 
-def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node: str) -> bool:
+def differ(claim: ResourceClaim, device_statuses: list[Plain], *, node_name: str) -> bool:
     """Return whether a claim's status differs for this node's devices."""
-    return sorted(_own(claim, node), key=_key) != sorted(device_statuses, key=_key)
+    return sorted(_own(claim, node_name), key=_key) != sorted(device_statuses, key=_key)
 
 
 def _own(claim: ResourceClaim, node_name: str) -> list[Plain]:

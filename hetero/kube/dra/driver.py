@@ -195,13 +195,13 @@ def _inode(path: Path) -> int | None:
 
 
 def _health(
-    node: str, fault_by_name: Mapping[str, str | None]
+    node_name: str, fault_by_name: Mapping[str, str | None]
 ) -> health.NodeWatchResourcesResponse:
     """Return the health message for the kubelet: the fault of each device, None for none."""
     response = health.NodeWatchResourcesResponse()
     for name, fault in fault_by_name.items():
         response.devices.add(
-            device=health.DeviceIdentifier(pool_name=node, device_name=name),
+            device=health.DeviceIdentifier(pool_name=node_name, device_name=name),
             health=health.HEALTHY if fault is None else health.UNHEALTHY,
             last_updated_time=int(time()),
             message=fault or "",

@@ -294,7 +294,7 @@ def _holds(constraint: Plain, given_devices: _Found) -> bool:
     request_names = constraint.get("requests")
     attribute_name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
     attribute_values = [
-        attribute(candidate.device, attribute_name, driver=candidate.pool[0])
+        attribute(candidate.device, attribute_name, driver_name=candidate.pool[0])
         for given, candidate in given_devices
         if not request_names or {given.request, given.request.partition("/")[0]} & {*request_names}
     ]

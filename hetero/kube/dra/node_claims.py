@@ -96,7 +96,9 @@ class NodeClaims:
         claim = await self._claim(wire_claim.namespace, wire_claim.name)
         if claim.metadata.uid != wire_claim.uid:
             raise Refused("another claim of this name has taken its place")
-        prepared_claim = prepared(claim, node=self.name, offers=offers(self.discovery().devices))
+        prepared_claim = prepared(
+            claim, node_name=self.name, offers=offers(self.discovery().devices)
+        )
         pods = await self._reserved(claim)
         if not pods:
             raise BadInput("it is reserved for no pod of this node")
@@ -143,8 +145,8 @@ class NodeClaims:
         grant_by_id = {grant.id: grant for grant in snapshot.grants}
         grant = grant_by_id.get(identity_of(claim.metadata.uid))
         offer_by_name = offers(self.discovery().devices)
-        device_statuses = statuses(claim, prepared_claim, offer_by_name, grant, node=self.name)
-        if not differ(claim, device_statuses, node=self.name):
+        device_statuses = statuses(claim, prepared_claim, offer_by_name, grant, node_name=self.name)
+        if not differ(claim, device_statuses, node_name=self.name):
             return
         metadata = claim.metadata
         body = {
@@ -402,7 +404,7 @@ class NodeClaims:
             for consumer in claim.status.reserved_for:
                 self._note(grant, consumer.uid)
         discovery = self.discovery()
-        prepared_claim = prepared(claim, node=self.name, offers=offers(discovery.devices))
+        prepared_claim = prepared(claim, node_name=self.name, offers=offers(discovery.devices))
         try:
             if grant is not None and await asyncio.to_thread(
                 resize_claim, self.node, grant, claim, prepared_claim.allocation, discovery
@@ -427,10 +429,10 @@ def uses(pod: Pod, grant: Grant) -> bool:
     return claim in used_by(pod).values() and pod.metadata.namespace == namespace
 
 
-def _expect_unhidden(pod: Pod, claim: str) -> None:
+def _expect_unhidden(pod: Pod, claim_name: str) -> None:
     """Raise `BadInput` if a container that uses the claim hides what would limit it."""
     try:
-        for container in users(pod, claim):
+        for container in users(pod, claim_name):
             expect_unhidden(container)
     except BadInput as error:
         raise BadInput(f"{pod_name(pod)}, {error}") from None

@@ -101,7 +101,7 @@ def _templates(device: Device, granularity: Templated) -> Iterator[Offer]:
 def slices(
     devices: Iterable[Device],
     *,
-    node: str,
+    node_name: str,
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
     effect: str = "NoSchedule",
@@ -133,8 +133,10 @@ def slices(
         *({"devices": chunk} for chunk in _parts(slice_devices, _DEVICES)),
     ]
     contents = contents or [{}]
-    pool = {"name": node, "resourceSliceCount": len(contents)}
-    return [{"driver": DRIVER, "nodeName": node, "pool": pool, **content} for content in contents]
+    pool = {"name": node_name, "resourceSliceCount": len(contents)}
+    return [
+        {"driver": DRIVER, "nodeName": node_name, "pool": pool, **content} for content in contents
+    ]
 
 
 def device_name(uuid: str) -> str:

@@ -39,9 +39,8 @@ class Publisher:
     effect: str = "NoSchedule"
     uid: str | None = field(init=False, default=None)  # the node's, once the API told
     writes: int = field(init=False, default=0)
-    _found: dict[str, ResourceSlice] | None = field(
-        init=False, default=None
-    )  # what the API has, by name
+    # The slices that the API has, by name.
+    _found: dict[str, ResourceSlice] | None = field(init=False, default=None)
     _others: dict[str, ResourceSlice] = field(init=False, factory=dict)  # slices of other drivers
     # By UUID, the drivers that publish devices of this node in our place.
     elsewhere: dict[str, str] = field(init=False, factory=dict)
@@ -72,7 +71,7 @@ class Publisher:
         own_devices = self._ours(devices)
         slice_specs = slices(
             own_devices,
-            node=self.node,
+            node_name=self.node,
             resources=counted(own_devices, self.names),
             roots={
                 device.uuid: root

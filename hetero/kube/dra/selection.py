@@ -24,13 +24,13 @@ class Lacking(BadInput):
     """A device lacks what an expression reads."""
 
 
-def matches(expression: str, device: Plain, *, driver: str) -> bool:
+def matches(expression: str, device: Plain, *, driver_name: str) -> bool:
     """Return whether a device of a driver's slice satisfies an expression.
 
     Raises `Lacking` where the device lacks what it reads, `BadInput` where it cannot be parsed.
     """
     context = cel.Context()
-    context.add_variable("device", _seen(device, driver))
+    context.add_variable("device", _seen(device, driver_name))
     for name, function in _FUNCTIONS.items():
         context.add_function(name, function)
     try:
@@ -41,20 +41,20 @@ def matches(expression: str, device: Plain, *, driver: str) -> bool:
         raise BadInput(f"{expression}: {str(error).splitlines()[0]}") from None
 
 
-def attribute(device: Plain, name: str, *, driver: str) -> object:
+def attribute(device: Plain, name: str, *, driver_name: str) -> object:
     """Return a device's attribute by its full name, None if it has none of it."""
-    values_by_domain = _qualified(device.get("attributes") or {}, driver)
+    values_by_domain = _qualified(device.get("attributes") or {}, driver_name)
     domain, _, short_name = name.rpartition("/")
     typed_value = values_by_domain.get(domain, {}).get(short_name)
     return next(iter(typed_value.values())) if typed_value else None
 
 
-def _seen(device: Plain, driver: str) -> Plain:
+def _seen(device: Plain, driver_name: str) -> Plain:
     """Return a device as expressions see it: names by their domains, amounts as numbers."""
-    attributes = _qualified(device.get("attributes") or {}, driver)
-    capacity = _qualified(device.get("capacity") or {}, driver)
+    attributes = _qualified(device.get("attributes") or {}, driver_name)
+    capacity = _qualified(device.get("capacity") or {}, driver_name)
     return {
-        "driver": driver,
+        "driver": driver_name,
         "allowMultipleAllocations": bool(device.get("allowMultipleAllocations")),
         "attributes": {
             domain: {name: next(iter(value.values())) for name, value in values.items()}
@@ -67,12 +67,12 @@ def _seen(device: Plain, driver: str) -> Plain:
     }
 
 
-def _qualified(attributes: Mapping[str, Plain], driver: str) -> dict[str, dict[str, Plain]]:
+def _qualified(attributes: Mapping[str, Plain], driver_name: str) -> dict[str, dict[str, Plain]]:
     """Return attributes by domain and name; those without a domain are the driver's."""
-    values_by_domain: dict[str, dict[str, Plain]] = {driver: {}}
+    values_by_domain: dict[str, dict[str, Plain]] = {driver_name: {}}
     for full_name, value in attributes.items():
         domain, _, name = full_name.rpartition("/")
-        values_by_domain.setdefault(domain or driver, {})[name] = value
+        values_by_domain.setdefault(domain or driver_name, {})[name] = value
     return values_by_domain
 
 
@@ -95,8 +95,9 @@ _FUNCTIONS: Mapping[str, Any] = {
 }
 
 
-def all_match(selectors: Iterable[Plain], device: Plain, *, driver: str) -> bool:
+def all_match(selectors: Iterable[Plain], device: Plain, *, driver_name: str) -> bool:
     """Return whether a device satisfies all selectors. Raises `BadInput` as `matches` does."""
     return all(
-        matches(selector["cel"]["expression"], device, driver=driver) for selector in selectors
+        matches(selector["cel"]["expression"], device, driver_name=driver_name)
+        for selector in selectors
     )

@@ -18,7 +18,7 @@ from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
 from hetero.kube.objects.kinds import Container, Plain, Pod, Resources
 from hetero.kube.words.annotations import read_note
-from hetero.kube.words.pod_request import Asked, Vocabulary
+from hetero.kube.words.pod_request import ContainerRequest, Vocabulary
 from hetero.model import (
     CORE,
     MEMORY,
@@ -82,10 +82,10 @@ def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     limits_by_container = {
         container.name: _said(container, vocabulary) for container in pod.containers
     }
-    for asked in vocabulary.asked(pod):
-        container_name = asked.container
+    for container_request in vocabulary.asked(pod):
+        container_name = container_request.container
         try:
-            spec = {"devices": _devices(vocabulary, asked)}
+            spec = {"devices": _devices(vocabulary, container_request)}
         except BadInput as error:
             raise BadInput(f"container {container_name}: {error}") from None
         template = ClaimTemplate(
@@ -218,12 +218,15 @@ def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
     return resources_left
 
 
-def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
+def _devices(vocabulary: Vocabulary, container_request: ContainerRequest) -> Plain:
     """Return the devices of a claim for a container, with all that the API would fill in."""
-    request = asked.request
-    _expect_sayable(vocabulary, asked)
-    count = _count(asked)
-    alternatives = [_exactly(vocabulary, asked, kind) for kind in _kinds(vocabulary, asked)]
+    request = container_request.request
+    _expect_sayable(vocabulary, container_request)
+    count = _count(container_request)
+    alternatives = [
+        _exactly(vocabulary, container_request, kind)
+        for kind in _kinds(vocabulary, container_request)
+    ]
     device_request: Plain = {"exactly": alternatives[0]}
     if len(alternatives) > 1:
         device_request = {
@@ -250,28 +253,28 @@ def _devices(vocabulary: Vocabulary, asked: Asked) -> Plain:
     return devices_spec
 
 
-def _count(asked: Asked) -> int:
+def _count(container_request: ContainerRequest) -> int:
     """Return how many devices of a slice are asked: it has a module of cards as one."""
-    return max(asked.count // asked.resource_names.devices.module, 1)
+    return max(container_request.count // container_request.resource_names.devices.module, 1)
 
 
-def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
+def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind) -> Plain:
     """Return a request for cards of a kind."""
-    request, count = asked.request, _count(asked)
-    amounts = {} if request.exclusive else _amounts(vocabulary, asked, kind)
+    request, count = container_request.request, _count(container_request)
+    amounts = {} if request.exclusive else _amounts(vocabulary, container_request, kind)
     expressions = [*_selectors(request)]
     if kind.models:
         models = Selector(include=kind.models)
         expressions.append(_allows(f"{_ATTRIBUTES}.model", models, is_exact=True))
-    if count > 1 and not _several_shared(vocabulary, asked):
+    if count > 1 and not _several_shared(vocabulary, container_request):
         if "memory" in amounts:
             expressions.append(
                 f'device.capacity["{DRIVER}"].memory'
                 f'.compareTo(quantity("{amounts["memory"]}")) >= 0'
             )
         amounts = {}
-    device_class = asked.resource_names.count.replace("/", "-").lower()
-    if amounts and _by_parts(vocabulary, asked):
+    device_class = container_request.resource_names.count.replace("/", "-").lower()
+    if amounts and _by_parts(vocabulary, container_request):
         # The class of a resource has whole cards alone: its plain number never means a part.
         device_class = ANY_CLASS
         expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, is_exact=True))
@@ -289,10 +292,14 @@ def _exactly(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> Plain:
     return exact_request
 
 
-def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
+def _expect_sayable(vocabulary: Vocabulary, container_request: ContainerRequest) -> None:
     """Raise `BadInput` for what only the classic way can do."""
-    request, ask, resource_names = asked.request, asked.request.asks[0], asked.resource_names
-    is_unlimited = asked.unlimited and not vocabulary.defaults.unlimited
+    request, ask, resource_names = (
+        container_request.request,
+        container_request.request.asks[0],
+        container_request.resource_names,
+    )
+    is_unlimited = container_request.unlimited and not vocabulary.defaults.unlimited
     has_priority = request.priority is Priority.HIGH
     reports = request.on_excess is OnExcess.REPORT or request.on_bypass is OnBypass.REPORT
     is_lacking = {
@@ -312,29 +319,33 @@ def _expect_sayable(vocabulary: Vocabulary, asked: Asked) -> None:
             raise BadInput(sentence)
 
 
-def _amounts(vocabulary: Vocabulary, asked: Asked, kind: _Kind) -> dict[str, str]:
+def _amounts(
+    vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind
+) -> dict[str, str]:
     """Return how much of each card is asked, as the API writes it."""
-    ask, amounts = asked.request.asks[0], {}
+    ask, amounts = container_request.request.asks[0], {}
     if ask.memory is not None:
         amounts["memory"] = amount_of(MEMORY, ask.memory)
-    if ask.core is not None and _counts_core(vocabulary, asked):
+    if ask.core is not None and _counts_core(vocabulary, container_request):
         amounts["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
     return amounts
 
 
-def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
+def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[_Kind]:
     """Return the kinds of cards by their units of core, one kind where core does not matter.
 
     Raises `BadInput` for kinds that cannot be told apart by their models.
     """
     models_by_units: dict[int, list[str]] = {}
-    models = _models(vocabulary, asked)
+    models = _models(vocabulary, container_request)
     for model in [model for model in models if not isinstance(model.granularity, Whole)] or models:
         models_by_units.setdefault(model.core, []).append(model.match)
-    is_whole = asked.request.exclusive or (
-        _count(asked) > 1 and not _several_shared(vocabulary, asked)
+    is_whole = container_request.request.exclusive or (
+        _count(container_request) > 1 and not _several_shared(vocabulary, container_request)
     )
-    counts_core = asked.request.asks[0].core is not None and _counts_core(vocabulary, asked)
+    counts_core = container_request.request.asks[0].core is not None and _counts_core(
+        vocabulary, container_request
+    )
     if len(models_by_units) == 1 or is_whole or not counts_core:
         return [_Kind(units=next(iter(models_by_units)))]
     if any(
@@ -343,8 +354,8 @@ def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
         for model_pattern in patterns
     ):
         raise BadInput(
-            f"{asked.resource_names.core[0]}: these cards count core in units of their own, so a "
-            "part of one is asked by a claim with its cores"
+            f"{container_request.resource_names.core[0]}: these cards count core in units of their "
+            "own, so a part of one is asked by a claim with its cores"
         )
     return [
         _Kind(units=core_units, models=tuple(patterns))
@@ -352,40 +363,40 @@ def _kinds(vocabulary: Vocabulary, asked: Asked) -> list[_Kind]:
     ]
 
 
-def _counts_core(vocabulary: Vocabulary, asked: Asked) -> bool:
+def _counts_core(vocabulary: Vocabulary, container_request: ContainerRequest) -> bool:
     """Whether core decides how much of such a card is given."""
-    granularities = (model.granularity for model in _models(vocabulary, asked))
+    granularities = (model.granularity for model in _models(vocabulary, container_request))
     return any(
         CORE in granularity.measured_by if isinstance(granularity, Templated) else True
         for granularity in granularities
     )
 
 
-def _models(vocabulary: Vocabulary, asked: Asked) -> tuple[Model, ...]:
+def _models(vocabulary: Vocabulary, container_request: ContainerRequest) -> tuple[Model, ...]:
     """Return the declared models that are asked for."""
-    selector = asked.request.model
+    selector = container_request.request.model
     return tuple(
         model
         for vendor in vocabulary.vendors
-        if asked.request.vendor.allows(vendor.name, all_of_it=True)
+        if container_request.request.vendor.allows(vendor.name, all_of_it=True)
         for model in vendor.models
         if model.match == "*" or selector.allows(model.match.strip("*"))
     )
 
 
-def _several_shared(vocabulary: Vocabulary, asked: Asked) -> bool:
+def _several_shared(vocabulary: Vocabulary, container_request: ContainerRequest) -> bool:
     """Whether several of these cards are given as shares; else they are only given whole."""
-    granularities = (model.granularity for model in _models(vocabulary, asked))
+    granularities = (model.granularity for model in _models(vocabulary, container_request))
     return any(
         isinstance(granularity, Fractional) and granularity.multi is MultiDevice.SHARES
         for granularity in granularities
     )
 
 
-def _by_parts(vocabulary: Vocabulary, asked: Asked) -> bool:
+def _by_parts(vocabulary: Vocabulary, container_request: ContainerRequest) -> bool:
     """Whether a size of these cards may be an entry of a menu, which is a device of its own."""
-    granularities = (model.granularity for model in _models(vocabulary, asked))
-    is_partition = Enforcement.PARTITION.value in asked.request.enforcement.include
+    granularities = (model.granularity for model in _models(vocabulary, container_request))
+    is_partition = Enforcement.PARTITION.value in container_request.request.enforcement.include
     return is_partition or any(isinstance(granularity, Templated) for granularity in granularities)
 
 

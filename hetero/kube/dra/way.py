@@ -61,15 +61,15 @@ class Probe:
     known: Callable[[Plain], bool]
 
 
-def slice_probe(node: str) -> Probe:
+def slice_probe(node_name: str) -> Probe:
     """Return what an agent may ask: a slice of its node with a device that many share."""
     device = {"name": "probe", "allowMultipleAllocations": True}
-    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceSlice",
-        "metadata": {"generateName": f"{node}-{DRIVER}-probe-"},
-        "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, "devices": [device]},
+        "metadata": {"generateName": f"{node_name}-{DRIVER}-probe-"},
+        "spec": {"driver": DRIVER, "nodeName": node_name, "pool": pool, "devices": [device]},
     }
 
     def is_known(created: Plain) -> bool:

@@ -159,9 +159,9 @@ class Sources:
 
         return bounded
 
-    def _remember(self, host: str) -> None:
-        self._let_in.pop(host, None)
-        self._let_in[host] = None
+    def _remember(self, client_host: str) -> None:
+        self._let_in.pop(client_host, None)
+        self._let_in[client_host] = None
         if len(self._let_in) > _REMEMBERED:
             del self._let_in[next(iter(self._let_in))]
 
@@ -178,9 +178,9 @@ class Sources:
             log.warning("%s has %d connections: more are refused", client_host, limit)
         return False
 
-    def _most(self, host: str) -> int:
+    def _most(self, client_host: str) -> int:
         """Return how many connections a client may have now."""
-        if host in self._let_in:
+        if client_host in self._let_in:
             return LET_IN
         known_connections = sum(self.connections[known_host] for known_host in self._let_in)
         return CONNECTIONS if self.connections.total() - known_connections < ALTOGETHER else FEW

@@ -27,7 +27,7 @@ from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
 from hetero.kube.words.pod import POD_GROUP, expect_unhidden
-from hetero.kube.words.pod_request import INIT_PARTS, Asked, Vocabulary
+from hetero.kube.words.pod_request import INIT_PARTS, ContainerRequest, Vocabulary
 from hetero.kube.words.quantity import quantity
 from hetero.kube.words.quota import Quotas, limits
 from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
@@ -148,9 +148,9 @@ class Webhook:
             return
         _expect_group(old_pod, new_pod)
         if self._understood(old_pod) != self._understood(new_pod):
-            asked_containers = self.vocabulary.asked(new_pod)
-            _expect_limited(new_pod, asked_containers)
-            await self.rights.expect(request, used(asked_containers, self.vocabulary.defaults))
+            container_requests = self.vocabulary.asked(new_pod)
+            _expect_limited(new_pod, container_requests)
+            await self.rights.expect(request, used(container_requests, self.vocabulary.defaults))
 
     async def _debugged(self, request: AdmissionRequest) -> list[Plain]:
         """Check containers that are added to a running pod, and hide its cards from them.
@@ -163,10 +163,10 @@ class Webhook:
         await self.rights.expect(
             request, ((container_name, POLICY) for container_name in naming_containers)
         )
-        asked_containers = (
+        container_requests = (
             self._understood(pod) or self._understood(templates.with_words(pod)) or ()
         )
-        return [*self.visible.patches(pod, asked_containers, known_names=names_before)]
+        return [*self.visible.patches(pod, container_requests, known_names=names_before)]
 
     def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is changed by another user."""
@@ -183,14 +183,14 @@ class Webhook:
                 " leave it out"
             )
 
-    def _understood(self, pod: Pod) -> tuple[Asked, ...] | None:
+    def _understood(self, pod: Pod) -> tuple[ContainerRequest, ...] | None:
         """Return what a pod's containers ask, None if that is nonsense."""
         try:
             return self.vocabulary.asked(pod)
         except BadInput:
             return None
 
-    def _put_aside(self, pod: Pod) -> tuple[Asked, ...]:
+    def _put_aside(self, pod: Pod) -> tuple[ContainerRequest, ...]:
         """Return what a pod asks by words moved to its annotation, nothing if that is nonsense.
 
         Templates that it names are made of these words, whichever scheduler it has.
@@ -208,7 +208,7 @@ class Webhook:
     async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
         pod, scheduler_name = request.object, self._named(request.object)
         is_own = scheduler_name in (self.scheduler, *self.adopt_schedulers)
-        opted_out = any(pod.metadata.labels.get(label) == "ignore" for label in IGNORE)
+        is_opted_out = any(pod.metadata.labels.get(label) == "ignore" for label in IGNORE)
         self._expect_writer(request, pod.metadata.annotations)
         # By a vendor's runtime a pod gets cards from any scheduler.
         await self.rights.expect(
@@ -217,17 +217,19 @@ class Webhook:
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not is_own and (opted_out or scheduler_name != _RESERVED):
+        if not is_own and (is_opted_out or scheduler_name != _RESERVED):
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
-        asked_containers = self.vocabulary.asked(pod)
-        _expect_limited(pod, asked_containers)
-        requesting = asked_containers
-        if not asked_containers and self.way is not AllocationWay.CLASSIC:  # claims say them by now
-            requesting = self.vocabulary.asked(templates.with_words(pod))
-        await self.rights.expect(request, used(asked_containers, self.vocabulary.defaults))
-        runtime_class = self._runtime_class(asked_containers)
-        hiding_patches = [*self.visible.patches(pod, requesting, runtime_class=runtime_class)]
-        if not asked_containers:
+        container_requests = self.vocabulary.asked(pod)
+        _expect_limited(pod, container_requests)
+        hiding_requests = container_requests
+        if (
+            not container_requests and self.way is not AllocationWay.CLASSIC
+        ):  # claims say them by now
+            hiding_requests = self.vocabulary.asked(templates.with_words(pod))
+        await self.rights.expect(request, used(container_requests, self.vocabulary.defaults))
+        runtime_class = self._runtime_class(container_requests)
+        hiding_patches = [*self.visible.patches(pod, hiding_requests, runtime_class=runtime_class)]
+        if not container_requests:
             return hiding_patches
         if pod.spec.node_name:
             raise BadInput(
@@ -235,14 +237,14 @@ class Webhook:
                 f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        await _within_quota(self.api, self.vocabulary, request.namespace, pod, asked_containers)
-        if opted_out:  # it names its scheduler, which suspends no rule
+        await _within_quota(self.api, self.vocabulary, request.namespace, pod, container_requests)
+        if is_opted_out:  # it names its scheduler, which suspends no rule
             return hiding_patches
         if asks_by_claims(self.way, pod):
             return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
         return [
-            *self._resources(pod, spec, asked_containers),
-            *self._names(pod, asked_containers),
+            *self._resources(pod, spec, container_requests),
+            *self._names(pod, container_requests),
             *hiding_patches,
         ]
 
@@ -257,36 +259,44 @@ class Webhook:
             *(() if by_scheduler else templates.patches(self.vocabulary, pod, spec)),
         ]
 
-    def _names(self, pod: Pod, asked_containers: tuple[Asked, ...]) -> list[Plain]:
+    def _names(self, pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> list[Plain]:
         """Set the scheduler's name, and the runtime class."""
         patches, runtime_class = (
             [_scheduled_by(self.scheduler)],
-            self._runtime_class(asked_containers),
+            self._runtime_class(container_requests),
         )
         if runtime_class and not pod.spec.runtime_class_name:
             patches.append({"op": "add", "path": "/spec/runtimeClassName", "value": runtime_class})
         return patches
 
-    def _runtime_class(self, asked_containers: Iterable[Asked]) -> str | None:
+    def _runtime_class(self, container_requests: Iterable[ContainerRequest]) -> str | None:
         """Return the runtime class on which the asked vendors agree, None if none."""
-        vendors = {vendor for asked in asked_containers for vendor in asked.request.vendor.include}
+        vendors = {
+            vendor
+            for container_request in container_requests
+            for vendor in container_request.request.vendor.include
+        }
         class_names = {self.runtime_classes.get(vendor) for vendor in vendors}
         return class_names.pop() if len(class_names) == 1 else None
 
-    def _resources(self, pod: Pod, spec: Plain, asked_containers: tuple[Asked, ...]) -> list[Plain]:
+    def _resources(
+        self, pod: Pod, spec: Plain, container_requests: tuple[ContainerRequest, ...]
+    ) -> list[Plain]:
         """Write out how many cards are meant, where that was not said or is a part of a module.
 
         What init containers ask of each card is noted in an annotation, where kubelets would take
         it for their own to give.
         """
         patches, limits_by_container = [], {}
-        for asked in asked_containers:
-            path, resources = _resources_of(spec, asked.container)
-            new_resources = _with_count(resources, asked)
+        for container_request in container_requests:
+            path, resources = _resources_of(spec, container_request.container)
+            new_resources = _with_count(resources, container_request)
             if self.old_kubelets and path.startswith("/spec/initContainers"):
-                part_names = {*asked.resource_names.resources} - {asked.resource_names.count}
+                part_names = {*container_request.resource_names.resources} - {
+                    container_request.resource_names.count
+                }
                 limits = new_resources["limits"]
-                limits_by_container[asked.container] = {
+                limits_by_container[container_request.container] = {
                     resource: limits[resource] for resource in limits if resource in part_names
                 }
                 new_resources = {
@@ -332,26 +342,31 @@ def _expect_group(old_pod: Pod, new_pod: Pod) -> None:
         )
 
 
-def _expect_limited(pod: Pod, asked_containers: tuple[Asked, ...]) -> None:
+def _expect_limited(pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> None:
     """Raise `BadInput` if a container that asks, by names or claims, passes what limits it."""
-    asked_by_container = {asked.container: asked for asked in asked_containers}
+    request_by_container = {
+        container_request.container: container_request for container_request in container_requests
+    }
     containers = (*pod.spec.containers, *pod.spec.init_containers)
     for container in containers:
-        if container.name in asked_by_container:
-            _refuse_privileged(asked_by_container[container.name], container)
+        if container.name in request_by_container:
+            _refuse_privileged(request_by_container[container.name], container)
     for container in containers:
-        if container.name in asked_by_container or container.resources.claims:
+        if container.name in request_by_container or container.resources.claims:
             expect_unhidden(container)
 
 
-def _with_count(resources: Plain, asked: Asked) -> Plain:
+def _with_count(resources: Plain, container_request: ContainerRequest) -> Plain:
     """Return a container's resources with how many cards it means."""
-    resource, limits = asked.resource_names.count, resources.get("limits") or {}
-    if quantity(limits, resource) == asked.count:
+    resource, limits = container_request.resource_names.count, resources.get("limits") or {}
+    if quantity(limits, resource) == container_request.count:
         return resources
-    new_resources = {"limits": {**limits, resource: str(asked.count)}}
+    new_resources = {"limits": {**limits, resource: str(container_request.count)}}
     if resource in (resources.get("requests") or {}):
-        new_resources["requests"] = {**resources["requests"], resource: str(asked.count)}
+        new_resources["requests"] = {
+            **resources["requests"],
+            resource: str(container_request.count),
+        }
     return {**resources, **new_resources}
 
 
@@ -392,11 +407,11 @@ def _resources_of(spec: Plain, container_name: str) -> tuple[str, Plain]:
     )
 
 
-def _refuse_privileged(asked: Asked, container: Container) -> None:
+def _refuse_privileged(container_request: ContainerRequest, container: Container) -> None:
     if container.security_context.privileged:
         raise BadInput(
-            f"container {asked.container}: is privileged, so it sees every card and no share "
-            f"can hold it: drop privileged, or {asked.resource_names.count}"
+            f"container {container_request.container}: is privileged, so it sees every card and no "
+            f"share can hold it: drop privileged, or {container_request.resource_names.count}"
         )
 
 
@@ -405,7 +420,7 @@ async def _within_quota(
     vocabulary: Vocabulary,
     namespace: str,
     pod: Pod,
-    asked_containers: tuple[Asked, ...],
+    container_requests: tuple[ContainerRequest, ...],
 ) -> None:
     """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
@@ -416,14 +431,17 @@ async def _within_quota(
     for quota in read_all(ResourceQuota, quota_list["items"]):
         allowed = limits(quota.spec.hard, vocabulary.resources)
         quotas.allow(namespace, quota.metadata.name, allowed)
-    passed_quota = quotas.over(namespace, _charge(pod, asked_containers))
+    passed_quota = quotas.over(namespace, _charge(pod, container_requests))
     if passed_quota:
         raise BadInput(passed_quota)
 
 
-def _charge(pod: Pod, asked_containers: tuple[Asked, ...]) -> Counter[str]:
+def _charge(pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> Counter[str]:
     """Return what the pod asks of memory and core in so many words, over all its cards."""
-    charge_by_container = {asked.container: _charge_of(asked) for asked in asked_containers}
+    charge_by_container = {
+        container_request.container: _charge_of(container_request)
+        for container_request in container_requests
+    }
 
     def charges_of(group: tuple[Container, ...]) -> list[Counter[str]]:
         return [charge_by_container.get(container.name, Counter()) for container in group]
@@ -434,10 +452,18 @@ def _charge(pod: Pod, asked_containers: tuple[Asked, ...]) -> Counter[str]:
     return largest
 
 
-def _charge_of(asked: Asked) -> Counter[str]:
-    resource_names, ask, charge = asked.resource_names, asked.request.asks[0], Counter[str]()
+def _charge_of(container_request: ContainerRequest) -> Counter[str]:
+    resource_names, ask, charge = (
+        container_request.resource_names,
+        container_request.request.asks[0],
+        Counter[str](),
+    )
     for resource in resource_names.memory if ask.memory is not None else ():
-        charge[resource] = -(-(ask.memory or 0) // resource_names.memory_unit) * asked.count
+        charge[resource] = (
+            -(-(ask.memory or 0) // resource_names.memory_unit) * container_request.count
+        )
     for resource in resource_names.core if ask.core is not None else ():
-        charge[resource] = -(-(ask.core or 0) * resource_names.core_whole // 100) * asked.count
+        charge[resource] = (
+            -(-(ask.core or 0) * resource_names.core_whole // 100) * container_request.count
+        )
     return charge

@@ -15,7 +15,7 @@ from hetero.kube.client.access_review import UserInfo
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.webhook import visible
 from hetero.kube.webhook.request import AdmissionRequest
-from hetero.kube.words.pod_request import Asked, Defaults
+from hetero.kube.words.pod_request import ContainerRequest, Defaults
 from hetero.model import Enforcement, OnBypass, OnExcess, Policy, Priority
 from hetero.model.errors import BadInput
 
@@ -69,34 +69,41 @@ class Rights:
                 raise BadInput(_sentence(container, policy, askers, namespace))
             granted_policies.add(policy)
 
-    async def _any_may(self, askers: tuple[UserInfo, ...], policy: str, namespace: str) -> bool:
+    async def _any_may(
+        self, askers: tuple[UserInfo, ...], policy_name: str, namespace: str
+    ) -> bool:
         attributes = {"namespace": namespace, "verb": "use", "group": "hetero.io", "version": "*"}
-        attributes |= {"resource": "policies", "name": policy}
+        attributes |= {"resource": "policies", "name": policy_name}
         try:
             for user in askers:
                 if await user.may(self.api, resourceAttributes=attributes):
                     return True
         except ApiError as error:
-            raise BadInput(f"who may use policy {policy} cannot be asked: {error}") from None
+            raise BadInput(f"who may use policy {policy_name} cannot be asked: {error}") from None
         return False
 
 
-def used(asked_containers: Iterable[Asked], defaults: Defaults) -> Iterator[tuple[str, str]]:
+def used(
+    container_requests: Iterable[ContainerRequest], defaults: Defaults
+) -> Iterator[tuple[str, str]]:
     """Yield the containers that use policies by words for their cards, and the policies."""
-    for asked in asked_containers:
-        for policy in privileged(asked, defaults):
-            yield asked.container, policy
+    for container_request in container_requests:
+        for policy in privileged(container_request, defaults):
+            yield container_request.container, policy
 
 
-def privileged(asked: Asked, defaults: Defaults) -> Iterator[str]:
+def privileged(container_request: ContainerRequest, defaults: Defaults) -> Iterator[str]:
     """Yield the policies that a container uses by its own words, not by the cluster's defaults."""
-    request = asked.request
-    if request.policy is Policy.OFF or (asked.unlimited and not defaults.unlimited):
+    request = container_request.request
+    if request.policy is Policy.OFF or (container_request.unlimited and not defaults.unlimited):
         yield "off"
     if request.priority is Priority.HIGH:
         yield "priority-0"
     is_by_service = Enforcement.SERVICE.value in request.enforcement.include
-    if is_by_service and request.enforcement != asked.resource_names.devices.enforcements:
+    if (
+        is_by_service
+        and request.enforcement != container_request.resource_names.devices.enforcements
+    ):
         yield "mps"
     if request.on_excess is OnExcess.REPORT:
         yield "on-excess-report"
@@ -130,10 +137,13 @@ def _askers(request: AdmissionRequest) -> tuple[UserInfo, ...]:
     return (user, service_account)
 
 
-def _sentence(container: str, policy: str, askers: tuple[UserInfo, ...], namespace: str) -> str:
+def _sentence(
+    container_name: str, policy_name: str, askers: tuple[UserInfo, ...], namespace: str
+) -> str:
     names = " nor ".join(user.name for user in askers)
     subject = f"neither {names} may" if len(askers) > 1 else f"{names} may not"
     return (
-        f"container {container}: {POLICIES[policy]}, and {subject} use policy {policy} in "
-        f"namespace {namespace}: leave it out, or have ClusterRole hetero-use-{policy} bound there"
+        f"container {container_name}: {POLICIES[policy_name]}, and {subject} use policy "
+        f"{policy_name} in namespace {namespace}: leave it out, "
+        f"or have ClusterRole hetero-use-{policy_name} bound there"
     )

@@ -16,7 +16,7 @@ from attrs import frozen
 from hetero.kube.dra.offers import DRIVER
 from hetero.kube.objects.kinds import Container, Plain, Pod
 from hetero.kube.words.pod import mounted
-from hetero.kube.words.pod_request import Asked
+from hetero.kube.words.pod_request import ContainerRequest
 from hetero.kube.words.runtime_variables import InjectionWay, is_noted, noted_variable
 from hetero.model import MEMORY, Templated
 from hetero.plugin.vendor import Vendor
@@ -64,7 +64,7 @@ class VisibleDevices:
     def patches(
         self,
         pod: Pod,
-        asked_containers: Iterable[Asked],
+        container_requests: Iterable[ContainerRequest],
         *,
         known_names: Collection[str] = (),
         runtime_class: str | None = None,
@@ -77,15 +77,15 @@ class VisibleDevices:
         are. Where a ConfigMap might say otherwise a container that asks is told of its own.
         Of a vendor whose cards somebody else gives it, a container is told nothing.
         """
-        asked_by_vendor_and_container = {
-            (vendor, asked.container): asked
-            for asked in asked_containers
-            for vendor in asked.request.vendor.include
+        requests_by_vendor_and_container = {
+            (vendor, container_request.container): container_request
+            for container_request in container_requests
+            for vendor in container_request.request.vendor.include
         }
         runtime_class = pod.spec.runtime_class_name or runtime_class
         has_runtime = runtime_class in self.runtime_classes
         hides_all = self.hide or has_runtime
-        asked_vendors = {vendor for vendor, _ in asked_by_vendor_and_container}
+        asked_vendors = {vendor for vendor, _ in requests_by_vendor_and_container}
         for path, container in containers(pod):
             if container.name in known_names:
                 continue
@@ -96,12 +96,16 @@ class VisibleDevices:
             variables = (
                 variable
                 for vendor in self.vendors
-                if (asks := asked_by_vendor_and_container.get((vendor.name, container.name)))
+                if (
+                    container_request := requests_by_vendor_and_container.get(
+                        (vendor.name, container.name)
+                    )
+                )
                 or not _served(vendor, pod, container)
                 for variable in self._told(
                     vendor,
                     container,
-                    asks,
+                    container_request,
                     is_meant=hides_all or vendor.name in asked_vendors,
                     has_class=bool(runtime_class),
                 )
@@ -117,7 +121,7 @@ class VisibleDevices:
         self,
         vendor: Vendor,
         container: Container,
-        asked: Asked | None,
+        container_request: ContainerRequest | None,
         *,
         is_meant: bool,
         has_class: bool,
@@ -127,7 +131,7 @@ class VisibleDevices:
         What a vendor's hook says, on the node, a container that asks for its devices does not name.
         """
         from_maps = bool(container.env_from)
-        if not asked:
+        if not container_request:
             yield from _hiding(vendor, is_meant=is_meant or from_maps)
             return
         if not from_maps:
@@ -142,7 +146,7 @@ class VisibleDevices:
                 yield {"name": variable, "value": runtime.none[0]}
             else:
                 yield noted_variable(container.name, variable)
-        if runtime.template and _takes_template(vendor, asked):
+        if runtime.template and _takes_template(vendor, container_request):
             yield noted_variable(container.name, runtime.template)
 
     def _names(self, vendor: Vendor, container: Container) -> bool:
@@ -215,19 +219,20 @@ def _hiding(vendor: Vendor, *, is_meant: bool) -> Iterator[Plain]:
         yield {"name": variable, "value": value}
 
 
-def _takes_template(vendor: Vendor, asked: Asked) -> bool:
+def _takes_template(vendor: Vendor, container_request: ContainerRequest) -> bool:
     """Whether a container is given a part of a card by a template, rather than cards.
 
     Its variable is then the template's name. Where it could not be, on a card of another menu, the
     runtime starts nothing.
     """
-    ask = asked.request.asks[0]
-    if asked.count > 1 or ask.memory is None or ask.core == 100:
+    ask = container_request.request.asks[0]
+    if container_request.count > 1 or ask.memory is None or ask.core == 100:
         return False
     return any(
         template.takes[MEMORY] >= ask.memory
         for model in vendor.models
-        if isinstance(model.granularity, Templated) and asked.request.model.allows(model.match)
+        if isinstance(model.granularity, Templated)
+        and container_request.request.model.allows(model.match)
         for template in model.granularity.menu
     )
 

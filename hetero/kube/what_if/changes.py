@@ -75,17 +75,17 @@ def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queue
             yield Queued(plain=plain, origin=WAITING)
 
 
-def without(snapshot: ClusterSnapshot, node: str) -> Iterator[Queued]:
+def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
     """Take a node away, and yield its pods as their controllers would make them again.
 
     Raises `BadInput` without such a node.
     """
-    if ("", node) not in snapshot.objects[NODES]:
+    if ("", node_name) not in snapshot.objects[NODES]:
         node_names = (name for _, name in snapshot.objects[NODES])
-        raise BadInput(f"--without {node}: no such node{did_you_mean(node, node_names)}")
+        raise BadInput(f"--without {node_name}: no such node{did_you_mean(node_name, node_names)}")
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
-        if pod.spec.node_name != node:
+        if pod.spec.node_name != node_name:
             continue
         snapshot.change("DELETED", PODS, plain)
         if active(pod) and not _of_node(pod):
@@ -100,8 +100,8 @@ def without(snapshot: ClusterSnapshot, node: str) -> Iterator[Queued]:
                 "status": {"phase": "Pending"},
             }
             snapshot.change("ADDED", PODS, recreated)
-            yield Queued(plain=recreated, origin=MOVED, from_node=node)
-    snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node])
+            yield Queued(plain=recreated, origin=MOVED, from_node=node_name)
+    snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node_name])
 
 
 def _of_node(pod: Pod) -> bool:

@@ -164,9 +164,9 @@ def active(pod: Pod) -> bool:
     return not ended(pod) and pod.metadata.deletion_timestamp is None
 
 
-def identity_of(uid: str, container: str) -> str:
+def identity_of(uid: str, container_name: str) -> str:
     """Return the id of a container's grant: the same whenever it is asked for."""
-    return hashlib.sha256(f"{uid}/{container}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{uid}/{container_name}".encode()).hexdigest()[:12]
 
 
 def named(pod: Pod) -> str:

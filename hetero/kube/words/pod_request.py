@@ -104,8 +104,8 @@ class Defaults:
 
 
 @frozen(kw_only=True)
-class Asked:
-    """What one container asks for, and by whose names; `unlimited` as in `Defaults`."""
+class ContainerRequest:
+    """The request of one container, and by which names; `unlimited` as in `Defaults`."""
 
     container: str
     resource_names: ResourceNames
@@ -118,10 +118,9 @@ class Asked:
 class PodRequest:
     """What a pod wants.
 
-    `pod` is how the packing core sees it: what it requests of the host stands with its first
-    container. `devices` is whether it wants any. `unlimited` are its containers without a core
-    limit, as in `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's
-    own.
+    `pod` is its form for the packing core: its first container has what it requests of the host.
+    `devices` is whether it wants any. `unlimited` are its containers without a core limit, as in
+    `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's own.
     """
 
     pod: PlacedPod
@@ -142,7 +141,9 @@ class Vocabulary:
     _parts: frozenset[str] = field(init=False)  # of them, those that are not numbers of cards
     #: What containers asked, by a digest of all that says so, which may be megabytes of a pod's
     #: annotations and variables: most pods of a cluster are like another.
-    _read: dict[bytes, Asked | None] = field(init=False, factory=dict, eq=False, repr=False)
+    _read: dict[bytes, ContainerRequest | None] = field(
+        init=False, factory=dict, eq=False, repr=False
+    )
 
     def __attrs_post_init__(self) -> None:
         known_names = tuple(
@@ -161,7 +162,7 @@ class Vocabulary:
         """Every resource name with a meaning."""
         return self._resources
 
-    def asked(self, pod: Pod) -> tuple[Asked, ...]:
+    def asked(self, pod: Pod) -> tuple[ContainerRequest, ...]:
         """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
         annotations, init_containers = pod.metadata.annotations, pod.spec.init_containers
         containers = (*pod.spec.containers, *init_containers)
@@ -187,11 +188,11 @@ class Vocabulary:
             )
             init_parts = {name: added_parts[name] for name in self._parts.intersection(added_parts)}
             try:
-                asked = self._asked(container, {**init_parts, **amounts}, annotations)
+                container_request = self._asked(container, {**init_parts, **amounts}, annotations)
             except BadInput as error:
                 raise BadInput(f"container {container.name}: {error}") from None
-            if asked is not None:
-                asked_list.append(asked)
+            if container_request is not None:
+                asked_list.append(container_request)
         return tuple(asked_list)
 
     def pod_request(
@@ -202,13 +203,15 @@ class Vocabulary:
         One that counts 0 devices wants a node and none of its devices. `uuids_by_container` has
         the UUIDs of the devices that containers hold already, and so ask for.
         """
-        asked_containers = self.asked(pod)
-        if not asked_containers and not any(map(self._names, pod.spec.containers)):
+        container_requests = self.asked(pod)
+        if not container_requests and not any(map(self._names, pod.spec.containers)):
             return None
         uuids_of = uuids_by_container or {}
         requests = {
-            asked.container: _pinned(asked.request, uuids_of.get(asked.container, ()))
-            for asked in asked_containers
+            container_request.container: _pinned(
+                container_request.request, uuids_of.get(container_request.container, ())
+            )
+            for container_request in container_requests
         }
         spec, annotations = pod.spec, pod.metadata.annotations
 
@@ -234,8 +237,12 @@ class Vocabulary:
                 ),
                 priority=spec.priority,
             ),
-            devices=bool(asked_containers),
-            unlimited=frozenset(asked.container for asked in asked_containers if asked.unlimited),
+            devices=bool(container_requests),
+            unlimited=frozenset(
+                container_request.container
+                for container_request in container_requests
+                if container_request.unlimited
+            ),
             node_placement=_first(annotations, NODE_PLACEMENT),
             device_placement=next(
                 (name for name in placements if name in ("binpack", "spread")), None
@@ -249,7 +256,7 @@ class Vocabulary:
 
     def _asked(
         self, container: Container, amounts: Amounts, annotations: Mapping[str, str]
-    ) -> Asked | None:
+    ) -> ContainerRequest | None:
         value_by_name = {variable.name: variable.value for variable in container.env}
         cache_inputs = (amounts, annotations, value_by_name)
         cache_key = sha256(repr((container.name, cache_inputs)).encode()).digest()
@@ -265,7 +272,7 @@ class Vocabulary:
         amounts: Amounts,
         annotations: Mapping[str, str],
         variables: Mapping[str, str | None],
-    ) -> Asked | None:
+    ) -> ContainerRequest | None:
         named_names = [
             (resource_names, vendor)
             for resources, resource_names, vendor in self._spoken
@@ -293,7 +300,7 @@ class Vocabulary:
         is_first_class = qos_class in resource_names.qos_classes.first
         has_priority = quantity(amounts, resource_names.priority) == 0 or is_first_class
         devices, choice = resource_names.devices, resource_names.choice
-        return Asked(
+        return ContainerRequest(
             container=name,
             resource_names=resource_names,
             count=device_count,

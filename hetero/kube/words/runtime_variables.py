@@ -44,15 +44,15 @@ class InjectionWay(str, Enum):
         return self in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
 
 
-def noted_variable(container: str, name: str) -> Plain:
+def noted_variable(container_name: str, name: str) -> Plain:
     """Return the variable of a container whose value is in its annotation."""
-    field = {"apiVersion": "v1", "fieldPath": _path(container, name)}
+    field = {"apiVersion": "v1", "fieldPath": _path(container_name, name)}
     return {"name": name, "valueFrom": {"fieldRef": field}}
 
 
-def is_noted(container: str, variable: Variable) -> bool:
+def is_noted(container_name: str, variable: Variable) -> bool:
     """Whether that is where a container's variable has its value from."""
-    own_field = FieldRef(field_path=_path(container, variable.name))
+    own_field = FieldRef(field_path=_path(container_name, variable.name))
     return variable.value_from == ValueSource(field_ref=own_field)
 
 
@@ -92,9 +92,9 @@ def notes_of_variables(
     return annotations
 
 
-def _note(container: str, name: str) -> str:
-    return VISIBLE.replace("*", container, 1).replace("*", name)
+def _note(container_name: str, name: str) -> str:
+    return VISIBLE.replace("*", container_name, 1).replace("*", name)
 
 
-def _path(container: str, name: str) -> str:
-    return f"metadata.annotations['{_note(container, name)}']"
+def _path(container_name: str, name: str) -> str:
+    return f"metadata.annotations['{_note(container_name, name)}']"

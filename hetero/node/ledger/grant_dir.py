@@ -53,9 +53,9 @@ def write_tenant(
         (directory / board_name(position)).symlink_to(board_of(shown_boards, limit.name))
 
 
-def board_of(boards: Path, device: str) -> Path:
+def board_of(boards: Path, device_uuid: str) -> Path:
     """Return the directory that all tenants of a device read."""
-    return boards / quote(device, safe="")
+    return boards / quote(device_uuid, safe="")
 
 
 def board_name(position: int) -> str:

@@ -108,10 +108,10 @@ def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, Conta
     }
 
 
-def sees(pid: int, grant: Path) -> bool:
+def sees(pid: int, grant_file: Path) -> bool:
     """Whether a process is in a container that sees this grant file."""
     try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/{_INSIDE}"), grant.stat())
+        return os.path.samestat(os.stat(f"/proc/{pid}/{_INSIDE}"), grant_file.stat())
     except OSError:
         return False
 

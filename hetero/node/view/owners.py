@@ -61,8 +61,8 @@ class Owners:
         Processes of other users are strangers to all but root.
         """
         known_before = self._known
-        is_same_grants = self._grants == {grant.id for grant in grants}
-        self._grants, self._known = frozenset(grant.id for grant in grants), {}
+        is_same_grants = self._grants == {grant_id.id for grant_id in grants}
+        self._grants, self._known = frozenset(grant_id.id for grant_id in grants), {}
         for pid in pids:
             thread_id = running_task(pid)
             stat_fields = stat_of(thread_id) if thread_id else []
@@ -79,7 +79,7 @@ class Owners:
         return {pid: owner for pid, (_, owner) in self._known.items()}
 
     def _find(self, thread_id: int, grants: Collection[Grant]) -> Owner | None:
-        directories = {grant.id: self.node.directory(grant.id) for grant in grants}
+        directories = {grant_id.id: self.node.directory(grant_id.id) for grant_id in grants}
         grant_id = _holds(thread_id, directories) or _sees(thread_id, directories)
         if grant_id is None and (cgroup := container_cgroup(thread_id)):
             pids_of_cgroup = (
@@ -97,17 +97,19 @@ class Owners:
 def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
     """Return the grant whose files a process has open for writing or mapped."""
     grant_by_file: dict[tuple[int, int], str] = {}
-    for grant, directory in directories.items():
+    for grant_id, directory in directories.items():
         for file_name in (ALIVE, USAGE):
             with suppress(OSError):
                 file_status = os.stat(directory / file_name)
-                grant_by_file[file_status.st_dev, file_status.st_ino] = grant
+                grant_by_file[file_status.st_dev, file_status.st_ino] = grant_id
     return next((grant_by_file[file] for file in held_files(pid, grant_by_file)), None)
 
 
 def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
     """Return the grant that a process sees where a container has its own."""
-    return next((grant for grant, path in directories.items() if sees(pid, path / GRANT)), None)
+    return next(
+        (grant_id for grant_id, path in directories.items() if sees(pid, path / GRANT)), None
+    )
 
 
 def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
@@ -116,5 +118,6 @@ def _of_owner(cgroup: str, grants: Collection[Grant]) -> str | None:
     Another mount may hide the grant from its container.
     """
     return next(
-        (grant.id for grant in grants if is_of_pod(cgroup, grant.owner.get("uid", ""))), None
+        (grant_id.id for grant_id in grants if is_of_pod(cgroup, grant_id.owner.get("uid", ""))),
+        None,
     )
