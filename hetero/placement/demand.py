@@ -13,7 +13,7 @@ from hetero.placement.cluster import PlacedPod
 from hetero.placement.mix import GRAIN
 
 #: The demand is first learned after this many pods, and again when as many came as it then counts.
-FIRST_LESSON = 16
+FIRST_LEARNING = 16
 #: Seconds after which what arrived counts half, where nobody says otherwise: seven days. Users run
 #: by the week, and a mix that is a month old counts a sixteenth.
 HALF_LIFE = 7 * 86_400.0
@@ -163,7 +163,7 @@ class Demand:
     _arrived: float = 0.0  # the weight of all pods
     _ended: float = 0.0  # the weight of all that ended, each as of when it did
     _since: int = 0  # pods since the demand was learned
-    _lesson: float = FIRST_LESSON  # pods until it is learned again
+    _until_learned: float = FIRST_LEARNING  # pods until it is learned again
     _origin: float = 0.0
     _now: float = 0.0  # when the last pod came
 
@@ -178,9 +178,9 @@ class Demand:
             self.weights[pod_class] = self.weights.get(pod_class, 0.0) + weight
         for counter, amount in host.items():
             self.host[counter] = self.host.get(counter, 0.0) + weight * amount
-        if self._since < self._lesson:
+        if self._since < self._until_learned:
             return False
-        self._since, self._lesson = 0, max(FIRST_LESSON, self._arrived / weight)
+        self._since, self._until_learned = 0, max(FIRST_LEARNING, self._arrived / weight)
         return True
 
     def end(self) -> None:
@@ -295,7 +295,7 @@ class Demand:
         """Take over what `at` returned at that time."""
         self.weights, self.host = dict(weights), dict(host)
         self._arrived, self._ended, self._origin, self._now = arrived, ended, now_s, now_s
-        self._since, self._lesson = 0, max(FIRST_LESSON, arrived)
+        self._since, self._until_learned = 0, max(FIRST_LEARNING, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each request came, in sixteenths of a pod of now, at least one."""

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hetero.model.units import GiB
 from hetero.placement.cluster import PlacedNode, PlacedPod
-from hetero.placement.demand import FIRST_LESSON
+from hetero.placement.demand import FIRST_LEARNING
 from hetero.placement.mix import POINTS, PRIOR
 from hetero.placement.node_values import NodeValues, PodClass, coarse
 from hetero.placement.state import Cluster
@@ -21,7 +21,7 @@ WHOLE = 80 * GiB
 def where_pods_end(nodes: list[PlacedNode], pods: list[PlacedPod]) -> Asked:
     """Return a cache on which these pods have come and gone."""
     asked = Asked(nodes)
-    for number in range(FIRST_LESSON * len(pods)):
+    for number in range(FIRST_LEARNING * len(pods)):
         asked.cache.demand.end()
         asked.cache.arrive(f"early-{number}", pods[number % len(pods)], 0.0)
     return asked

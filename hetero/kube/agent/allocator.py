@@ -57,13 +57,13 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: a pod that waits here lets all others wait.
 _PATIENCE = 2.0
 _PAUSE = 0.1
-#: How long it waits for an API server that is away: the kubelet ends for good whom we refuse, and
-#: hears of no other pod meanwhile.
+#: Seconds that it waits for an API server that is away: the kubelet ends a refused pod for good,
+#: and admits no other meanwhile.
 _AWAY = 10.0
-#: Seconds until it is looked again whether a container runs whose pod is said to have ended, and
-#: until the first look is tried again.
+#: Seconds until the containers of an ended pod are checked again, and until a failed first check is
+#: repeated.
 _AGAIN = 1.0
-#: Seconds within which Allocate follows upon a preference: no kubelet starts anew as fast.
+#: Seconds within which Allocate follows a preference: no kubelet restarts as fast.
 _AT_ONCE = 1.0
 
 
@@ -77,9 +77,9 @@ class Allocator:
     libraries: Libraries
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
-    # What containers hold whose pods are over, by grant.
+    # What the running containers of ended pods hold, by grant.
     running_on: Held = field(init=False, factory=dict)
-    # Whether all of that was looked for once, and the API said of each pod whether it is over.
+    # Whether all of these were checked once, and the API answered for each pod.
     reconciled: bool = field(init=False, default=False)
     # Set when a share may have to go.
     reconcile_due: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -97,9 +97,9 @@ class Allocator:
     # --- what the API says ------------------------------------------------------------------------
 
     def update_pod(self, pod: Pod) -> None:
-        """Note what the API says of a pod of this node; give it what is signed, ahead of its start.
+        """Note a pod of this node as the API has it; make its signed grants ahead of its start.
 
-        What cannot be given is the kubelet's to hear, when it asks.
+        A grant that fails is reported to the kubelet when it asks.
         """
         self.pods.update(pod)
         if ended(pod):  # then alone: while pods start, their admission has the processor
@@ -129,7 +129,7 @@ class Allocator:
     async def prefer(
         self, resource: str, available: list[str], required: list[str], id_count: int
     ) -> list[str]:
-        """Return the ids that are slots of the very cards the container was given."""
+        """Return the ids that are slots of the cards that the container was given."""
         container = await self._wanted(resource, id_count)
         chosen_ids = list(required)
         other_ids = [slot_id for slot_id in available if slot_id not in chosen_ids]
@@ -149,7 +149,7 @@ class Allocator:
     async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
         """Give the container that is being admitted its share. Raises `Refused`.
 
-        Its mounts are as the kubelet may remember them.
+        Its mounts are paths that the kubelet may remember.
         """
         id_set = frozenset(ids)
         container = self._just_preferred(resource, id_set) or await self._wanted(
@@ -161,7 +161,7 @@ class Allocator:
         return evolve(grant, edits=evolve(grant.edits, mounts=mounts))
 
     async def confirm(self, resource: str, ids: Iterable[str]) -> None:
-        """Make sure that the container about to start got these ids for its own share.
+        """Check that the container about to start got these ids for its own share.
 
         Raises `Refused` when it did not. A share that was lost, as at a reboot, is given again.
         """
@@ -227,10 +227,10 @@ class Allocator:
         return max(candidates, key=lambda candidate: self.pods.order(candidate.pod))
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
-        """Return whom these very ids were chosen for by the call before this one, if they were.
+        """Return the container that the call before this one chose these ids for, if it did.
 
         A kubelet that asks for a preference goes on to Allocate with the same container, and waits
-        for each of our answers: it need not be asked a second time who that is.
+        for each of our answers: it need not be asked a second time.
         """
         preferred, self._preferred = self._preferred, None
         if preferred is None or preferred[:2] != (resource, ids):
@@ -277,7 +277,7 @@ class Allocator:
         return self.pods.by_uid.get(grant.owner.get("uid", ""))
 
     def variable(self, grant: Grant, name: str) -> str | None:
-        """Return a variable of the container a grant is for, as its pod sets it."""
+        """Return the value of a variable of a grant's container, as its pod sets it."""
         pod = self.pod_of(grant)
         for container in pod.containers if pod else ():
             if container.name == grant.owner["container"]:
@@ -288,16 +288,16 @@ class Allocator:
     # --- the ledger -----------------------------------------------------------------------------
 
     async def _standing(self) -> tuple[Grant, ...]:
-        """Return the grants of pods that stand."""
+        """Return the standing grants of pods."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         return tuple(grant for grant in snapshot.grants if grant.owner.get("uid"))
 
     def _notes(self, pod: Pod, container_name: str) -> tuple[str, ...]:
-        """Return for which devices a container was given its grant."""
+        """Return the notes of the devices for which a container was given its grant."""
         return self.node.ledger.notes(identity_of(pod.metadata.uid, container_name))
 
     async def _give(self, container: SignedContainer, note: str) -> Grant:
-        """Return the grant of a container, and note for which devices it is given."""
+        """Return the grant of a container, and note the devices that it is given for."""
         began_s = monotonic()
         while True:
             try:
@@ -315,7 +315,7 @@ class Allocator:
             await asyncio.sleep(_PAUSE)
 
     def _made(self, pod: Pod) -> asyncio.Future[dict[str, Grant]]:
-        """Return the making of a pod's grants, begun now unless it was. Raises `BadInput`."""
+        """Return the future of a pod's grants, begun now unless it exists. Raises `BadInput`."""
         uid = pod.metadata.uid
         future = self._making.get(uid)
         if future is None:
@@ -330,7 +330,7 @@ class Allocator:
         return future
 
     def _done(self, uid: str, future: asyncio.Future[dict[str, Grant]]) -> None:
-        """Have what failed made anew when it is asked for; see whether the pod is still here."""
+        """Have a failed attempt repeated at the next request; check that the pod exists."""
         if (future.cancelled() or future.exception()) and self._making.get(uid) is future:
             del self._making[uid]
         pod = self.pods.by_uid.get(uid)
@@ -355,7 +355,7 @@ class Allocator:
         }
 
     def inject(self, pod: Pod, edits: Edits) -> Edits:
-        """Return what a container of the pod is given of the vendors' edits."""
+        """Return the vendors' edits as a container of the pod is given them."""
         return self.driver.into(pod, edits, self.discovery.vendors)
 
     def _taken(self, pod: Pod, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
@@ -385,9 +385,9 @@ class Allocator:
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more.
 
-        A container may run on: who may write a pod's status may say that it has ended, and who
-        deletes a pod by force has it gone before its containers are. What still sees its grant, or
-        is in the cgroups of its pod, keeps it, and is looked at again.
+        A container may run on: a user may write a pod's status, or delete a pod by force before its
+        containers end. A grant that a container sees, or whose pod has cgroups with containers,
+        stays and is checked again.
         """
         vendors_gone: set[str] = set()
         links = self._remembered.names()  # before we look what stands: a link is made after that
@@ -434,12 +434,12 @@ class Allocator:
 
 
 def _of(grants: Iterable[Grant], container_names: Container[str]) -> list[Allocation]:
-    """Return what some containers of a pod were given."""
+    """Return the allocations of some containers of a pod."""
     return [grant.allocation for grant in grants if grant.owner["container"] in container_names]
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:
-    """Return what is noted in a grant when it is given for devices."""
+    """Return the note in a grant that is given for devices."""
     return f"{resource} {','.join(sorted(ids))}"
 
 

@@ -40,7 +40,7 @@ Observe = Callable[[str, str, float], None]
 
 
 def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
-    """Return what the kubelet is told: each slot of each device, with its health and NUMA node."""
+    """Return the list for the kubelet: each slot of each device, with health and NUMA node."""
     response = wire.ListAndWatchResponse()
     for device in devices:
         for slot in range(device.capacity[SLOTS]):
@@ -55,7 +55,7 @@ def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
 def answered(
     edits: Edits, annotations: Mapping[str, str] | None = None
 ) -> wire.ContainerAllocateResponse:
-    """Return edits as the kubelet takes them, with annotations for the container runtime."""
+    """Return edits as an answer to the kubelet, with annotations for the container runtime."""
     response = wire.ContainerAllocateResponse(envs=dict(edits.env), annotations=annotations)
     for mount in edits.mounts:
         response.mounts.add(
@@ -89,7 +89,7 @@ class DevicePlugin(DevicePluginServicer):
 
     @property
     def serves(self) -> bool:
-        """Whether the kubelet that runs now knows the devices and can ask for them."""
+        """Whether the running kubelet knows the devices and can ask for them."""
         return self._watching > 0 and self._is_known(self.kubelet.started())
 
     def _is_known(self, kubelet_start: tuple[int, int] | None) -> bool:
@@ -97,7 +97,7 @@ class DevicePlugin(DevicePluginServicer):
         return kubelet_start is not None and self._serving == (kubelet_start, _identity(socket))
 
     def offer(self, devices: Iterable[Device]) -> None:
-        """Tell the kubelet of these devices, unless it knows them so already."""
+        """Send the kubelet these devices, unless it has them already."""
         devices_now = listed(devices)
         for slot_entry in devices_now.devices:
             if len(slot_entry.ID) > _LONGEST:
@@ -112,7 +112,7 @@ class DevicePlugin(DevicePluginServicer):
             self._changed = asyncio.Event()
 
     async def attend(self) -> None:
-        """Serve and register anew when the kubelet started anew; cheap when nothing changed.
+        """Serve and register again after the kubelet restarted; cheap when nothing changed.
 
         Raises `HeteroError` when the kubelet does not take the registration (yet).
         """
@@ -144,7 +144,7 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.Empty,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> wire.DevicePluginOptions:
-        """Say that containers are looked at before they start, and that ids are not alike."""
+        """Return that containers are checked before they start, and that ids differ."""
         return OPTIONS
 
     async def ListAndWatch(  # noqa: N802
@@ -152,7 +152,7 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.Empty,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
-        """Tell the devices now, and again at each change."""
+        """Send the devices now, and again at each change."""
         self._watching += 1
         try:
             while True:

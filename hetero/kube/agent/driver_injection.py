@@ -32,16 +32,16 @@ class DriverInjection:
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
     def note_kubelet(self, kubelet: NodeInfo) -> None:
-        """Note what the node says of its kubelet."""
+        """Note the kubelet's version of the node object."""
         version_match = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
         self._by_name = (
             version_match is not None and tuple(map(int, version_match.groups())) >= _KNOWS_CDI
         )
 
     def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
-        """Return what a container of the pod is given of the vendors' edits.
+        """Return the vendors' edits as a container of the pod is given them.
 
-        What an image says of a runtime's further devices counts less than what is said here.
+        An image's own settings for a runtime count less than these.
         """
         injecting_vendors = (
             vendor
@@ -74,7 +74,7 @@ class DriverInjection:
         return {f"cdi.k8s.io/hetero_{grant_id}": ",".join(edits.cdi)}
 
     def _told(self, edits: Edits, vendors: Iterable[Vendor]) -> Edits:
-        """Return the edits with mounts in place of what a variable says, where that is the way."""
+        """Return the edits with mounts in place of a variable's devices, where that is the way."""
         if self.way is not InjectionWay.VOLUME_MOUNTS:
             return edits
         env, mounts = dict(edits.env), list(edits.mounts)
@@ -89,7 +89,7 @@ class DriverInjection:
         return evolve(edits, env=env, mounts=tuple(mounts))
 
     def _described(self, edits: Edits) -> bool:
-        """Return whether CDI brings all the cards; why not is logged, since files do then."""
+        """Return whether CDI brings all the cards; otherwise files do, and the reason is logged."""
         if not edits.cdi:
             return False
         specs = Specs(tuple(self.root / path for path in ("etc/cdi", "run/cdi", "var/run/cdi")))

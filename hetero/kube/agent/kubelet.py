@@ -42,7 +42,7 @@ class Kubelet:
         return self.path / "device-plugins"
 
     def started(self) -> tuple[int, int] | None:
-        """Return what changes when the kubelet starts anew: its socket; None without one."""
+        """Return an identity of the running kubelet, by its socket; None without one."""
         try:
             socket_stat = (self.plugins / "kubelet.sock").stat()
         except FileNotFoundError:
@@ -63,7 +63,7 @@ class Kubelet:
             raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
 
     async def held(self) -> Held:
-        """Return what every container the kubelet knows holds, those being admitted too."""
+        """Return what every container that the kubelet knows holds, also those being admitted."""
         response = await self._listed()
         devices_by_pod: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
         for pod in response.pod_resources:
@@ -79,7 +79,7 @@ class Kubelet:
         return devices_by_pod
 
     async def _listed(self) -> ListPodResourcesResponse:
-        """Ask what pods hold, by a new connection if the kubelet started anew since the last."""
+        """Ask what pods hold, by a new connection if the kubelet restarted."""
         socket = self.path / "pod-resources" / "kubelet.sock"
         while True:
             is_new = self._asked is None

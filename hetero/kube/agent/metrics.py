@@ -1,8 +1,8 @@
-"""What the agent tells Prometheus: each device, each container's share of it, and its own work.
+"""The agent's Prometheus metrics: each device, each container's share of it, and its own work.
 
-Units and suffixes are Prometheus's; the labels UUID, modelName, Hostname, namespace, pod and
-container are the ones other exporters of accelerators use, so that dashboards join. What a claim
-holds has its name in `claim`, and no pod: several may use it.
+Units and suffixes are Prometheus's. The labels UUID, modelName, Hostname, namespace, pod and
+container are the ones other exporters of accelerators use, so that dashboards join. A claim's share
+has its name in `claim`, and no pod, since several may use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hetero.node.view.observe import CoreMeter, timeshares
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _WHOSE = ("namespace", "pod", "container", "claim")
 _SHARE = (*_DEVICE, *_WHOSE)
-#: Of what is a mean since the scrape before: over so many seconds at least.
+#: The least seconds of a mean since the scrape before.
 _WINDOW = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
@@ -41,10 +41,10 @@ def _counter(name: str, help_text: str) -> CounterMetricFamily:
 
 @define(eq=False)
 class Metrics(Collector):
-    """One agent's metrics: its own work as it happens, the node's state when it is asked for."""
+    """One agent's metrics: its own work as it happens, the node's state at each scrape."""
 
     allocator: Allocator
-    sighting: Sighting = field(init=False, factory=Sighting)  # the monitor's last look
+    sighting: Sighting = field(init=False, factory=Sighting)  # the monitor's last sample
     registry: CollectorRegistry = field(init=False, factory=CollectorRegistry)
     _meter: CoreMeter = field(init=False)
     _calls: Counter = field(init=False)
@@ -184,7 +184,7 @@ class Metrics(Collector):
     def _counts(
         self, grants: tuple[Grant, ...]
     ) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        """Yield what the processes of the grants count, and what follows from that."""
+        """Yield what the processes of the grants count, and what is derived from that."""
         used_memory = _gauge("memory_used_bytes", "Memory the container holds of the device")
         core_seconds = _counter(
             "core_seconds", "Device time the container was given, where it is limited"

@@ -1,11 +1,11 @@
-"""Gives a kubelet paths to remember a grant by, at which nothing can be made before it stands.
+"""Gives a kubelet paths by which it remembers a grant, and where nothing can be made before it.
 
-A kubelet writes down what it was answered. One before 1.28 starts a container from that after a
-boot, often before the agent runs. A container runtime makes what it is to mount and does not find,
-as an empty directory: the container would keep that in the place of its grant for as long as it
-runs. But a runtime makes no directory below a link that leads nowhere. So what is remembered goes
-through a link on disk for each grant: until the agent has made the grant anew no container is
-created, and the kubelet tries again by itself.
+A kubelet writes down our answer. One before 1.28 starts a container from that after a boot, often
+before the agent runs. A container runtime makes a missing source of a mount as an empty directory,
+and the container would keep that in place of its grant for as long as it runs. But a runtime makes
+no directory below a link that leads nowhere. So each remembered path goes through a link on disk:
+until the agent has made the grant anew no container is created, and the kubelet tries again by
+itself.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class RememberedPaths:
         return (self.ledger.persistent or self.ledger.path) / "remembered"
 
     def put(self, grant_id: str, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-        """Make the link to a grant that stands; return a container's mounts by way of it.
+        """Make the link to a standing grant; return a container's mounts through it.
 
-        Nothing is flushed: the kubelet flushes what it remembers after our answer, and a file
-        system with a journal writes the link before that.
+        Nothing is flushed: the kubelet flushes its record after our answer, and a file system with
+        a journal writes the link before that.
         """
         tenant, link = self.ledger.directory(grant_id) / TENANT, self._links / grant_id
         try:

@@ -1,4 +1,4 @@
-"""Asks the API server who somebody is and what they may do."""
+"""Asks the API server who a user is and what the user may do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class UserInfo:
 
     @classmethod
     def service_account(cls, namespace: str, name: str) -> UserInfo:
-        """Return the user that programs with a service account are."""
+        """Return the user of programs with a service account."""
         groups = (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}", "system:authenticated")
         return cls(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
 
@@ -56,9 +56,9 @@ class UserInfo:
 
 
 async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> UserInfo | None:
-    """Return whose bearer token this is, None if it is nobody's. Raises `ApiError`.
+    """Return the user of a bearer token, None if it is not valid. Raises `ApiError`.
 
-    `audience` is whom it must be meant for; None: the API server.
+    `audience` is the service it must be issued for; None: the API server.
     """
     spec = {"token": token, **({"audiences": [audience]} if audience else {})}
     review = _review("authentication", "TokenReview", spec)

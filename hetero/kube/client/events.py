@@ -1,4 +1,4 @@
-"""Tells users what became of their pods where they look: in the events of pods, and of nodes."""
+"""Writes to the events of pods and nodes, where users look for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero.kube.objects.kinds import Metadata, Plain
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which the same sentence is not told twice to the same pod.
+#: Seconds in which the same sentence is not written twice for the same pod.
 _SAID = 60.0
 #: The longest message the API takes.
 _LONGEST = 1024
@@ -23,7 +23,7 @@ _LONGEST = 1024
 
 @define(eq=False)
 class Events:
-    """Writes events, and no sentence again at once."""
+    """Writes events, but no sentence twice in a short time."""
 
     api: ApiCalls
     _told: dict[tuple[str, str], float] = field(factory=dict)
@@ -31,7 +31,7 @@ class Events:
     async def tell(
         self, metadata: Metadata, reason: str, sentence: str, *, kind: str = "Pod"
     ) -> None:
-        """Put a sentence into the events of a pod, or a node, unless it was just told."""
+        """Put a sentence into the events of a pod, or a node, unless it was just written."""
         now_s = monotonic()
         event_key = (metadata.uid, sentence)
         if now_s - self._told.get(event_key, -_SAID) < _SAID:

@@ -1,7 +1,7 @@
-"""What the extender and the process that holds the Lease tell each other: who leads, and who lives.
+"""The messages between the extender and the process that holds the Lease.
 
-They are a child and its parent with a socket between them. The child says several times a second
-that it answers; the parent says until when the child leads.
+They are a child and its parent with a socket between them. The child reports several times a second
+that it answers; the parent sends until when the child leads.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from hetero.model.errors import HeteroError
 
 #: In the child's environment: the descriptor of its end.
 DESCRIPTOR = "HETERO_LEADERSHIP"
-#: What the child says: it does not know the cluster yet, it can lead, it reads long lists, and
-#: kube-scheduler tries none of the pods that wait.
+#: The child's messages: it does not know the cluster yet, it can lead, it reads long lists, and
+#: kube-scheduler tries none of the waiting pods.
 STARTING, READY, BUSY, UNTRIED = b"starting", b"ready", b"busy", b"untried"
-#: Seconds between two words.
+#: Seconds between two messages.
 BEAT = 0.25
 #: The longest message of either, in bytes.
 MOST = 64
@@ -54,13 +54,13 @@ class Leadership:
         return monotonic() < self._until
 
     def busy(self) -> None:
-        """Have the parent be patient: thousands of objects are about to be read in one go."""
+        """Have the parent be patient: thousands of objects are about to be read at once."""
         self._say(BUSY)
 
     async def follow(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:
-        """Say that this process lives and hear whether it leads, until the parent ends: raise.
+        """Report that this process is alive and read whether it leads, until the parent ends.
 
-        `has_untried` says, once each time, that kube-scheduler is to be started anew.
+        Raises then. `has_untried` returns, once each time, that kube-scheduler has to be restarted.
         """
         self.connection.setblocking(False)
         beat_task = asyncio.ensure_future(self._beat(is_ready, has_untried))

@@ -1,7 +1,7 @@
-"""Who leads: the one that holds a Lease; the others try to have it.
+"""Leader election by a Lease: its holder leads, the others try to get it.
 
 kube-scheduler's own election ends kube-scheduler when the API server is away for longer than a
-renewal may take. This one keeps what leads as it is until somebody else is seen to lead.
+renewal may take. This one lets the leader go on until another is seen to lead.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class LeaseElection:
         return min(WATCH, max(0.0, self._seen_at + self._lasts - monotonic()) + _GRAIN)
 
     async def release(self) -> None:
-        """Let others have it at once. What it led is to be stopped before."""
+        """Release it at once. What it led has to be stopped before."""
         if not self.leads:
             return
         self.leads, self.trusted_until = False, 0.0
@@ -98,7 +98,7 @@ class LeaseElection:
         self.leads, self.trusted_until = True, asked_at_s + TRUSTED
 
     async def _free(self) -> bool:
-        """Look who holds it; return whether it may be taken."""
+        """Read its holder; return whether it may be taken."""
         await self._read()
         if self._lease is None:
             return True

@@ -1,6 +1,7 @@
-"""Keeps what the API server answered for a while, so that callers of ours cannot use us to load it.
+"""Caches answers of the API server, so that our callers cannot use us to load it.
 
-Who is refused again and again is soon not asked for, and few are asked for at a time.
+A client that is refused again and again is soon not asked about, and few questions are asked at a
+time.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ _AT_ONCE, _PATIENCE, _MOST = 4, 3.0, 4096
 
 
 class TooManyRefusals(HeteroError):
-    """A source was refused so often that nobody is asked about it for now."""
+    """A client was refused so often that the API server is not asked about it for now."""
 
 
 @define(eq=False)
 class Answers(Generic[_T]):
-    """What was answered, by question; `refuses` says which answers count against their source.
+    """Answers by question; `refuses` says which answers count against the client.
 
-    An answer holds for so many seconds. Where none is to be had, one that is at most `stale`
-    seconds past its time is good.
+    An answer holds for some seconds. Where no new one can be had, one that is at most `stale`
+    seconds past its time is used.
     """
 
     refuses: Callable[[_T], bool]
@@ -49,7 +50,7 @@ class Answers(Generic[_T]):
     _places: asyncio.Semaphore = field(init=False, factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def get(self, question: str, client: str, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """Return the answer to a question that somebody at `client` brings.
+        """Return the answer to a question that `client` brings.
 
         Raises `ApiError` and `TooManyRefusals`.
         """
@@ -62,7 +63,7 @@ class Answers(Generic[_T]):
     async def _renew(
         self, question_hash: bytes, client: str, ask: Callable[[], Awaitable[_T]]
     ) -> None:
-        """Ask, unless somebody did meanwhile, and keep the answer."""
+        """Ask, unless another request did meanwhile, and keep the answer."""
         known_answer, now_s = self._known.get(question_hash), monotonic()
         if known_answer and now_s < known_answer[1]:
             return

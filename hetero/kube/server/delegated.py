@@ -1,7 +1,7 @@
-"""Serves metrics to whom the API server lets in: by its TokenReview and SubjectAccessReview.
+"""Serves metrics to users whom the API server admits, by TokenReview and SubjectAccessReview.
 
-Who asks through the API server, which hands no token of its callers on, has one made that serves
-for this alone.
+The API server hands no token of its callers on. A user who asks through it has a token made that
+serves for this alone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @define(eq=False)
 class Gate:
-    """Lets in who may `get` the path that they ask for (a nonResourceURL)."""
+    """Admits users who may `get` the path that they ask for (a nonResourceURL)."""
 
     api: ApiCalls
     _answers: Answers[Refusal] = field(init=False, factory=lambda: Answers(bool))
@@ -87,7 +87,7 @@ def metrics_handler(registry: CollectorRegistry) -> Handler:
 
 
 def metrics_app(registry: CollectorRegistry, *, gate: Gate | None) -> web.Application:
-    """Return the service of `/metrics`, behind a gate; None lets in everybody."""
+    """Return the service of `/metrics`, behind a gate; None admits everybody."""
     app, answer_metrics = web.Application(), metrics_handler(registry)
     app.router.add_get("/metrics", gate.guard(answer_metrics) if gate else answer_metrics)
     return app

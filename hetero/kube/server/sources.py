@@ -1,10 +1,10 @@
-"""Holds each client to its own few connections and requests: who is slow or many harms itself only.
+"""Limits the connections and requests of each client: a slow or busy client harms itself only.
 
 A client is an address. Its connections count from the moment that they are accepted, before any
 handshake, until they are closed. The API server's own calls come from few addresses, and by the
-hundred: so a client may have as many connections as that, and requests wait for each other within
-one client. Somebody may have many addresses: all that were not let in have so many together, and
-each a few in any case.
+hundred: so a client may have that many connections, and its requests wait for each other. An
+attacker may have many addresses: all that were not admitted yet have so many together, and each a
+few in any case.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def opened(
 
 @define(eq=False)
 class Sources:
-    """What the clients of one service have at this moment."""
+    """The connections and requests of the clients of one service."""
 
     connections: Counter[str] = field(init=False, factory=Counter)
     _accepted: dict[tuple[Any, ...], float] = field(init=False, factory=dict)  # when, by address
@@ -91,7 +91,7 @@ class Sources:
     _told: float = field(init=False, default=float("-inf"))
 
     def listen(self, host: str, port: int) -> socket.socket:
-        """Return a socket that listens, and accepts no connection of who has too many."""
+        """Return a listening socket that accepts no connection of a client with too many."""
         host = host or ("::" if socket.has_dualstack_ipv6() else "0.0.0.0")  # noqa: S104 - as told
         family, socket_type, proto, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
@@ -104,7 +104,7 @@ class Sources:
         return listener
 
     def protocol(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
-        """Return what serves one connection."""
+        """Return the protocol that serves one connection."""
         return _Connection(self._unheard, self.left, make_protocol())
 
     @property
@@ -166,7 +166,7 @@ class Sources:
             del self._let_in[next(iter(self._let_in))]
 
     def count_in(self, address: tuple[Any, ...]) -> bool:
-        """Count a connection in; return whether its client may have it."""
+        """Count a connection; return whether its client may have it."""
         client_host, now_s = address[0], monotonic()
         limit = self._most(client_host)
         self.connections[client_host] += 1
@@ -186,7 +186,7 @@ class Sources:
         return CONNECTIONS if self.connections.total() - known_connections < ALTOGETHER else FEW
 
     def leave(self, address: tuple[Any, ...]) -> None:
-        """Count a connection out."""
+        """Count the end of a connection."""
         client_host = address[0]
         self._accepted.pop(address, None)
         self.connections[client_host] -= 1
@@ -201,12 +201,12 @@ class Sources:
 
 
 def passed_on_by(request: web.Request) -> str:
-    """Return who asks the API server to pass this on, else who asks."""
+    """Return the user for whom the API server passes this on, else the client."""
     return request.headers.get(FORWARDED, request.remote or "").rpartition(",")[2].strip()
 
 
 class _Listener(socket.socket):
-    """Accepts connections that count, and hangs up on those that are too many."""
+    """Accepts connections and counts them, and closes those that are too many."""
 
     sources: Sources
 
@@ -222,7 +222,7 @@ class _Listener(socket.socket):
 
 
 class _Accepted(socket.socket):
-    """A connection that says when it is closed."""
+    """A connection that reports when it is closed."""
 
     leave: Callable[[], None] | None = None
 
@@ -235,7 +235,7 @@ class _Accepted(socket.socket):
 
 @define(eq=False)
 class _Connection(asyncio.Protocol):
-    """Hands a connection on to what serves it, and hangs up on who says nothing, or never all."""
+    """Hands a connection to its protocol, and closes one whose request does not arrive in time."""
 
     unheard: dict[asyncio.BaseTransport, _Connection]  # those whose first request is not there yet
     left: Callable[[tuple[Any, ...]], float]

@@ -1,6 +1,6 @@
-"""Makes what the services prove themselves by: an authority and their certificates.
+"""Makes an authority and the certificates of the services.
 
-Run again it renews what is about to end and leaves the rest alone.
+Run again it renews those that end soon and leaves the others alone.
 """
 
 from __future__ import annotations

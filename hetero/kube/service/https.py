@@ -38,10 +38,10 @@ Tell = Callable[[str], Awaitable[None]]
 
 @frozen(kw_only=True)
 class Certificates:
-    """Where a service's certificate and key lie, and whose certificates its callers have.
+    """Where a service's certificate and key lie, and which authority its clients need.
 
-    Without one of `client_ca` nobody gets in, unless it is `optional`: then `proved` tells. The end
-    of `caller`, which others prove themselves by, is told of as well.
+    Without a certificate of `client_ca` no client gets in, unless it is `optional`: then `proved`
+    decides. The end of `caller`, a certificate that others use, is reported as well.
     """
 
     cert: Path
@@ -51,7 +51,7 @@ class Certificates:
     caller: Path | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return a context with what is on disk now. Raises `BadInput`."""
+        """Return a context with the files on disk. Raises `BadInput`."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION  # a handshake for each message of a client's
@@ -61,7 +61,7 @@ class Certificates:
         return context
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Take what is on disk into use; connections made from now on see it."""
+        """Load the files on disk; connections made from now on use them."""
         try:
             end_time = self.ends()
             if end_time <= datetime.now(timezone.utc):
@@ -75,7 +75,7 @@ class Certificates:
             raise BadInput(f"certificate {self.cert}: {error}") from None
 
     def state(self) -> tuple[bytes, ...]:
-        """Return what is on disk, to see a change by."""
+        """Return the content of the files, to detect a change."""
         paths = (self.cert, self.key, self.client_ca)
         return tuple(path.read_bytes() for path in paths if path is not None)
 
@@ -105,7 +105,7 @@ class Certificates:
                     )
 
     async def warn(self, tell: Tell) -> None:
-        """Tell each day, for ever, of each certificate that ends soon."""
+        """Report each day, for ever, each certificate that ends soon."""
         told_at: dict[str, datetime] = {}
         while True:
             now = datetime.now(timezone.utc)
@@ -118,7 +118,7 @@ class Certificates:
             await asyncio.sleep(PERIOD)
 
     async def follow(self, context: ssl.SSLContext) -> None:
-        """Take renewed certificates into use, for ever; a bad one is told of and not used."""
+        """Load renewed certificates, for ever; a bad one is reported and not used."""
         used_state = self.state()
         while True:
             await asyncio.sleep(PERIOD)
@@ -135,7 +135,7 @@ class Certificates:
 
 @frozen(kw_only=True)
 class ExpiryMetric(Collector):
-    """Says when a service's certificates on disk end."""
+    """The end of a service's certificates on disk, as a metric."""
 
     certificates: Certificates
 
@@ -194,7 +194,7 @@ async def serve(
 
 
 def proved(handler: Handler, allowed_names: Collection[str]) -> Handler:
-    """Let in who has a certificate of the authority, with one of these common names; none: any."""
+    """Admit clients with a certificate of one of these common names; without names: any client."""
 
     async def guarded(request: web.Request) -> web.StreamResponse:
         peer_certificate = request.transport and request.transport.get_extra_info("peercert")
@@ -217,7 +217,7 @@ async def _alive(_: web.Request) -> web.Response:
 
 
 async def _ready(certificates: Certificates | None, _: web.Request) -> web.Response:
-    """Say whether callers can trust this service: not by a certificate that has ended."""
+    """Answer whether clients can trust this service: not with an expired certificate."""
     with suppress(OSError, ValueError):
         if certificates is None or certificates.ends() > datetime.now(timezone.utc):
             return web.Response(text="ok")

@@ -1,6 +1,6 @@
-"""Keeps the key that signs allocations, and tells agents its public half; changes it in steps.
+"""Keeps the key that signs allocations, publishes its public half, and rotates it in steps.
 
-A step announces the next key, the step after it signs with that. Both keys are good from the first
+A step announces the next key, the step after it signs with that. Both keys are valid from the first
 to the last of them, and the former one until the next is announced.
 """
 
@@ -32,7 +32,7 @@ async def provide(api: Api, namespace: str, name: str) -> None:
 
 
 async def rotate(api: Api, namespace: str, name: str) -> str:
-    """Go one step on to another key; return what to do next. Raises `BadInput` if it is too early.
+    """Take one step of the rotation; return what to do next. Raises `BadInput` if it is too early.
 
     The step that signs with the next key leaves the former one valid: what it signed stands and is
     signed anew by the scheduler.
