@@ -105,9 +105,9 @@ def _is_utf(console: Console) -> bool:
 def _table(table_part: Table, console: Console, width: int) -> list[Line]:
     rows = [[_escaped(cell, console) for cell in row] for row in table_part.rows]
     natural_widths = {
-        name: max(cells.cell_len(name), *(row[position].cell_len for row in rows), 0)
-        for position, name in enumerate(table_part.columns)
-        if name not in table_part.optional or any(row[position] for row in rows)
+        column_name: max(cells.cell_len(column_name), *(row[position].cell_len for row in rows), 0)
+        for position, column_name in enumerate(table_part.columns)
+        if column_name not in table_part.optional or any(row[position] for row in rows)
     }
     # A sentence in a pipe is as long as it is, and takes no room of others.
     long_columns = () if console.is_terminal else table_part.folds

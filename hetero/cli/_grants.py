@@ -126,7 +126,9 @@ def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[s
         ),
         "command": program_of(grant),
     }
-    text_by_column = {name: Text(value) for name, value in {**share_cells, **grant_cells}.items()}
+    text_by_column = {
+        column: Text(cell_text) for column, cell_text in {**share_cells, **grant_cells}.items()
+    }
     if not first:
         text_by_column.update({column: Text() for column in grant_cells})
     text_by_column["note"] = note_of(share)
@@ -153,5 +155,7 @@ def program_of(grant: GrantView) -> str:
 
 def container_of(container: ContainerInfo, *, wide: bool = False) -> str:
     """Return a container's name, or its id where it has none; its image, too, where it is wide."""
-    name = container.name if container.name != container.id else container.id[:12]
-    return f"{name} {container.id[:12]} {container.image or ''}".rstrip() if wide else name
+    shown_name = container.name if container.name != container.id else container.id[:12]
+    return (
+        f"{shown_name} {container.id[:12]} {container.image or ''}".rstrip() if wide else shown_name
+    )

@@ -135,8 +135,14 @@ def _device(row: DeviceView) -> Plain:
     other_counters = [counter for counter in capacity if counter not in (CORE, MEMORY, SLOTS)]
     return {
         "number": row.number,
-        **{name: getattr(device, name) for name in ("uuid", "vendor", "model", "index", "health")},
-        **{name: getattr(device, name) for name in ("numa", "pci", "group", "links", "attributes")},
+        **{
+            field_name: getattr(device, field_name)
+            for field_name in ("uuid", "vendor", "model", "index", "health")
+        },
+        **{
+            field_name: getattr(device, field_name)
+            for field_name in ("numa", "pci", "group", "links", "attributes")
+        },
         "enforcement": device.enforcement,
         "granularity": device.granularity,
         "core_units": device.of_card(CORE),
@@ -175,7 +181,8 @@ def _member(member: MemberView) -> Plain:
 def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
     return {
         **{
-            name: getattr(view, name) for name in ("namespace", "pod", "container", "node", "phase")
+            field_name: getattr(view, field_name)
+            for field_name in ("namespace", "pod", "container", "node", "phase")
         },
         "policy": view.allocation.policy,
         "priority": view.allocation.priority,
@@ -187,10 +194,10 @@ def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
 def _pod_answer(answer: PodAnswer, cards: Mapping[str, Device]) -> Plain:
     field_names = ("namespace", "pod", "origin", "from_node", "node", "refusal", "notes")
     return {
-        **{name: getattr(answer, name) for name in field_names},
+        **{field_name: getattr(answer, field_name) for field_name in field_names},
         "containers": [
-            {"name": name, "pieces": _pieces(allocation, cards)}
-            for name, allocation in answer.containers
+            {"name": container_name, "pieces": _pieces(allocation, cards)}
+            for container_name, allocation in answer.containers
         ],
     }
 

@@ -152,14 +152,14 @@ def request_from(
     )
 
 
-def _gang(name: str | None, row: str | None) -> Gang | None:
-    if name is None and row is None:
+def _gang(gang_name: str | None, row: str | None) -> Gang | None:
+    if gang_name is None and row is None:
         return None
-    if name == "off" and row is None:
+    if gang_name == "off" and row is None:
         return Gang(off=True)
-    if name in (None, "off", "") or row is None:
+    if gang_name in (None, "off", "") or row is None:
         raise BadInput("a gang is off, or by hand: --gang NAME --row 1/2")
     if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", row):
         raise BadInput(f"--row {row[:40]!r} is not a row: write 1/2 for the first of two")
     row_number, row_count = map(int, row.split("/"))
-    return Gang(name=name, row=row_number, rows=row_count)
+    return Gang(name=gang_name, row=row_number, rows=row_count)

@@ -19,7 +19,7 @@ def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
       hetero bench
       hetero bench isolation --help
     """
-    commands = {entry.name: entry for entry in entry_points(group="hetero.bench")}
+    commands = {entry_point.name: entry_point for entry_point in entry_points(group="hetero.bench")}
     if benchmark is None:
         for benchmark_name in sorted(commands):
             click.echo(benchmark_name)

@@ -216,14 +216,17 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
     """Yield the command and all those below it."""
     below: dict[str, click.Command] = {}
     if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            subcommand = command.get_command(context, name)
+        for command_name in command.list_commands(context):
+            subcommand = command.get_command(context, command_name)
             if subcommand is not None and not subcommand.hidden:
-                below[name] = subcommand
+                below[command_name] = subcommand
     place = _Place(
         path,
         command,
-        tuple((name, subcommand.get_short_help_str()) for name, subcommand in below.items()),
+        tuple(
+            (command_name, subcommand.get_short_help_str())
+            for command_name, subcommand in below.items()
+        ),
     )
     for parameter in command.get_params(context):
         if isinstance(parameter, click.Option):
@@ -235,8 +238,8 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
             place.arguments.append(_kind(parameter))
             place.repeats = parameter.nargs < 0
     yield place
-    for name, subcommand in below.items():
-        yield from _places(context, subcommand, f"{path} {name}")
+    for command_name, subcommand in below.items():
+        yield from _places(context, subcommand, f"{path} {command_name}")
 
 
 def _kind(parameter: click.Parameter) -> str:
@@ -250,32 +253,36 @@ def _kind(parameter: click.Parameter) -> str:
     return _KINDS.get(str(parameter.name).removeprefix("exclude_"), "text")
 
 
-def _tables(root: click.Context) -> str:
+def _tables(root_context: click.Context) -> str:
     """Return the functions that `_hetero_answer` looks things up by, as sh reads them."""
-    places = list(_places(root, root.command, ""))
-    groups = {place.path: ":" for place in places if place.commands}
-    options = {place.path: _lines(place.options) for place in places}
-    commands = {place.path: _lines(place.commands) for place in places if place.commands}
-    values = {
+    command_places = list(_places(root_context, root_context.command, ""))
+    group_actions = {place.path: ":" for place in command_places if place.commands}
+    option_lists = {place.path: _lines(place.options) for place in command_places}
+    command_lists = {
+        place.path: _lines(place.commands) for place in command_places if place.commands
+    }
+    option_kinds = {
         f"{place.path} {option}": f"_h_kind={shlex.quote(value_kind)}"
-        for place in places
+        for place in command_places
         for option, value_kind in place.values.items()
     }
-    arguments = {
+    argument_kinds = {
         f"{place.path} {position}": f"_h_kind={shlex.quote(value_kind)}"
-        for place in places
+        for place in command_places
         for position, value_kind in enumerate(place.arguments)
     }
-    for place in places:
+    for place in command_places:
         if place.repeats:
-            arguments[f"{place.path} *"] = f"_h_kind={shlex.quote(place.arguments[-1])}"
+            argument_kinds[f"{place.path} *"] = f"_h_kind={shlex.quote(place.arguments[-1])}"
     return "".join(
         (
-            _function("_hetero_is_group", "$1", groups, otherwise="return 1"),
-            _function("_hetero_commands", "$_h_path", commands, otherwise=":"),
-            _function("_hetero_options", "$_h_path", options, otherwise=":"),
-            _function("_hetero_option", "$1", values, otherwise="_h_kind=''"),
-            _function("_hetero_argument", "$_h_path $_h_place", arguments, otherwise="_h_kind=''"),
+            _function("_hetero_is_group", "$1", group_actions, otherwise="return 1"),
+            _function("_hetero_commands", "$_h_path", command_lists, otherwise=":"),
+            _function("_hetero_options", "$_h_path", option_lists, otherwise=":"),
+            _function("_hetero_option", "$1", option_kinds, otherwise="_h_kind=''"),
+            _function(
+                "_hetero_argument", "$_h_path $_h_place", argument_kinds, otherwise="_h_kind=''"
+            ),
         )
     )
 
@@ -287,14 +294,19 @@ def _lines(pairs: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> str:
     )
 
 
-def _function(name: str, fallback: str, cases: dict[str, str], *, otherwise: str) -> str:
-    """Return a function of sh that does what is listed for a word."""
+def _function(function_name: str, subject: str, cases: dict[str, str], *, otherwise: str) -> str:
+    """Return a function of sh that does the action of the first pattern that matches `subject`."""
     patterns: dict[str, list[str]] = {}
     for pattern, action in cases.items():
         if not pattern.endswith("*"):
             patterns.setdefault(action, []).append(shlex.quote(pattern) or "''")
-    lines = [(" | ".join(words), action) for action, words in patterns.items()]
-    # What stands for more than one word comes behind those that are one.
-    lines += [(f"{shlex.quote(word[:-1])}*", of) for word, of in cases.items() if word[-1:] == "*"]
-    body = "".join(f"    {words}) {action} ;;\n" for words, action in lines)
-    return f'{name}() {{\n    case "{fallback}" in\n{body}    *) {otherwise} ;;\n    esac\n}}\n'
+    branches = [(" | ".join(words), action) for action, words in patterns.items()]
+    # A pattern for several words follows the patterns for single words.
+    branches += [
+        (f"{shlex.quote(pattern[:-1])}*", action)
+        for pattern, action in cases.items()
+        if pattern.endswith("*")
+    ]
+    body = "".join(f"    {pattern}) {action} ;;\n" for pattern, action in branches)
+    head = f'{function_name}() {{\n    case "{subject}" in'
+    return f"{head}\n{body}    *) {otherwise} ;;\n    esac\n}}\n"

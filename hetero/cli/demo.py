@@ -104,8 +104,8 @@ def _setting(vendor_name: str | None) -> str:
 
 def _racks(description_by_rack: dict[str, str]) -> Part:
     racks_table = table("HETERO_RACK", "what it simulates", folds=("what it simulates",))
-    for name, description in description_by_rack.items():
-        racks_table.add_row(name, description)
+    for rack_name, description in description_by_rack.items():
+        racks_table.add_row(rack_name, description)
     return racks_table
 
 
@@ -115,8 +115,8 @@ def _two_programs(demo: Demo, seconds: int) -> None:
     from hetero.cli._draw import console_of
 
     console = console_of(sys.stdout)
-    name = f"{demo.device.model} {demo.device.uuid[:12]}"
-    _title(f"Two programs share the {name}")
+    device_name = f"{demo.device.model} {demo.device.uuid[:12]}"
+    _title(f"Two programs share the {device_name}")
     put([Text(f"$ {demo.shown(share, seconds)}", "dim") for share in SHARES])
     with console.status("one alone, for comparison"):
         rate = demo.alone(2)

@@ -122,7 +122,7 @@ def command(
       kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json > saved.json
       hetero simulate --cluster saved.json --without n3 --json
     """
-    cluster_options = {name: options.pop(name) for name in _OF_CLUSTER}
+    cluster_options = {option_name: options.pop(option_name) for option_name in _OF_CLUSTER}
     if cluster is not None and path is None:
         _expect_none(options, "--trace")
         return what_if(cluster, **cluster_options, placement=placement, as_json=as_json)
@@ -134,9 +134,9 @@ def command(
 
 def _expect_none(options: Mapping[str, Any], needed: str) -> None:
     """Raise `BadInput` if one of the options is given, which all need another."""
-    for name, value in options.items():
-        if value:
-            raise BadInput(f"--{name} needs {needed}")
+    for option_name, option_value in options.items():
+        if option_value:
+            raise BadInput(f"--{option_name} needs {needed}")
 
 
 def _replay(
@@ -247,7 +247,9 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
         drops=("refused", "decisions/s", "from–to"),
     )  # fmt: skip
     for summary in summaries:
-        common_reasons = sorted(summary.refused.items(), key=lambda item: -item[1])[:_SHOWN]
+        common_reasons = sorted(
+            summary.refused.items(), key=lambda reason_and_count: -reason_and_count[1]
+        )[:_SHOWN]
         runs_table.add_row(
             summary.placement,
             f"{summary.allocated:.2f} %",

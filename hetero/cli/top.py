@@ -178,10 +178,10 @@ def _frame(view: NodeView, choice: _Choice, console: Console) -> list[Line]:
 
     from hetero.cli._draw import layout
 
-    name, order = _ORDERS[choice.sort]
+    order_name, order = _ORDERS[choice.sort]
     title = (
         f"hetero top   {len(view.devices)} cards, {len(view.grants)} grants   {_real(view)}"
-        f"{strftime('%H:%M:%S')}   by {name}   q quit  s sort  e idle  ? keys"
+        f"{strftime('%H:%M:%S')}   by {order_name}   q quit  s sort  e idle  ? keys"
     )
     if choice.keys:
         body: Part = _KEYS.strip("\n").splitlines()

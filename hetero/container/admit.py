@@ -75,9 +75,9 @@ def carry_over(process_file: str, state_directory: str, *, note: str) -> None:
         environment = process.get("env") or []
         variable_names = {variable.partition("=")[0] for variable in environment}
         added_variables = [
-            f"{name}={value}"
-            for name, value in json.loads(environment_text).items()
-            if name not in variable_names
+            f"{variable_name}={variable_value}"
+            for variable_name, variable_value in json.loads(environment_text).items()
+            if variable_name not in variable_names
         ]
         process["env"] = [*environment, *added_variables]
         Path(process_file).write_text(json.dumps(process))
@@ -87,7 +87,11 @@ def _asked(config: Mapping[str, Any]) -> dict[str, str]:
     """Return the variables of the container's environment that ask for a share."""
     variables = (config.get("process") or {}).get("env") or ()
     variable_parts = (variable.partition("=") for variable in variables)
-    return {name: value for name, _, value in variable_parts if name in (HETERO, EGPU) and value}
+    return {
+        variable_name: variable_value
+        for variable_name, _, variable_value in variable_parts
+        if variable_name in (HETERO, EGPU) and variable_value
+    }
 
 
 def _confine(
@@ -101,7 +105,13 @@ def _confine(
     def log_event(message: str) -> None:
         tell(node, container.name, message)
 
-    log_event("asked " + " ".join(f"{name}={value}" for name, value in share_variables.items()))
+    log_event(
+        "asked "
+        + " ".join(
+            f"{variable_name}={variable_value}"
+            for variable_name, variable_value in share_variables.items()
+        )
+    )
     try:
         if node.ledger.persistent is None:
             raise Refused("containers are root's to confine: run this as root")
@@ -146,7 +156,13 @@ def _apply(config: dict[str, Any], edits: Edits, *, note: str) -> None:
         for variable in process.get("env") or ()
         if variable.partition("=")[0] not in edits.env
     ]
-    process["env"] = [*other_env, *(f"{name}={value}" for name, value in edits.env.items())]
+    process["env"] = [
+        *other_env,
+        *(
+            f"{variable_name}={variable_value}"
+            for variable_name, variable_value in edits.env.items()
+        ),
+    ]
     config.setdefault("annotations", {})[note] = json.dumps(dict(edits.env))
     config["mounts"] = _mounts(config.get("mounts") or (), edits)
     _add_device_nodes(config.setdefault("linux", {}), edits.device_nodes)
@@ -203,10 +219,10 @@ def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
     """Return what the image preloads by itself, or what is mounted there. Raises `Refused`."""
     try:
         for mount in config.get("mounts") or ():
-            source = str(mount.get("source"))
+            source_path = str(mount.get("source"))
             # One of ours is what an earlier start of the same bundle left.
-            if mount.get("destination") == TARGET and not source.endswith(PRELOAD):
-                return libraries(Path(source).read_text(errors="replace"))
+            if mount.get("destination") == TARGET and not source_path.endswith(PRELOAD):
+                return libraries(Path(source_path).read_text(errors="replace"))
         root_path = (config.get("root") or {}).get("path") or "rootfs"
         return preload_of(str(bundle / root_path))
     except OSError as error:

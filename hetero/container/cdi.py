@@ -76,14 +76,16 @@ class Specs:
             if prefix in path.read_text(errors="replace")
         )
 
-    def present(self, name: str) -> bool:
+    def present(self, qualified_name: str) -> bool:
         """Return whether a device such as `vendor.com/class=name` is in some spec, JSON or YAML."""
-        device_kind, _, device_name = name.partition("=")
+        device_kind, _, device_name = qualified_name.partition("=")
         word_patterns = [
             re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
             for word in (device_kind, device_name)
         ]
-        return any(all(word.search(text) for word in word_patterns) for text in self._texts())
+        return any(
+            all(word.search(spec_text) for word in word_patterns) for spec_text in self._texts()
+        )
 
     def _text(self, share_name: str, edits: Edits) -> str:
         container_edits: dict[str, object] = {
@@ -98,7 +100,10 @@ class Specs:
         }
         # The specification has no empty lists.
         if edits.env:
-            container_edits["env"] = [f"{name}={value}" for name, value in edits.env.items()]
+            container_edits["env"] = [
+                f"{variable_name}={variable_value}"
+                for variable_name, variable_value in edits.env.items()
+            ]
         if edits.device_nodes:
             container_edits["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
         if self.hooked and any(mount.target == TARGET for mount in edits.mounts):

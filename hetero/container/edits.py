@@ -96,26 +96,30 @@ def driver_files(
                 yield Mount(path, target or path)
             continue
         if libraries:
-            source = str(libraries / file_name)
+            source_path = str(libraries / file_name)
         else:
             path_by_name = _linked(root) if path_by_name is None else path_by_name
-            source = path_by_name.get(file_name, "")
-        if _is_there(root, source):
+            source_path = path_by_name.get(file_name, "")
+        if _is_there(root, source_path):
             for search_directory in _SEARCHED:
-                yield Mount(source, f"{search_directory}/{file_name}")
+                yield Mount(source_path, f"{search_directory}/{file_name}")
 
 
-def _is_there(root: Path, path: str) -> bool:
-    return bool(path) and os.path.lexists(root / path.lstrip("/"))
+def _is_there(root_directory: Path, path: str) -> bool:
+    return bool(path) and os.path.lexists(root_directory / path.lstrip("/"))
 
 
-def _linked(root: Path) -> dict[str, str]:
+def _linked(root_directory: Path) -> dict[str, str]:
     """Return what the machine's dynamic linker finds for each name, for its architecture."""
     import subprocess  # a container's start waits for every import; most need no library of ours
 
-    is_host_root = root == Path("/")
+    is_host_root = root_directory == Path("/")
     linker_cache = subprocess.run(
-        ["ldconfig", "-p", *(() if is_host_root else ("-C", str(root / "etc/ld.so.cache")))],
+        [
+            "ldconfig",
+            "-p",
+            *(() if is_host_root else ("-C", str(root_directory / "etc/ld.so.cache"))),
+        ],
         env={"PATH": "/sbin:/usr/sbin:/bin:/usr/bin"},
         capture_output=True,
         text=True,
@@ -125,10 +129,16 @@ def _linked(root: Path) -> dict[str, str]:
         r"^\s+(\S+) \(libc6,(?:x86-64|AArch64)[^)]*\) => (/\S+)$", linker_cache, re.M
     )
     # Another root's links are for the machine itself to follow.
-    resolve: Callable[[str], str] = os.path.realpath if is_host_root else partial(_in_usr, root)
-    return {name: resolve(path) for name, path in reversed(names_and_paths)}
+    resolve: Callable[[str], str] = (
+        os.path.realpath if is_host_root else partial(_in_usr, root_directory)
+    )
+    return {library_name: resolve(path) for library_name, path in reversed(names_and_paths)}
 
 
-def _in_usr(root: Path, path: str) -> str:
+def _in_usr(root_directory: Path, path: str) -> str:
     """Return where a library is whose folder is a link to one in /usr, if /usr alone is seen."""
-    return path if _is_there(root, path) or not _is_there(root, f"/usr{path}") else f"/usr{path}"
+    return (
+        path
+        if _is_there(root_directory, path) or not _is_there(root_directory, f"/usr{path}")
+        else f"/usr{path}"
+    )

@@ -109,9 +109,12 @@ class Change:
 
     def diff(self) -> str:
         """Return what changes, as `diff -u` does."""
-        lines = [(text or "").splitlines(keepends=True) for text in (self.before, self.after)]
+        lines = [
+            (file_text or "").splitlines(keepends=True) for file_text in (self.before, self.after)
+        ]
         file_names = [
-            "/dev/null" if text is None else str(self.path) for text in (self.before, self.after)
+            "/dev/null" if file_text is None else str(self.path)
+            for file_text in (self.before, self.after)
         ]
         return "".join(difflib.unified_diff(lines[0], lines[1], file_names[0], file_names[1]))
 
@@ -146,14 +149,20 @@ def installation(
 
 def removal(*, prefix: Path) -> list[Change]:
     """Return the changes that put back what `installation` changed."""
-    changes = [_change(prefix / name, None) for name in (_WRAPPER, _PODMAN)]
+    changes = [_change(prefix / file_name, None) for file_name in (_WRAPPER, _PODMAN)]
     docker_config = prefix / _DOCKER
     if docker_config.exists():
         settings = _settings(docker_config)
         runtimes = {
-            name: runtime for name, runtime in settings.get("runtimes", {}).items() if name != NAME
+            runtime_name: runtime
+            for runtime_name, runtime in settings.get("runtimes", {}).items()
+            if runtime_name != NAME
         }
-        other_settings = {key: value for key, value in settings.items() if key != "runtimes"}
+        other_settings = {
+            setting_name: setting
+            for setting_name, setting in settings.items()
+            if setting_name != "runtimes"
+        }
         remaining_settings = (
             {**other_settings, "runtimes": runtimes} if runtimes else other_settings
         )
@@ -171,23 +180,26 @@ def removal(*, prefix: Path) -> list[Change]:
 def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Change]:
     """Return the changes that have systemd run heterod on the machine whose root is `prefix`."""
     setting_lines = "".join(
-        f"Environment={_quoted(f'{name}={_absolute(environ[name])}')}\n"
-        for name in _PASSED
-        if environ.get(name)
+        f"Environment={_quoted(f'{variable_name}={_absolute(environ[variable_name])}')}\n"
+        for variable_name in _PASSED
+        if environ.get(variable_name)
     )
     command = " ".join(map(_quoted, (sys.executable, "-Im", "hetero.cli", "daemon")))
     if environ.get("HETERO_STATE"):
         raise BadInput("HETERO_STATE is set: heterod as a service keeps its ledger in /run/hetero")
     changes = [
-        _change(prefix / _UNITS / name, text.format(command=command, environment=setting_lines))
-        for name, text in _HETEROD_UNITS.items()
+        _change(
+            prefix / _UNITS / unit_name,
+            unit_text.format(command=command, environment=setting_lines),
+        )
+        for unit_name, unit_text in _HETEROD_UNITS.items()
     ]
     return [change for change in changes if change.before != change.after]
 
 
 def service_removal(*, prefix: Path) -> list[Change]:
     """Return the changes that put back what `service_installation` changed."""
-    changes = [_change(prefix / _UNITS / name, None) for name in _HETEROD_UNITS]
+    changes = [_change(prefix / _UNITS / unit_name, None) for unit_name in _HETEROD_UNITS]
     return [change for change in changes if change.before is not None]
 
 
@@ -246,17 +258,19 @@ def _change(path: Path, text_after: str | None, *, executable: bool = False) -> 
 
 def _script(real_runtime: str, environ: Mapping[str, str]) -> str:
     setting_lines = "".join(
-        f"export {name}={shlex.quote(_absolute(environ[name]))}\n"
-        for name in _PASSED
-        if environ.get(name)
+        f"export {variable_name}={shlex.quote(_absolute(environ[variable_name]))}\n"
+        for variable_name in _PASSED
+        if environ.get(variable_name)
     )
     command = shlex.join([sys.executable, "-IS", runtime.__file__, os.path.abspath(real_runtime)])
     return f'#!/bin/sh\n# Made by `hetero runtime install`.\n{setting_lines}exec {command} "$@"\n'
 
 
-def _absolute(value: str) -> str:
+def _absolute(path_text: str) -> str:
     """Return a path that holds wherever the runtime is started; a shipped rack's name stays."""
-    return os.path.abspath(value) if os.path.exists(value) or "/" in value else value
+    return (
+        os.path.abspath(path_text) if os.path.exists(path_text) or "/" in path_text else path_text
+    )
 
 
 def _settings(docker: Path) -> dict[str, Any]:

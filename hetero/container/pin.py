@@ -45,23 +45,30 @@ class Libraries:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             mounts = []
-            for source in sources:
-                source_status = source.stat()
+            for source_path in sources:
+                source_status = source_path.stat()
                 digest = _digest(
-                    source, source_status.st_ino, source_status.st_size, source_status.st_mtime_ns
+                    source_path,
+                    source_status.st_ino,
+                    source_status.st_size,
+                    source_status.st_mtime_ns,
                 )
-                copy_path = self._put(f"{digest}-{source.name}", source.read_bytes, mode=0o755)
-                mounts.append(Mount(str(copy_path), f"{PLACE}/{source.name}"))
+                copy_path = self._put(
+                    f"{digest}-{source_path.name}", source_path.read_bytes, mode=0o755
+                )
+                mounts.append(Mount(str(copy_path), f"{PLACE}/{source_path.name}"))
             preload = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
-                name = f"{_named(preload)}-preload"
-                mounts.append(Mount(str(self._put(name, lambda: preload, mode=0o644)), TARGET))
+                preload_name = f"{_named(preload)}-preload"
+                mounts.append(
+                    Mount(str(self._put(preload_name, lambda: preload, mode=0o644)), TARGET)
+                )
             return tuple(mounts)
         except OSError as error:
             raise HeteroError(f"limiters for containers: {self.path}: {error.strerror}") from None
 
-    def _put(self, name: str, contents: Callable[[], bytes], *, mode: int) -> Path:
-        path = self.path / name
+    def _put(self, file_name: str, contents: Callable[[], bytes], *, mode: int) -> Path:
+        path = self.path / file_name
         if not path.exists():
             draft_path = path.with_name(f".{path.name}.{os.getpid()}")
             draft_path.write_bytes(contents())

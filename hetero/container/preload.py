@@ -55,9 +55,9 @@ def preload_of(root_path: str) -> list[str]:
             os.close(descriptor)
 
 
-def libraries(text: str) -> list[str]:
+def libraries(preload_text: str) -> list[str]:
     """Return the libraries a preload file names, but for ours: spaces and colons part them."""
-    lines = (line.partition("#")[0].replace(":", " ").split() for line in text.splitlines())
+    lines = (line.partition("#")[0].replace(":", " ").split() for line in preload_text.splitlines())
     return [word for words in lines for word in words if not word.startswith(f"{PLACE}/")]
 
 
@@ -88,7 +88,7 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
         raise OSError(errno.ELOOP, f"the image's {TARGET}: {_LINK}")
     with open(target, encoding="utf-8") as file:
         contents = file.read()
-    source = next(
+    source_path = next(
         mount["source"]
         for mount in reversed(config.get("mounts") or ())
         if mount.get("destination") == TARGET
@@ -96,16 +96,16 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
     _libc("umount2", target, _DETACH)
     preloads = preload_of(root_path)
     if preloads:
-        source = os.path.join(bundle, "hetero-ld.so.preload")
-        with open(source, "w", encoding="utf-8") as file:
+        source_path = os.path.join(bundle, "hetero-ld.so.preload")
+        with open(source_path, "w", encoding="utf-8") as file:
             file.write(preloading(contents.split(), preloads))
-        os.chmod(source, 0o644)  # whatever the umask
-    _libc("mount", source, target, None, _BIND, None)
+        os.chmod(source_path, 0o644)  # whatever the umask
+    _libc("mount", source_path, target, None, _BIND, None)
     mount_flags = _REMOUNT | _BIND | _READ_ONLY | _NO_SETUID | _NO_DEVICES
     _libc("mount", None, target, None, mount_flags, None)
 
 
-def _libc(name: str, *arguments: str | int | None) -> None:
+def _libc(function_name: str, *arguments: str | int | None) -> None:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
@@ -117,9 +117,9 @@ def _libc(name: str, *arguments: str | int | None) -> None:
         else None
         for argument in arguments
     ]
-    if getattr(libc, name)(*c_arguments):
+    if getattr(libc, function_name)(*c_arguments):
         error_number = ctypes.get_errno()
-        raise OSError(error_number, f"{name} {arguments}: {os.strerror(error_number)}")
+        raise OSError(error_number, f"{function_name} {arguments}: {os.strerror(error_number)}")
 
 
 def main() -> None:

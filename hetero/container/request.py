@@ -27,45 +27,50 @@ def request_in(environ: Mapping[str, str]) -> Request | None:
     return None
 
 
-def _of_hetero(text: str) -> Request:
-    if "=" in text.partition(":")[0]:
+def _of_hetero(request_text: str) -> Request:
+    if "=" in request_text.partition(":")[0]:
         names = {**SHARES, "count": "count"}
         value_texts = pairs(
-            text, source=f"{HETERO}={text!r}", names=names, example="write count=1,mem=3Gi"
+            request_text,
+            source=f"{HETERO}={request_text!r}",
+            names=names,
+            example="write count=1,mem=3Gi",
         )
-        device_count = parse_count(value_texts.get("count", "1"), of=f"{HETERO}={text!r}: count")
+        device_count = parse_count(
+            value_texts.get("count", "1"), of=f"{HETERO}={request_text!r}: count"
+        )
         device_ask = ask_from(memory=value_texts.get("memory"), core=value_texts.get("core"))
         return Request(asks=(device_ask,) * device_count)
-    device_texts = [device_text for device_text in text.split(";") if device_text.strip()]
+    device_texts = [device_text for device_text in request_text.split(";") if device_text.strip()]
     return Request(
         asks=tuple(ask_of_device(device_text, Ask(), source=HETERO) for device_text in device_texts)
     )
 
 
-def _of_egpu(text: str) -> Request:
+def _of_egpu(request_text: str) -> Request:
     """Read the form of EGPU: a head for all, then one part for each device, apart by colons.
 
     POLICY 0 is a hard limit and 1 lends idle time; ONLINE and TYPE describe how the asker runs.
     """
-    source = f"{EGPU}={text!r}"
+    source_name = f"{EGPU}={request_text!r}"
     example = "write POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
-    common, *device_texts = text.split(":")
-    names = {name: name for name in ("POLICY", "ONLINE", "TYPE")}
-    policy = pairs(common, source=source, names=names, example=example).get("POLICY", "0")
+    common, *device_texts = request_text.split(":")
+    names = {key_name: key_name for key_name in ("POLICY", "ONLINE", "TYPE")}
+    policy = pairs(common, source=source_name, names=names, example=example).get("POLICY", "0")
     policies = {"0": Policy.FIXED, "1": Policy.ELASTIC}
     if policy not in policies or not device_texts:
-        raise BadInput(f"{source}: {example}")
+        raise BadInput(f"{source_name}: {example}")
     asks = []
     for device_text in device_texts:
-        names = {name: name for name in ("PGPU", "MEM", "WEIGHT")}
-        value_texts = pairs(device_text, source=source, names=names, example=example)
+        names = {key_name: key_name for key_name in ("PGPU", "MEM", "WEIGHT")}
+        value_texts = pairs(device_text, source=source_name, names=names, example=example)
         memory_text = value_texts.get("MEM", "")
         if (
             not value_texts.get("PGPU", "").isdecimal()
             or not memory_text.isdecimal()
             or int(memory_text) < 1
         ):
-            raise BadInput(f"{source}: {device_text!r} lacks PGPU or MEM (in MiB): {example}")
+            raise BadInput(f"{source_name}: {device_text!r} lacks PGPU or MEM (in MiB): {example}")
         core_text = value_texts.get("WEIGHT")
         asks.append(
             Ask(

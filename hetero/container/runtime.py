@@ -50,15 +50,15 @@ class Call:
     def word_after(self, names: Sequence[str]) -> str | None:
         """Return the value of an option of the subcommand."""
         for word, next_word in zip(self.words, [*self.words[1:], ""]):  # noqa: B905 - as long
-            name, equals, value = word.partition("=")
-            if name in names:
-                return value if equals else next_word
+            option_name, equals, option_value = word.partition("=")
+            if option_name in names:
+                return option_value if equals else next_word
         return None
 
     def state(self, runtime_path: str) -> str:
         """Return where the runtime keeps the container's state."""
-        root = self.options.get("--root") or f"/run/{os.path.basename(runtime_path)}"
-        return os.path.join(root, self.container)
+        state_root = self.options.get("--root") or f"/run/{os.path.basename(runtime_path)}"
+        return os.path.join(state_root, self.container)
 
 
 def main(runtime_path: str, arguments: Sequence[str]) -> NoReturn:
@@ -96,9 +96,11 @@ def _call(arguments: Sequence[str]) -> Call | None:
     options: dict[str, str] = {}
     words_left = list(arguments)
     while words_left and words_left[0].startswith("-"):
-        name, equals, value = words_left.pop(0).partition("=")
-        options[name] = (
-            words_left.pop(0) if not equals and name in _VALUED and words_left else value
+        option_name, equals, option_value = words_left.pop(0).partition("=")
+        options[option_name] = (
+            words_left.pop(0)
+            if not equals and option_name in _VALUED and words_left
+            else option_value
         )
     if not words_left:
         return None

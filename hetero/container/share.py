@@ -49,27 +49,29 @@ class Shares:
     words: tuple[str, ...] = ()
 
 
-def create(node: Node, name: str, request: Request, *, specs: Specs | None = None) -> ShareView:
+def create(
+    node: Node, share_name: str, request: Request, *, specs: Specs | None = None
+) -> ShareView:
     """Make a share stand, now and after a reboot. Raises `Refused`; then nothing was taken."""
     specs = specs or Specs()
-    check_name(name)
+    check_name(share_name)
     _expect_root(node)
-    specs.expect_free(name, owner=node.ledger.path)
+    specs.expect_free(share_name, owner=node.ledger.path)
     try:
-        admission = LocalGrants(node).take(request, share=name)
+        admission = LocalGrants(node).take(request, share=share_name)
     except HeteroError as error:
-        tell(node, name, f"share refused: {error}")
+        tell(node, share_name, f"share refused: {error}")
         raise
     grant = admission.handle.grant
     try:
         _note(node, grant, admission.edits)
-        _put(node, name, grant, admission.edits, specs=specs)
+        _put(node, share_name, grant, admission.edits, specs=specs)
     except BaseException as error:
         with node.ledger.admission():
             node.ledger.drop(grant.id)
-        tell(node, name, f"share given back: {error}")
+        tell(node, share_name, f"share given back: {error}")
         raise
-    tell(node, name, f"share created: grant {grant.id}")
+    tell(node, share_name, f"share created: grant {grant.id}")
     return _view(node, grant, specs, gone_devices=())
 
 
@@ -83,11 +85,11 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
     faults = _confine_all(node, discovery)
     with node.ledger.admission() as snapshot:
         grant_by_share = {grant.share: grant for grant in snapshot.grants if grant.share}
-        for name in specs.owned(node.ledger.path):
-            if name not in grant_by_share:
-                specs.remove(name)
-                messages.append(f"removed the spec of {name}: no such share stands")
-        for name, grant in sorted(grant_by_share.items()):
+        for share_name in specs.owned(node.ledger.path):
+            if share_name not in grant_by_share:
+                specs.remove(share_name)
+                messages.append(f"removed the spec of {share_name}: no such share stands")
+        for share_name, grant in sorted(grant_by_share.items()):
             gone_devices = tuple(
                 piece.part or piece.device
                 for piece in grant.allocation.pieces
@@ -101,24 +103,24 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
             edits = _noted(node, grant)
             if fault is None and edits is not None:
                 try:
-                    _put(node, name, grant, edits, specs=specs)
+                    _put(node, share_name, grant, edits, specs=specs)
                 except HeteroError as error:
                     fault = str(error)
-            if fault is not None and name in specs.owned(node.ledger.path):
-                specs.remove(name)
+            if fault is not None and share_name in specs.owned(node.ledger.path):
+                specs.remove(share_name)
                 messages.append(
-                    f"removed the spec of {name}: {fault}; "
-                    f"`hetero share rm {name}` removes the share, too"
+                    f"removed the spec of {share_name}: {fault}; "
+                    f"`hetero share rm {share_name}` removes the share, too"
                 )
             elif fault is not None and not gone_devices:
-                messages.append(f"share {name} cannot be used: {fault}")
+                messages.append(f"share {share_name} cannot be used: {fault}")
             views.append(_view(node, grant, specs, gone_devices=gone_devices))
     for message in messages:
         tell(node, "shares", message)
     return Shares(shares=tuple(views), words=tuple(messages))
 
 
-def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
+def remove(node: Node, share_name: str, *, specs: Specs | None = None) -> str:
     """End a share and return its id. Raises `Refused` with its containers while any has it."""
     specs = specs or Specs()
     _expect_root(node)
@@ -126,25 +128,25 @@ def remove(node: Node, name: str, *, specs: Specs | None = None) -> str:
         unreadable = [
             unreadable_grant
             for unreadable_grant in snapshot.unreadable
-            if unreadable_grant.id == name
+            if unreadable_grant.id == share_name
         ]
-        grant_id = unreadable[0].id if unreadable else _named(snapshot.grants, name).id
+        grant_id = unreadable[0].id if unreadable else _named(snapshot.grants, share_name).id
         using_containers = containers({grant_id: node.ledger.directory(grant_id) / GRANT})[grant_id]
         if using_containers:
             raise Refused(
-                f"share {name} is in use by {_names(using_containers)}: "
+                f"share {share_name} is in use by {_names(using_containers)}: "
                 "it can be removed when they are gone"
             )
-        specs.remove(name)
+        specs.remove(share_name)
         node.ledger.drop(grant_id)
-    tell(node, name, "share removed")
+    tell(node, share_name, "share removed")
     return grant_id
 
 
-def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
+def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
     """Give a share the memory and core `ask` names; containers that run meet it at once."""
     specs = specs or Specs()
-    grant_id = _named(node.ledger.snapshot().grants, name).id
+    grant_id = _named(node.ledger.snapshot().grants, share_name).id
     grant = grants_of(node).resize(grant_id, ask)
     device_by_uuid = {device.uuid: device for device in node.discover().devices}
     with slices_held(node, filter(node.registry.cuts, grant.allocation.vendors)):
@@ -152,8 +154,8 @@ def change(node: Node, name: str, ask: Ask, *, specs: Specs | None = None) -> Gr
         edits = enforce(node, grant.allocation, device_by_uuid, container=True)
     with node.ledger.admission():
         _note(node, grant, edits)
-        _put(node, name, grant, edits, specs=specs)
-    tell(node, name, f"share changed: {_limits(grant)}")
+        _put(node, share_name, grant, edits, specs=specs)
+    tell(node, share_name, f"share changed: {_limits(grant)}")
     return grant
 
 
@@ -225,12 +227,12 @@ def _noted(node: Node, grant: Grant) -> Edits | None:
     return None
 
 
-def _put(node: Node, name: str, grant: Grant, edits: Edits, *, specs: Specs) -> None:
+def _put(node: Node, share_name: str, grant: Grant, edits: Edits, *, specs: Specs) -> None:
     """Write the spec that gives a container the share."""
     libraries = node.limiters(grant.allocation, node.registry.declarations())
     limiters = in_place(node.ledger.directory(grant.id), libraries)
     confined_edits = confine(node, grant, edits, limiters=limiters, specs=specs)
-    specs.put(name, confined_edits, owner=node.ledger.path)
+    specs.put(share_name, confined_edits, owner=node.ledger.path)
 
 
 def _view(node: Node, grant: Grant, specs: Specs, *, gone_devices: tuple[str, ...]) -> ShareView:
@@ -253,14 +255,14 @@ def _expect_root(node: Node) -> None:
         raise Refused("shares are root's: try again as root")
 
 
-def _named(grants: Sequence[Grant], name: str) -> Grant:
+def _named(grants: Sequence[Grant], share_name: str) -> Grant:
     for grant in grants:
-        if grant.share == name:
+        if grant.share == share_name:
             return grant
     share_names = [grant.share for grant in grants if grant.share]
     raise NotFound(
-        f"no share {name!r}: `hetero share ls` lists those there are"
-        + did_you_mean(name, share_names)
+        f"no share {share_name!r}: `hetero share ls` lists those there are"
+        + did_you_mean(share_name, share_names)
     )
 
 

@@ -176,8 +176,8 @@ def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
 
     def usage(uuid: str) -> Usage:
         memory_bytes, core_part = (
-            metrics.values.get((f"hetero_device_{name}", uuid, "", "", ""))
-            for name in ("memory_used_bytes", "utilization_ratio")
+            metrics.values.get((f"hetero_device_{metric_name}", uuid, "", "", ""))
+            for metric_name in ("memory_used_bytes", "utilization_ratio")
         )
         return Usage(memory=None if memory_bytes is None else int(memory_bytes), core=core_part)
 
@@ -202,9 +202,9 @@ def _share(
     labels = (piece.device, view.namespace, view.pod, view.container)
     memory_bytes = new_metrics.values.get(("hetero_share_memory_used_bytes", *labels))
 
-    def mean(name: str) -> float | None:
+    def mean(metric_name: str) -> float | None:
         """Return what a count of seconds grew by in a second; None where no core is limited."""
-        sample_key = (f"hetero_share_{name}_seconds_total", *labels)
+        sample_key = (f"hetero_share_{metric_name}_seconds_total", *labels)
         if (
             core_percent is None
             or sample_key not in old_metrics.values
@@ -236,12 +236,12 @@ def _share(
 
 
 def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
-    name = node.metadata.name
+    node_name = node.metadata.name
     try:
-        devices = published_devices(node.metadata.annotations[INVENTORY], node=name)
+        devices = published_devices(node.metadata.annotations[INVENTORY], node=node_name)
     except BadInput as error:
-        return MemberView(name=name, devices=(), fault=str(error))
-    node_views = tuple(view for view in pod_views if view.node == name)
+        return MemberView(name=node_name, devices=(), fault=str(error))
+    node_views = tuple(view for view in pod_views if view.node == node_name)
     free_by_uuid = Inventory(devices, tuple(view.allocation for view in node_views)).free()
 
     def held(device: Device) -> dict[str, int]:
@@ -251,10 +251,10 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
         }
 
     return MemberView(
-        name=name,
+        name=node_name,
         devices=tuple(
             DeviceView(
-                number=number,
+                number=device_number,
                 device=device,
                 held=held(device),
                 usage=Usage(),
@@ -264,7 +264,7 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
                     if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
-            for number, device in enumerate(devices)
+            for device_number, device in enumerate(devices)
         ),
     )
 

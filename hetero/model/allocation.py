@@ -111,11 +111,14 @@ class Shortage:
             total_text = f"{free_number} {total_text.split()[1]}"
         return f"{free_number} of {total_text} memory free, {format_memory(self.asked)} asked"
 
-    def nearer(self, other: Shortage | None) -> Shortage:
+    def nearer(self, other_shortage: Shortage | None) -> Shortage:
         """Return that of the two which lacks the smaller part of what was asked."""
-        if other is None or self.free * other.asked >= other.free * self.asked:
+        if (
+            other_shortage is None
+            or self.free * other_shortage.asked >= other_shortage.free * self.asked
+        ):
             return self
-        return other
+        return other_shortage
 
 
 @frozen(kw_only=True)
@@ -147,7 +150,7 @@ class Refusal:
         if self.group:
             most_fitting = max(self.fitting.values(), default=0)
             best_names = ", ".join(
-                name for name, count in self.fitting.items() if count == most_fitting
+                group_name for group_name, count in self.fitting.items() if count == most_fitting
             )
             most_text = f"{most_fitting} ({best_names})"
             return f"{self.wanted} {self.of}s of one {self.group} needed; most here: {most_text}"

@@ -81,8 +81,8 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
         raise BadInput(f"{source}: not a valid {title}: {message}") from None
 
 
-def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+def _no_number(constant_name: str) -> float:
+    raise ValueError(f"{constant_name} is no number")
 
 
 @cache

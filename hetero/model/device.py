@@ -74,8 +74,10 @@ class Device:
     @property
     def short_model(self) -> str:
         """The model's name without its vendor's."""
-        first_word, _, rest = self.model.partition(" ")
-        return rest if rest and first_word.lower() == self.vendor.lower() else self.model
+        first_word, _, other_words = self.model.partition(" ")
+        return (
+            other_words if other_words and first_word.lower() == self.vendor.lower() else self.model
+        )
 
     @property
     def usable(self) -> bool:

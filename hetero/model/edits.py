@@ -35,13 +35,13 @@ class Edits:
     files: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(factory=dict)
 
-    def merged(self, other: Edits) -> Edits:
-        """Return both together; where they name the same variable, `other` has it."""
+    def merged(self, other_edits: Edits) -> Edits:
+        """Return both together; where they name the same variable, `other_edits` has it."""
         return Edits(
-            env={**self.env, **other.env},
-            mounts=self.mounts + other.mounts,
-            device_nodes=tuple(dict.fromkeys(self.device_nodes + other.device_nodes)),
-            cdi=self.cdi + other.cdi,
-            files=self.files + other.files,
-            parts={**self.parts, **other.parts},
+            env={**self.env, **other_edits.env},
+            mounts=self.mounts + other_edits.mounts,
+            device_nodes=tuple(dict.fromkeys(self.device_nodes + other_edits.device_nodes)),
+            cdi=self.cdi + other_edits.cdi,
+            files=self.files + other_edits.files,
+            parts={**self.parts, **other_edits.parts},
         )

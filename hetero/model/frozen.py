@@ -23,14 +23,18 @@ else:
         if cls is None:
             return partial(frozen, **attrs_options)
         cls.__repr__, cls.__eq__, cls.__hash__ = _repr, _eq, _hash
-        result = attrs.frozen(cls, **attrs_options)
-        result._parts = attrgetter("__class__", *(field.name for field in attrs.fields(result)))
-        return result
+        frozen_class = attrs.frozen(cls, **attrs_options)
+        frozen_class._parts = attrgetter(
+            "__class__", *(field.name for field in attrs.fields(frozen_class))
+        )
+        return frozen_class
 
     @recursive_repr()
     def _repr(self) -> str:
         field_names = (field.name for field in attrs.fields(type(self)) if field.repr)
-        fields_text = ", ".join(f"{name}={getattr(self, name)!r}" for name in field_names)
+        fields_text = ", ".join(
+            f"{field_name}={getattr(self, field_name)!r}" for field_name in field_names
+        )
         return f"{type(self).__qualname__.rpartition('>.')[2]}({fields_text})"
 
     def _eq(self, other: object) -> bool:

@@ -19,9 +19,12 @@ def did_you_mean(word: str, names: Iterable[str], *, aliases: Mapping[str, str] 
     from difflib import get_close_matches  # only here: nobody else waits for it
 
     name_by_spelling: dict[str, str] = {}
-    for spelling, name in (*((name, name) for name in names), *aliases.items()):
+    for spelling, known_name in (
+        *((known_name, known_name) for known_name in names),
+        *aliases.items(),
+    ):
         for spelling_part in (spelling, *re.split(r"[\s_-]+", spelling)):
-            name_by_spelling.setdefault(_plain(spelling_part), name)
+            name_by_spelling.setdefault(_plain(spelling_part), known_name)
     near_spellings = get_close_matches(_plain(word), name_by_spelling, n=1)
     return f": did you mean {name_by_spelling[near_spellings[0]]}?" if near_spellings else ""
 

@@ -108,14 +108,14 @@ class Selector:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
-    def allows(self, name: str, *, all_of_it: bool = False) -> bool:
+    def allows(self, tested_name: str, *, all_of_it: bool = False) -> bool:
         """Return whether a name may be taken: it has one of these as a part, or is one of them."""
 
         def matches(name_part: str) -> bool:
             return (
-                name_part.lower() == name.lower()
+                name_part.lower() == tested_name.lower()
                 if all_of_it
-                else name_part.lower() in name.lower()
+                else name_part.lower() in tested_name.lower()
             )
 
         if any(matches(name_part) for name_part in self.exclude):

@@ -58,7 +58,7 @@ def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
 def choice_of(values_by_option: Mapping[str, tuple[str, ...]], include_option: str) -> Selector:
     """Return what an option and its `exclude_…` choose together. Raises `BadInput`."""
     for option in (include_option, f"exclude_{include_option}"):
-        if any(not value.strip() for value in values_by_option[option]):
+        if any(not value_text.strip() for value_text in values_by_option[option]):
             raise BadInput(
                 f"--{option.replace('_', '-')} is empty: write a {include_option}, or leave it out"
             )
@@ -73,11 +73,11 @@ def pairs(text: str, *, source: str, names: Mapping[str, str], example: str) -> 
     value_texts: dict[str, str] = {}
     for pair_text in filter(None, (pair_text.strip() for pair_text in text.split(","))):
         word, equals, value_text = pair_text.partition("=")
-        name = names.get(word.strip())
-        if name in value_texts:
+        full_name = names.get(word.strip())
+        if full_name in value_texts:
             raise BadInput(f"{source}: {word.strip()} is given twice: {example}")
-        if not equals or name is None:
+        if not equals or full_name is None:
             word_list = " or ".join(f"{word}=…" for word in names if word != "memory")
             raise BadInput(f"{source}: {pair_text!r} is not {word_list}: {example}")
-        value_texts[name] = value_text.strip()
+        value_texts[full_name] = value_text.strip()
     return value_texts

@@ -31,10 +31,10 @@ Names = Iterator[tuple[str, str]]  # each with a few words about it
 def main() -> None:
     """Print the names of a kind (`sys.argv[1]`), each with a tab and a short description."""
     with suppress(AttributeError, ImportError, LookupError, OSError, TypeError, ValueError):
-        for name, description in dict(_names(sys.argv[1])).items():
-            if _NAME.fullmatch(name):
+        for completion_name, description in dict(_names(sys.argv[1])).items():
+            if _NAME.fullmatch(completion_name):
                 print(
-                    name,
+                    completion_name,
                     "".join(
                         character if character.isprintable() else " " for character in description
                     ),
@@ -53,7 +53,7 @@ def _names(kind: str) -> Names:
     elif kind == "benchmarks":
         from importlib.metadata import entry_points
 
-        yield from ((entry.name, "") for entry in entry_points(group="hetero.bench"))
+        yield from ((entry_point.name, "") for entry_point in entry_points(group="hetero.bench"))
     else:
         yield from _seen(ledger_paths[0] / _SEEN)[kind]
 
@@ -74,7 +74,9 @@ def _entries(ledger_path: Path) -> Iterator[dict[str, Any]]:
     for path in sorted(ledger_path.glob("grants/[!.]*/allocation.json")):
         with suppress(LookupError, OSError, TypeError, ValueError):  # half written, or not ours
             grant = json.loads(path.read_text())
-            shown_fields = {name: grant.get(name) for name in ("label", "share", "user")}
+            shown_fields = {
+                field_name: grant.get(field_name) for field_name in ("label", "share", "user")
+            }
             yield {**shown_fields, "id": grant["id"], "command": [*map(str, grant["command"])]}
 
 
@@ -111,7 +113,9 @@ def remember() -> None:
     names_by_kind = {
         "vendors": [(row.name, row.title or "") for row in discovery.rows],
         "models": [
-            (name, model) for _, model in cards for name in dict.fromkeys((model, *model.split()))
+            (model_name, model)
+            for _, model in cards
+            for model_name in dict.fromkeys((model, *model.split()))
         ],
         "uuids": cards,
         "devices": [(str(index), f"{model} {uuid}") for index, (uuid, model) in enumerate(cards)]

@@ -264,7 +264,7 @@ def why_shares_say_little() -> str | None:
 
 def vendors() -> tuple[str, ...]:
     """Return the vendors that have a rack of their own name."""
-    return tuple(name for name in racks() if name in simulator().VENDORS)
+    return tuple(vendor_name for vendor_name in racks() if vendor_name in simulator().VENDORS)
 
 
 def settings_for(vendor_name: str) -> str | None:

@@ -9,25 +9,27 @@ from hetero.model.names import did_you_mean
 from hetero.node.ledger.ledger import Ledger, Snapshot
 
 
-def one_of(snapshot: Snapshot, name: str, *, uid: int | None, system: Ledger | None = None) -> str:
-    """Return the id of the grant that `name` means: the start of its id, its label or its share.
+def one_of(
+    snapshot: Snapshot, asked_name: str, *, uid: int | None, system: Ledger | None = None
+) -> str:
+    """Return the id of the grant that `asked_name` means: its id's start, its label or its share.
 
     Where several users have one of that name, the one of user `uid` is meant; None is who keeps
     the ledger. Raises `NotFound`, or `BadInput` with the ids where several have the name.
     """
-    ids = _meant(snapshot, name)
+    ids = _meant(snapshot, asked_name)
     if len(ids) > 1:
         own_ids = [grant.id for grant in snapshot.grants if grant.id in ids and grant.uid == uid]
         ids = own_ids or ids
     if len(ids) > 1:
-        raise BadInput(f"grant {name!r} could be {_told(snapshot, ids)}: give more of its id")
+        raise BadInput(f"grant {asked_name!r} could be {_told(snapshot, ids)}: give more of its id")
     if not ids:
-        if system and _meant(system.snapshot(), name):
-            raise Refused(f"grant {name} is root's: only root can change or release it")
-        all_names = [name for names in _names(snapshot).values() for name in names]
+        if system and _meant(system.snapshot(), asked_name):
+            raise Refused(f"grant {asked_name} is root's: only root can change or release it")
+        all_names = [known_name for names in _names(snapshot).values() for known_name in names]
         raise NotFound(
-            f"no grant {name!r} stands: `hetero ps` lists those that do"
-            + did_you_mean(name, all_names)
+            f"no grant {asked_name!r} stands: `hetero ps` lists those that do"
+            + did_you_mean(asked_name, all_names)
         )
     return ids[0]
 
@@ -41,14 +43,14 @@ def _told(snapshot: Snapshot, grant_ids: list[str]) -> str:
     return ", ".join(f"{grant_id}{description_by_id.get(grant_id, '')}" for grant_id in grant_ids)
 
 
-def _meant(snapshot: Snapshot, name: str) -> list[str]:
+def _meant(snapshot: Snapshot, asked_name: str) -> list[str]:
     names_by_id = _names(snapshot)
-    if name in names_by_id:
-        return [name]
+    if asked_name in names_by_id:
+        return [asked_name]
     return [
         grant_id
         for grant_id, grant_names in names_by_id.items()
-        if name and (grant_id.startswith(name) or name in grant_names)
+        if asked_name and (grant_id.startswith(asked_name) or asked_name in grant_names)
     ]
 
 

@@ -112,11 +112,11 @@ class LocalGrants:
         self.node.expect_within_quota(outcome, snapshot, devices_of(discovery), self.asker)
         return outcome
 
-    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(self, grant_name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Change a grant, as `resize.resize` does."""
         from hetero.node.resize import resize  # here: no admission needs it
 
-        return resize(self.node, name, ask, policy=policy, asker=self.asker)
+        return resize(self.node, grant_name, ask, policy=policy, asker=self.asker)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
@@ -201,9 +201,9 @@ class RemoteGrants:
         _watched(self, handle, watch)
         return Admission(handle=handle, edits=reply.edits, limiters=limiters)
 
-    def resize(self, name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(self, grant_name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
         """Have a grant of this user changed."""
-        return self.daemon.resize(name, ask, policy=policy)
+        return self.daemon.resize(grant_name, ask, policy=policy)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
@@ -268,16 +268,16 @@ def admit_program(
     return admission.handle, environment
 
 
-def release(grants: Grants, name: str, *, force: bool = False, grace: float = 5.0) -> str:
+def release(grants: Grants, grant_name: str, *, force: bool = False, grace: float = 5.0) -> str:
     """Free a grant: refused while processes hold it, unless `force` ends exactly those.
 
-    They are asked first (SIGTERM) and killed after `grace` seconds. `name` is the start of its
-    id, or its label. Return what was done.
+    They are asked first (SIGTERM) and killed after `grace` seconds. `grant_name` is the start of
+    its id, or its label. Return what was done.
     """
     node = grants.node
     snapshot = node.ledger.snapshot()
     uid = grants.asker.uid or None if grants.asker else None
-    grant_id = one_of(snapshot, name, uid=uid, system=node.system)
+    grant_id = one_of(snapshot, grant_name, uid=uid, system=node.system)
     owner_uid = None
     for grant in snapshot.grants:
         if grant.id == grant_id:

@@ -18,7 +18,13 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
     present_vendors = {device.vendor for device in discovery.devices}
     ungranted_vendors = present_vendors - allocation.vendors
     hidings = (vendor.hiding for vendor in discovery.vendors if vendor.name in ungranted_vendors)
-    return Edits(env={variable: value for hiding in hidings for variable, value in hiding.items()})
+    return Edits(
+        env={
+            variable: variable_value
+            for hiding in hidings
+            for variable, variable_value in hiding.items()
+        }
+    )
 
 
 def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
@@ -34,7 +40,7 @@ def devices_of(discovery: Discovery) -> dict[str, Device]:
 
 def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
     """Return the numbers of an allocation's devices in the inventory."""
-    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    numbers = {device.uuid: device_number for device_number, device in enumerate(discovery.devices)}
     return tuple(numbers[piece.device] for piece in allocation.pieces)
 
 

@@ -28,29 +28,29 @@ def enter(mounts: Sequence[Mount]) -> None:
         _expect(_LIBC.unshare(_NEW_NAMESPACE), "a mount namespace of its own")
         _mount(Path("none"), Path("/"), _RECURSIVE | _PRIVATE)
         for mount in mounts:
-            source, target = Path(mount.source), Path(mount.target)
-            _make(target, model_path=source)
-            _mount(source, target, _BIND)
+            source_path, target_path = Path(mount.source), Path(mount.target)
+            _make(target_path, model_path=source_path)
+            _mount(source_path, target_path, _BIND)
             if not mount.writable:
-                _mount(Path("none"), target, _BIND | _REMOUNT | _READ_ONLY)
+                _mount(Path("none"), target_path, _BIND | _REMOUNT | _READ_ONLY)
     except HeteroError as error:
         raise HeteroError(f"{error} (this device needs `hetero run` to be root)") from None
 
 
-def show_read_only(source: Path, target: Path, *, anchor: Path) -> None:
+def show_read_only(source_path: Path, target_path: Path, *, anchor: Path) -> None:
     """Mount a directory read-only at a second path; calling it again changes nothing.
 
     `anchor` is a path that only root reaches: the mount is there while it can still be written.
     Raises `HeteroError`: it takes root with CAP_SYS_ADMIN.
     """
-    _make(target, model_path=source)
-    if target.samefile(source):
+    _make(target_path, model_path=source_path)
+    if target_path.samefile(source_path):
         return
-    _make(anchor, model_path=source)
+    _make(anchor, model_path=source_path)
     try:
-        _mount(source, anchor, _BIND)
+        _mount(source_path, anchor, _BIND)
         _mount(Path("none"), anchor, _BIND | _REMOUNT | _READ_ONLY)
-        _mount(anchor, target, _BIND)  # read-only as what it is made of
+        _mount(anchor, target_path, _BIND)  # read-only as what it is made of
     finally:
         _LIBC.umount2(bytes(anchor), _DETACH)
 
@@ -66,10 +66,13 @@ def _make(target: Path, *, model_path: Path) -> None:
         raise HeteroError(f"mount {target}: {error.strerror}") from None
 
 
-def _mount(source: Path, target: Path, flags: int) -> None:
-    _expect(_LIBC.mount(bytes(source), bytes(target), None, flags, None), f"mount {target}")
+def _mount(source_path: Path, target_path: Path, flags: int) -> None:
+    _expect(
+        _LIBC.mount(bytes(source_path), bytes(target_path), None, flags, None),
+        f"mount {target_path}",
+    )
 
 
-def _expect(result: int, action: str) -> None:
-    if result:
+def _expect(return_code: int, action: str) -> None:
+    if return_code:
         raise HeteroError(f"{action}: {os.strerror(ctypes.get_errno())}")

@@ -225,7 +225,7 @@ class Node:
 
     def files(self, grant_id: str) -> list[Path]:
         """Return the files that the users of a grant hold open."""
-        return [self.directory(grant_id) / name for name in (ALIVE, USAGE)]
+        return [self.directory(grant_id) / file_name for file_name in (ALIVE, USAGE)]
 
     def with_system(self, snapshot: Snapshot) -> Snapshot:
         """Return `snapshot` and what root gave out."""

@@ -46,7 +46,7 @@ _SETTLING = 0.005
 
 def resize(
     node: Node,
-    name: str,
+    grant_name: str,
     ask: Ask,
     *,
     policy: Policy | None = None,
@@ -54,27 +54,27 @@ def resize(
 ) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
-    `name` is the start of the grant's id, or its label. `ask.device` names one of the grant's
+    `grant_name` is the start of the grant's id, or its label. `ask.device` names one of the grant's
     devices; none means all of them. `policy` is that of the whole grant from now on. `asker` is the
     user it is for where that is not this process's.
     Raises `Refused` when the change does not fit, when more memory is in use than it would leave,
     and when the grant is another user's.
     """
     discovery = node.discover()
-    grant = _entry(node, node.ledger.snapshot(), name, asker)
+    grant = _entry(node, node.ledger.snapshot(), grant_name, asker)
     chosen_pieces = _chosen(grant, ask.device, discovery.devices)
     recut_piece = partial(_recut, node, ask, {piece.device for piece in chosen_pieces})
     plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
     return _resized(node, discovery, grant, plan_change)
 
 
-def resize_to(node: Node, name: str, goal: DeviceAllocation) -> Grant:
+def resize_to(node: Node, grant_name: str, goal: DeviceAllocation) -> Grant:
     """Give a grant of one device exactly the counters and core of `goal`, off any grain.
 
     Raises `Refused` as `resize` does.
     """
     discovery = node.discover()
-    grant = _entry(node, node.ledger.snapshot(), name, None)
+    grant = _entry(node, node.ledger.snapshot(), grant_name, None)
     recut_piece = partial(_recut_to, node, goal)
     return _resized(
         node, discovery, grant, partial(_plan, node, discovery, grant.id, recut_piece, None, None)

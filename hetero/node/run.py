@@ -68,7 +68,7 @@ def _become(command: tuple[str, ...], environment: Mapping[str, str]) -> NoRetur
 class _Unstartable(HeteroError):
     """A command that cannot be executed, with the code a shell gives that."""
 
-    def __init__(self, name: str, error: OSError) -> None:
+    def __init__(self, program_name: str, error: OSError) -> None:
         is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
         self.code = 127 if is_missing else 126
-        super().__init__(f"{name}: {'command not found' if is_missing else error.strerror}")
+        super().__init__(f"{program_name}: {'command not found' if is_missing else error.strerror}")

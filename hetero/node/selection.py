@@ -47,24 +47,24 @@ def expect_here(request: Request, discovery: Discovery) -> None:
 
 def _expect_vendors(selector: Selector, vendor_rows: Iterable[VendorRow]) -> None:
     row_by_name = {row.name: row for row in vendor_rows}
-    row_by_lower_name = {name.lower(): row for name, row in row_by_name.items()}
-    for name in (*selector.include, *selector.exclude):
-        row = row_by_lower_name.get(name.lower())
+    row_by_lower_name = {vendor_name.lower(): row for vendor_name, row in row_by_name.items()}
+    for vendor_name in (*selector.include, *selector.exclude):
+        row = row_by_lower_name.get(vendor_name.lower())
         if row is None:
             name_by_title = {row.title or row.name: row.name for row in row_by_name.values()}
             vendor_list = ", ".join(row_by_name) or "none"
             raise NotFound(
-                f"no vendor {name!r} is installed (installed: {vendor_list})"
-                + did_you_mean(name, row_by_name, aliases=name_by_title)
+                f"no vendor {vendor_name!r} is installed (installed: {vendor_list})"
+                + did_you_mean(vendor_name, row_by_name, aliases=name_by_title)
             )
-        if not row.works and name in selector.include:
+        if not row.works and vendor_name in selector.include:
             raise NotFound(f"vendor {row.name} is {row.state}: {row.reason}")
 
 
 def _expect_parts(selector: Selector, names: Iterable[str], *, noun: str, listing: str) -> None:
     """Raise `NotFound` when parts of names are none of any device's: one of `include` is enough."""
     for parts in filter(None, (selector.include, *((part,) for part in selector.exclude))):
-        if not any(Selector(include=parts).allows(name) for name in names):
+        if not any(Selector(include=parts).allows(known_name) for known_name in names):
             unknown_names = ", ".join(map(repr, parts))
             raise NotFound(
                 f"no {noun} {unknown_names} here {listing}{did_you_mean(parts[0], names)}"
@@ -91,8 +91,8 @@ def _choices(ask: Ask, request: Request) -> Iterator[str]:
         ("uuid", request.uuid),
         ("enforcement", request.enforcement),
     ):
-        yield from (f"{option} {name!r}" for name in selector.include)
-        yield from (f"exclude-{option} {name!r}" for name in selector.exclude)
+        yield from (f"{option} {chosen_name!r}" for chosen_name in selector.include)
+        yield from (f"exclude-{option} {excluded_name!r}" for excluded_name in selector.exclude)
 
 
 def _no_device(discovery: Discovery) -> str:

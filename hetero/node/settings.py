@@ -259,7 +259,7 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
     table_names = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
     _expect(document, known_keys=table_names)
     scale, cards, count, vendors, quota, gangs, heterod = (
-        _table(document, name) for name in table_names
+        _table(document, table_name) for table_name in table_names
     )
     _expect(scale, known_keys=("memory", "core"))
     _expect(cards, known_keys=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
@@ -307,13 +307,13 @@ def _periods(table: Mapping[str, Any], base_periods: Periods) -> Periods:
     """Return how time is cut for gangs; the settings say it in milliseconds."""
 
     def nanoseconds(key: str, least_ms: int, most_ms: int) -> int:
-        value = table[key]
-        is_number = isinstance(value, int) and not isinstance(value, bool)
-        if not is_number or not least_ms <= value <= most_ms:
+        period_ms = table[key]
+        is_number = isinstance(period_ms, int) and not isinstance(period_ms, bool)
+        if not is_number or not least_ms <= period_ms <= most_ms:
             raise BadInput(
-                f"gangs.{key} {value!r} is not a whole number from {least_ms} to {most_ms}"
+                f"gangs.{key} {period_ms!r} is not a whole number from {least_ms} to {most_ms}"
             )
-        return int(value) * 1_000_000
+        return int(period_ms) * 1_000_000
 
     return Periods(
         period=nanoseconds("period", 40, 400) if "period" in table else base_periods.period,
@@ -328,10 +328,10 @@ def _quotas(
     quota_tables = _table(table, section, within="quota.")
     empty_quota = _EACH if section == "users" else Quota()
     quotas = dict(base)
-    for name in quota_tables:
-        quota_table = _table(quota_tables, name, within=f"quota.{section}.")
+    for table_name in quota_tables:
+        quota_table = _table(quota_tables, table_name, within=f"quota.{section}.")
         _expect(quota_table, known_keys=("memory", "core", "grants"))
-        quotas[name] = _quota(quota_table, empty_quota, path=f"quota.{section}.{name}")
+        quotas[table_name] = _quota(quota_table, empty_quota, path=f"quota.{section}.{table_name}")
     return quotas
 
 
@@ -339,21 +339,21 @@ def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
     memory = table.get("memory")
     if memory is not None and (not isinstance(memory, str) or memory.strip().endswith("%")):
         raise BadInput(f'{path}.memory {memory!r} is not a size: write "40Gi"')
-    amounts: dict[str, int | None] = {"core": base_quota.core, "grants": base_quota.grants}
-    for name in amounts:
-        value = table.get(name, amounts[name])
-        if value is not None and (
-            not isinstance(value, int) or isinstance(value, bool) or value < 0
+    limits: dict[str, int | None] = {"core": base_quota.core, "grants": base_quota.grants}
+    for limit_name in limits:
+        limit = table.get(limit_name, limits[limit_name])
+        if limit is not None and (
+            not isinstance(limit, int) or isinstance(limit, bool) or limit < 0
         ):
-            raise BadInput(f"{path}.{name} {value!r} is not a whole number, 0 or more")
-        amounts[name] = value
-    return Quota(memory=base_quota.memory if memory is None else parse_memory(memory), **amounts)
+            raise BadInput(f"{path}.{limit_name} {limit!r} is not a whole number, 0 or more")
+        limits[limit_name] = limit
+    return Quota(memory=base_quota.memory if memory is None else parse_memory(memory), **limits)
 
 
-def _table(document: Mapping[str, Any], name: str, *, within: str = "") -> Mapping[str, Any]:
-    table = document.get(name, {})
+def _table(document: Mapping[str, Any], table_name: str, *, within: str = "") -> Mapping[str, Any]:
+    table = document.get(table_name, {})
     if not isinstance(table, dict):
-        raise BadInput(f"{within}{name} is a table: write [{within}{name}]")
+        raise BadInput(f"{within}{table_name} is a table: write [{within}{table_name}]")
     return table
 
 
@@ -389,7 +389,7 @@ def _max_sharers(value: object) -> int | None:
 
 def _names(value: object) -> tuple[str | int, ...]:
     items = value if isinstance(value, list | tuple) else [value]
-    if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in items):
+    if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
         raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
     return tuple(items)
 
@@ -402,14 +402,14 @@ def _sharing(value: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str,
     return {**base_sharing, **sharing}
 
 
-def _texts(name: str, noun: str, value: object) -> tuple[str, ...]:
+def _texts(setting_name: str, noun: str, value: object) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise BadInput(f"{name} {value!r} is not a list of names of {noun}")
+        raise BadInput(f"{setting_name} {value!r} is not a list of names of {noun}")
     return tuple(value)
 
 
-def _word(key: str, value: object, choices: type[E]) -> E:
+def _word(key: str, setting: object, choices: type[E]) -> E:
     for choice in choices:
-        if value == choice.value:
+        if setting == choice.value:
             return choice
-    raise BadInput(f"{key} {value!r} is none of {', '.join(choice.value for choice in choices)}")
+    raise BadInput(f"{key} {setting!r} is none of {', '.join(choice.value for choice in choices)}")

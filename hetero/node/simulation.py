@@ -119,8 +119,8 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
 def racks() -> dict[str, str]:
     """Return what the shipped racks are, by name: the comment that each file begins with."""
     return {
-        name: path.read_text().partition("\n")[0].lstrip("# ")
-        for name, path in simulator().racks().items()
+        rack_name: path.read_text().partition("\n")[0].lstrip("# ")
+        for rack_name, path in simulator().racks().items()
     }
 
 

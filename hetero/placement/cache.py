@@ -202,8 +202,8 @@ class SchedulerCache:
             heappop(heap)
             if costs[node_number] == cost:
                 skipped.append((cost, node_number))
-        for entry in skipped:
-            heappush(heap, entry)
+        for skipped_entry in skipped:
+            heappush(heap, skipped_entry)
         return nodes[cheapest[1]].name if cheapest else None
 
     def reserve_nodes(self, uid: str, pod: PlacedPod, offered: Iterable[str]) -> None:

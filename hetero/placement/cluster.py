@@ -68,12 +68,12 @@ class PlacedPod:
 
     def host(self) -> dict[str, int]:
         """Return what the pod takes of its node's own counters."""
-        sidecars_host = total(container.host for container in self.sidecars)
-        host = total(container.host for container in self.containers)
+        sidecar_amounts = total(container.host for container in self.sidecars)
+        host_amounts = total(container.host for container in self.containers)
         for container in self.init:
             for counter, amount in container.host.items():
-                host[counter] = max(host.get(counter, 0), amount)
-        return total((sidecars_host, host))
+                host_amounts[counter] = max(host_amounts.get(counter, 0), amount)
+        return total((sidecar_amounts, host_amounts))
 
 
 @frozen(kw_only=True)

@@ -311,11 +311,11 @@ def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Off
     return agreed(devices, offers_by_ask)
 
 
-def named(devices: Sequence[Device], name: str) -> list[Device]:
-    """Return the devices `name` means: a position in the inventory, or the start of a UUID."""
-    if name.isdecimal() and int(name) < len(devices):
-        return [devices[int(name)]]
-    return [device for device in devices if device.uuid.lower().startswith(name.lower())]
+def named(devices: Sequence[Device], device_name: str) -> list[Device]:
+    """Return the devices that `device_name` means: an inventory position or the start of a UUID."""
+    if device_name.isdecimal() and int(device_name) < len(devices):
+        return [devices[int(device_name)]]
+    return [device for device in devices if device.uuid.lower().startswith(device_name.lower())]
 
 
 def _sets(

@@ -109,12 +109,12 @@ class NodeValues:
         self, pod_class: PodClass, node_counts: Mapping[tuple[int, int, tuple[int, ...]], int]
     ) -> None:
         card_count = able_cards = 0
-        for (kind_number, cards, host), node_count in node_counts.items():
+        for (kind_number, cards, host_amounts), node_count in node_counts.items():
             card_count += node_count * cards
             if (
                 kind_number in pod_class.sizes
                 and cards >= pod_class.cards
-                and _covers(host, pod_class.needs)
+                and _covers(host_amounts, pod_class.needs)
             ):
                 able_cards += node_count * cards
         if not able_cards:
@@ -179,11 +179,11 @@ def _alike(cluster: Cluster) -> dict[tuple[int, int, tuple[int, ...]], int]:
     """Count the nodes by kind of card, number of such cards and host, all of it free."""
     node_counts: dict[tuple[int, int, tuple[int, ...]], int] = {}
     for node, card_states in zip(cluster.nodes, cluster.cards, strict=True):
-        host = tuple(node.host.get(counter, UNLIMITED) for counter in cluster.counters)
+        host_amounts = tuple(node.host.get(counter, UNLIMITED) for counter in cluster.counters)
         kind_numbers = [
             cluster.card_states.states[state_number].kind.number for state_number in card_states
         ]
-        for number in set(kind_numbers):
-            node_key = number, kind_numbers.count(number), host
+        for kind_number in set(kind_numbers):
+            node_key = kind_number, kind_numbers.count(kind_number), host_amounts
             node_counts[node_key] = node_counts.get(node_key, 0) + 1
     return node_counts

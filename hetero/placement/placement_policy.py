@@ -71,16 +71,17 @@ WEIGHTS: Mapping[str, Weights] = {
 }
 
 
-def weights(text: str) -> Weights:
+def weights(weights_text: str) -> Weights:
     """Return a placement's weights, of its name or `fragmentation=2,host=1`. Raises `BadInput`."""
-    if text in WEIGHTS:
-        return WEIGHTS[text]
-    if "=" not in text:
+    if weights_text in WEIGHTS:
+        return WEIGHTS[weights_text]
+    if "=" not in weights_text:
         raise BadInput(
-            f"placement {text!r} is none of {', '.join(WEIGHTS)}, nor weights as fragmentation=2"
+            f"placement {weights_text!r} is none of {', '.join(WEIGHTS)}, "
+            "nor weights as fragmentation=2"
         )
     weight_by_term: dict[str, int] = {}
-    for term_text in text.split(","):
+    for term_text in weights_text.split(","):
         term, _, weight_text = term_text.partition("=")
         if term not in fields_dict(Weights) or not weight_text.removeprefix("-").isdecimal():
             known_terms = ", ".join(fields_dict(Weights))

@@ -445,11 +445,11 @@ class Prices:
                     demands.append(
                         DemandClass(times=times, cards=profile.request_class.cards, size=size_milli)
                     )
-            key = tuple(demands)
+            demands_key = tuple(demands)
             kind.fragmentation = (
-                fragmentation_by_demands[key]
-                if key in fragmentation_by_demands
-                else fragmentation_by_demands.setdefault(key, fragmentation(demands))
+                fragmentation_by_demands[demands_key]
+                if demands_key in fragmentation_by_demands
+                else fragmentation_by_demands.setdefault(demands_key, fragmentation(demands))
             )
         demands_of_all = [
             DemandClass(

@@ -64,9 +64,9 @@ def entries(group: str) -> list[Entry]:
     return sorted(found_entries, key=lambda entry: entry.name)
 
 
-def normalised(name: str) -> str:
+def normalised(distribution_name: str) -> str:
     """Return the name of a distribution as all its spellings have it in common (PyPA)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return re.sub(r"[-_.]+", "-", distribution_name).lower()
 
 
 def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:

@@ -168,9 +168,9 @@ def _expect_vendor(vendor: Vendor) -> None:
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
     runtime, container = vendor.runtime, vendor.container
     runtime_words = (*runtime.variables, *runtime.options, runtime.template)
-    for name in filter(None, (*vendor.visible, *runtime_words)):
-        if not _VARIABLE.fullmatch(name) or _NOT_ITS_OWN.fullmatch(name):
-            raise BadInput(f"gave {name[:_NAME]!r} as a variable that names its devices")
+    for variable_name in filter(None, (*vendor.visible, *runtime_words)):
+        if not _VARIABLE.fullmatch(variable_name) or _NOT_ITS_OWN.fullmatch(variable_name):
+            raise BadInput(f"gave {variable_name[:_NAME]!r} as a variable that names its devices")
     runtime_texts = filter(None, (runtime.mounts, runtime.name))
     for text in (*container.device_nodes, *container.files, *runtime_texts):
         if not _TEMPLATE.fullmatch(text):

@@ -72,8 +72,8 @@ class _Given:
 
 def given(plugin: object) -> Plugin:
     """Return a plugin that this program has as an object, under the name it has as that."""
-    name = getattr(plugin, "__name__", type(plugin).__name__)
-    return _Given(str(name), "in process", plugin)
+    plugin_name = getattr(plugin, "__name__", type(plugin).__name__)
+    return _Given(str(plugin_name), "in process", plugin)
 
 
 @define(eq=False)
@@ -184,9 +184,9 @@ class Registry:
             plugin, looking_supervisor, acting_supervisor, watch=Watch(plugin, self._starter)
         )
 
-    def vendor(self, name: str) -> Vendor:
+    def vendor(self, vendor_name: str) -> Vendor:
         """Return the declaration of a working vendor. Raises `NotFound`."""
-        member = self._member(name)
+        member = self._member(vendor_name)
         if not member.whole:
             request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
             (reply,) = self._ask_all([member], request)
@@ -195,14 +195,14 @@ class Registry:
         assert member.vendor is not None  # noqa: S101 - `_member` saw to it
         return member.vendor
 
-    def plugin(self, name: str) -> Plugin:
+    def plugin(self, vendor_name: str) -> Plugin:
         """Return an installed vendor that may be run, unloaded. Raises `NotFound`."""
         for member in self._members:
-            if member.plugin.name == name and member.trusted:
+            if member.plugin.name == vendor_name and member.trusted:
                 return member.plugin
         vendor_names = ", ".join(member.plugin.name for member in self._members if member.trusted)
         raise NotFound(
-            f"no vendor {name!r} is installed and trusted here (there is: {vendor_names})"
+            f"no vendor {vendor_name!r} is installed and trusted here (there is: {vendor_names})"
         )
 
     def declarations(self) -> tuple[Vendor, ...]:
@@ -312,9 +312,9 @@ class Registry:
             edits = edits.merged(implied_edits).merged(reply.edits or Edits())
         return edits
 
-    def cuts(self, name: str) -> bool:
+    def cuts(self, vendor_name: str) -> bool:
         """Whether a vendor's grants may have slices that outlive their processes."""
-        return self._member(name).cuts
+        return self._member(vendor_name).cuts
 
     def reconcile(
         self,
@@ -417,10 +417,10 @@ class Registry:
             if member.watch:
                 member.watch.close()
 
-    def _member(self, name: str) -> _Member:
+    def _member(self, vendor_name: str) -> _Member:
         """Return the working vendor of this name. Raises `NotFound`."""
         candidates = [
-            member for member in self._members if member.plugin.name == name
+            member for member in self._members if member.plugin.name == vendor_name
         ] or self._members
         unknown_members = [
             member for member in candidates if member.vendor is None and member.refused is None
@@ -429,17 +429,17 @@ class Registry:
             unknown_members, WorkerRequest(ask="vendor", within=self._seconds or LOOK)
         )
         for member in candidates:
-            if member.vendor and member.vendor.name == name and not member.refused:
+            if member.vendor and member.vendor.name == vendor_name and not member.refused:
                 return member
         for member, reply in zip(unknown_members, replies, strict=True):
-            if member.plugin.name == name and reply.failure is not None:
+            if member.plugin.name == vendor_name and reply.failure is not None:
                 raise NotFound(reply.failure)
-        refusals = (member.refused for member in candidates if member.plugin.name == name)
-        raise NotFound(next(filter(None, refusals), f"no vendor {name!r} is installed"))
+        refusals = (member.refused for member in candidates if member.plugin.name == vendor_name)
+        raise NotFound(next(filter(None, refusals), f"no vendor {vendor_name!r} is installed"))
 
-    def _act(self, name: str, request: WorkerRequest) -> WorkerReply:
+    def _act(self, vendor_name: str, request: WorkerRequest) -> WorkerReply:
         """Have a vendor make or destroy something."""
-        return self._member(name).acting.ask(request)()
+        return self._member(vendor_name).acting.ask(request)()
 
     def _ask_all(self, members: Iterable[_Member], request: WorkerRequest) -> list[WorkerReply]:
         """Send all of them the same request at the same time."""
@@ -464,14 +464,16 @@ class Registry:
 
     def _meet(self, member: _Member, vendor: Vendor, reply: WorkerReply) -> None:
         """Note the declaration of a plugin, unless another plugin has its name."""
-        name = member.plugin.name
+        plugin_name = member.plugin.name
         other_vendors = (
             other_member.vendor for other_member in self._members if other_member is not member
         )
         if any(other_vendor and other_vendor.name == vendor.name for other_vendor in other_vendors):
-            member.refused = f"{name}: another plugin is the vendor {vendor.name!r} already"
-        elif isinstance(member.plugin, Entry) and vendor.name != name:
-            member.refused = f"{name}: its entry point is {name!r} and its vendor {vendor.name!r}"
+            member.refused = f"{plugin_name}: another plugin is the vendor {vendor.name!r} already"
+        elif isinstance(member.plugin, Entry) and vendor.name != plugin_name:
+            member.refused = (
+                f"{plugin_name}: its entry point is {plugin_name!r} and its vendor {vendor.name!r}"
+            )
         else:
             member.vendor = vendor.soft if vendor.name in self._soft else vendor
             member.cuts, member.serves = reply.cuts, reply.serves

@@ -71,17 +71,17 @@ class Respondent:
         if self._hooks is None or self._vendor is None:
             self._hooks, self._vendor = _loaded(self._name, self._load)
             self._name = self._vendor.name
-        hooks, name = self._hooks, self._name
+        hooks, vendor_name = self._hooks, self._name
         directory = Path(request.directory)
 
         def guarded_call(call: Callable[[], T]) -> T:
-            return guarded(name, request.ask, call)
+            return guarded(vendor_name, request.ask, call)
 
         match request:
             case WorkerRequest(ask="vendor"):
                 return WorkerReply()
             case WorkerRequest(ask="discover"):
-                return guarded_call(lambda: _discovered(name, hooks.hetero_discover()))
+                return guarded_call(lambda: _discovered(vendor_name, hooks.hetero_discover()))
             case WorkerRequest(ask="enforce", allocation=allocation) if allocation is not None:
                 edits = guarded_call(
                     lambda: _expect(
@@ -108,7 +108,7 @@ class Respondent:
                 return WorkerReply(service=guarded_call(lambda: _served(hooks, request)))
             case WorkerRequest(ask="watch"):
                 return _news(guarded_call(lambda: _expect(dict, hooks.hetero_watch())))
-        raise Failure(f"{name}: {request.ask} is not asked of a vendor")
+        raise Failure(f"{vendor_name}: {request.ask} is not asked of a vendor")
 
 
 def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> WorkerReply:
@@ -122,7 +122,7 @@ def _introduced(reply: WorkerReply, vendor: Vendor, hooks: pluggy.HookRelay) -> 
     )
 
 
-def guarded(name: str, stage: str, call: Callable[[], T]) -> T:
+def guarded(plugin_name: str, stage: str, call: Callable[[], T]) -> T:
     """Call into a vendor, and turn whatever it raises, even an exit, into a `Failure`."""
     try:
         return call()
@@ -130,7 +130,7 @@ def guarded(name: str, stage: str, call: Callable[[], T]) -> T:
         raise
     except BaseException as error:  # an exit or an interrupt of the vendor's own
         message = str(error) or type(error).__name__
-        prefix = f"{name}: {stage}: "
+        prefix = f"{plugin_name}: {stage}: "
         raise Failure(message if message.startswith(prefix) else prefix + message) from error
 
 
@@ -139,24 +139,24 @@ def _line(text: str) -> str:
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 
-def _loaded(name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Vendor]:
+def _loaded(plugin_name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Vendor]:
     """Return a plugin's hooks and its declaration. Raises `Failure` for whatever it does wrong."""
-    plugin = guarded(name, "load", load)
-    hooks = guarded(name, "register", lambda: _register(plugin, name))
-    vendor = guarded(name, "hetero_vendor", hooks.hetero_vendor)
+    plugin = guarded(plugin_name, "load", load)
+    hooks = guarded(plugin_name, "register", lambda: _register(plugin, plugin_name))
+    vendor = guarded(plugin_name, "hetero_vendor", hooks.hetero_vendor)
     if not isinstance(vendor, Vendor):
-        raise Failure(f"{name}: hetero_vendor: returned {vendor!r}, not a Vendor")
+        raise Failure(f"{plugin_name}: hetero_vendor: returned {vendor!r}, not a Vendor")
     return hooks, vendor
 
 
-def _discovered(name: str, cards: Iterable[object] | None) -> WorkerReply:
+def _discovered(vendor_name: str, cards: Iterable[object] | None) -> WorkerReply:
     """Return one vendor's devices, and the sentence about every card it could not read."""
     devices: list[Device] = []
     faults: list[str] = []
     for card in cards or ():
         if isinstance(card, DriverError):
             faults.append(_line(str(card)))
-        elif isinstance(card, Device) and card.vendor == name:
+        elif isinstance(card, Device) and card.vendor == vendor_name:
             is_long = card.health is not None and len(card.health) > SHOWN
             devices.append(evolve(card, health=_line(card.health or "")) if is_long else card)
         else:
@@ -206,10 +206,10 @@ class _Manager(pluggy.PluginManager):
         return super().parse_hookimpl_opts(plugin, name)
 
 
-def _register(plugin: object, name: str) -> pluggy.HookRelay:
+def _register(plugin: object, plugin_name: str) -> pluggy.HookRelay:
     """Give the plugin a manager of its own, so that no call ever reaches a second vendor."""
     manager = _Manager("hetero")
     manager.add_hookspecs(hookspecs)
-    manager.register(plugin, name)
+    manager.register(plugin, plugin_name)
     manager.check_pending()  # a misspelt hook is an error, not a silence
     return manager.hook

@@ -49,7 +49,7 @@ def demand(pod: PlacedPod, *, card_bytes: int) -> BaselinePod:
     ]
     if len(requests) > 1 or (requests and not _simple(requests[0])):
         raise BadInput(f"pod {pod.name!r}: the baselines know one container with equal shares only")
-    host = pod.host()
+    host_amounts = pod.host()
     card_count, share_milli = 0, 0
     models: tuple[str, ...] = ()
     if requests:
@@ -58,7 +58,9 @@ def demand(pod: PlacedPod, *, card_bytes: int) -> BaselinePod:
         share_milli = WHOLE if ask.memory is None else -(-ask.memory * WHOLE // card_bytes)
         if ask.memory_percent is not None:
             share_milli = ask.memory_percent * WHOLE // 100
-    return BaselinePod(host.get(CPU, 0), host.get(HOST_MEMORY, 0), card_count, share_milli, models)
+    return BaselinePod(
+        host_amounts.get(CPU, 0), host_amounts.get(HOST_MEMORY, 0), card_count, share_milli, models
+    )
 
 
 def _simple(request: Request) -> bool:
@@ -285,12 +287,14 @@ SCORES: Mapping[str, Score | None] = {
 class Baseline:
     """Chooses nodes of a cache by one of the published scores, kept until their node changes."""
 
-    def __init__(self, name: str, cluster: Cluster, pods: Iterable[PlacedPod], seed: int) -> None:
+    def __init__(
+        self, score_name: str, cluster: Cluster, pods: Iterable[PlacedPod], seed: int
+    ) -> None:
         """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
         self._cluster, self.room = cluster, Room(cluster)
         self._demands: dict[int, BaselinePod] = {}
         self.mix = Mix([demand(pod, card_bytes=self.room.card) for pod in pods], self.room)
-        self._name, self._score = name, SCORES[name]
+        self._name, self._score = score_name, SCORES[score_name]
         self._random = random.Random(seed)
         self._rows: dict[BaselinePod, _Ints] = {}
         self._upto: dict[BaselinePod, int] = {}

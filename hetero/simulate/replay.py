@@ -168,11 +168,13 @@ def placements(list_text: str) -> list[str]:
     the weights before it. Raises `BadInput`.
     """
     faults: list[str] = []
-    for name in filter(None, (name.strip() for name in list_text.split(","))):
-        if "=" in name and faults and "=" in faults[-1]:
-            faults[-1] += f",{name}"
+    for placement_name in filter(
+        None, (placement_name.strip() for placement_name in list_text.split(","))
+    ):
+        if "=" in placement_name and faults and "=" in faults[-1]:
+            faults[-1] += f",{placement_name}"
         else:
-            faults.append(name)
+            faults.append(placement_name)
     for placement in faults:
         if placement not in SCORES:
             _known(placement)

@@ -89,9 +89,9 @@ def _json(path: Path) -> Trace:
         rows = document.get(key)
         if not isinstance(rows, list) or not rows:
             raise BadInput(f"{path}: {key} is not a list of at least one")
-        for row_number, value in enumerate(rows, start=1):
+        for row_number, plain_row in enumerate(rows, start=1):
             source = f"{path}: {key} {row_number}"
-            records[key].append(codec.loads(json.dumps(value), record_type, source=source))
+            records[key].append(codec.loads(json.dumps(plain_row), record_type, source=source))
     nodes = tuple(node for node in records["nodes"] if isinstance(node, PlacedNode))
     for node in nodes:
         for device in node.devices:
@@ -117,12 +117,12 @@ def _nodes(path: Path, form: _Format) -> Iterator[PlacedNode]:
     granularity = Fractional(memory=Step(MiB))
     capacity = {CORE: 100, MEMORY: _THOUSANDTHS * MiB, SLOTS: _THOUSANDTHS}
     for row in _rows(path, form.node):
-        name, model = row.text("name"), row.text("model")
+        node_name, model = row.text("name"), row.text("model")
         yield PlacedNode(
-            name=name,
+            name=node_name,
             devices=tuple(
                 Device(
-                    uuid=f"{name}/{index}",
+                    uuid=f"{node_name}/{index}",
                     vendor=form.vendor,
                     model=model,
                     index=index,
@@ -201,11 +201,11 @@ def _rows(
             if missing_columns:
                 raise BadInput(f"{path}, line 1: no column {', '.join(missing_columns)}")
             is_empty = True
-            for values in reader:
+            for cell_texts in reader:
                 is_empty = False
-                if None in values or None in values.values():
+                if None in cell_texts or None in cell_texts.values():
                     raise BadInput(f"{path}, line {reader.line_num}: not {len(header)} columns")
-                yield _Row(path, reader.line_num, columns, values)
+                yield _Row(path, reader.line_num, columns, cell_texts)
             if is_empty:
                 raise BadInput(f"{path}: no row below the heading")
     except FileNotFoundError:

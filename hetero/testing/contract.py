@@ -71,10 +71,10 @@ class Clause:
 def check(plugin: Plugin) -> Iterator[Clause]:
     """Yield what the contract says of an installed vendor, clause by clause."""
     contract = type("Checked", (VendorContract,), {"plugin": plugin})()
-    for name in vars(VendorContract):
-        if not name.startswith("test_"):
+    for attribute_name in vars(VendorContract):
+        if not attribute_name.startswith("test_"):
             continue
-        clause, failure = getattr(contract, name), None
+        clause, failure = getattr(contract, attribute_name), None
         with TemporaryDirectory(prefix="hetero-") as directory:
             fixtures = {"tmp_path": Path(directory)} if signature(clause).parameters else {}
             try:
@@ -82,7 +82,7 @@ def check(plugin: Plugin) -> Iterator[Clause]:
             except Exception as error:
                 failed_line = traceback.extract_tb(error.__traceback__)[-1].line
                 failure = f"{type(error).__name__}: {str(error) or failed_line}"
-        yield Clause(name.removeprefix("test_").replace("_", " "), failure)
+        yield Clause(attribute_name.removeprefix("test_").replace("_", " "), failure)
 
 
 class VendorContract:
@@ -252,7 +252,7 @@ class VendorContract:
         values_by_card = []
         for device in self._usable(registry):
             env = _enforced(registry, device, _whole(device), tmp_path).env
-            values_by_card.append([env[name] for name in visible])
+            values_by_card.append([env[variable_name] for variable_name in visible])
             assert values_by_card[-1] not in values_by_card[:-1], (
                 f"two cards are both {values_by_card[-1]}"
             )
@@ -385,7 +385,9 @@ class VendorContract:
         for step in range(1, self._calls() + 1, 2):
             library_calls = Calls()
             registry = self._registry(
-                lambda calls=library_calls, number=step: calls.inject(number, injection.fail)  # type: ignore[misc]
+                lambda calls=library_calls, call_number=step: calls.inject(
+                    call_number, injection.fail
+                )  # type: ignore[misc]
             ).discover()
             (row,) = registry.rows
             assert row.state in ("ok", "partial", "broken", "absent")
@@ -502,7 +504,10 @@ def _sizes(device: Device) -> list[Ask]:
     """
     match device.granularity:
         case Templated(menu):
-            asks = [Ask(shape=name) for name in dict.fromkeys(template.name for template in menu)]
+            asks = [
+                Ask(shape=template_name)
+                for template_name in dict.fromkeys(template.name for template in menu)
+            ]
         case _:
             asks = [Ask(memory_percent=50, core=50)]
     filling_asks = []

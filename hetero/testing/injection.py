@@ -114,8 +114,8 @@ def renumber() -> None:
 def without_library() -> None:
     """Have no library be found from now on."""
 
-    def absent(_: ctypes.CDLL, name: str | None, *__: object, **___: object) -> None:
-        raise OSError(f"{name}: cannot open shared object file: No such file or directory")
+    def absent(_: ctypes.CDLL, library_name: str | None, *__: object, **___: object) -> None:
+        raise OSError(f"{library_name}: cannot open shared object file: No such file or directory")
 
     ctypes.CDLL.__init__ = absent  # type: ignore[method-assign, assignment]
 
@@ -154,8 +154,8 @@ def fail() -> int:
 def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
     original_lookup = ctypes.CDLL.__getitem__
 
-    def function_of(self: ctypes.CDLL, name: Any) -> Any:
-        return _Function(original_lookup(self, name), call)
+    def function_of(self: ctypes.CDLL, function_name: Any) -> Any:
+        return _Function(original_lookup(self, function_name), call)
 
     ctypes.CDLL.__getitem__ = function_of  # type: ignore[method-assign]
 
@@ -170,8 +170,8 @@ class _Function:
     def __call__(self, *arguments: Any) -> Any:
         return self._call(self._function, arguments)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._function, name)
+    def __getattr__(self, attribute_name: str) -> Any:
+        return getattr(self._function, attribute_name)
 
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self._function, name, value)
+    def __setattr__(self, attribute_name: str, attribute_value: object) -> None:
+        setattr(self._function, attribute_name, attribute_value)

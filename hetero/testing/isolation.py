@@ -58,8 +58,8 @@ class IsolationContract:
 
     def __init_subclass__(cls) -> None:
         """Have each promise that is said to be broken fail where it is kept."""
-        for name, reason in cls.lacks.items():
-            setattr(cls, name, _broken(getattr(cls, name), reason))
+        for test_name, reason in cls.lacks.items():
+            setattr(cls, test_name, _broken(getattr(cls, test_name), reason))
 
     def test_memory_is_refused_at_the_limit_and_not_below(self) -> None:
         """Also, programs are told what the grant has, and what of it is free."""
@@ -160,9 +160,9 @@ class IsolationContract:
 
     # --- how programs are run ---
 
-    def _run(self, name: str, *arguments: Any, core_percent: int = 100) -> Any:
+    def _run(self, program_name: str, *arguments: Any, core_percent: int = 100) -> Any:
         with TemporaryDirectory() as state_dir:
-            return self._said(self._start(state_dir, core_percent, name, *arguments))
+            return self._said(self._start(state_dir, core_percent, program_name, *arguments))
 
     def _alone(self, state_dir: str) -> float:
         """Return the kernels per second of a program that has the card."""
@@ -177,7 +177,7 @@ class IsolationContract:
         self,
         state_dir: str,
         core_percent: int,
-        name: str,
+        program_name: str,
         *arguments: Any,
         label: str = "",
         log: str = "",
@@ -194,7 +194,7 @@ class IsolationContract:
             *share_options,
             *(("--label", label) if label else ()),
         )
-        program_command = (isolation_programs.__file__, str(self.driver), name)
+        program_command = (isolation_programs.__file__, str(self.driver), program_name)
         command = (sys.executable, *program_command, *map(json.dumps, arguments))
         if measured_count and self.clock is not None:
             command = (

@@ -239,11 +239,11 @@ def free(_: DriverCalls, size_bytes: int) -> Any:
 
 def main() -> None:
     """Run a program, and print what it returns."""
-    _, path, name, *arguments = sys.argv
+    _, path, program_name, *arguments = sys.argv
     driver = cast(DriverCalls, SimpleNamespace(**runpy.run_path(path)))
-    result = PROGRAMS[name](driver, *map(json.loads, arguments))
-    if result is not None:
-        _say(result)
+    program_result = PROGRAMS[program_name](driver, *map(json.loads, arguments))
+    if program_result is not None:
+        _say(program_result)
 
 
 def _say(value: Any) -> None:
@@ -251,10 +251,10 @@ def _say(value: Any) -> None:
 
 
 def _again(
-    name: str, *arguments: Any, environment: dict[str, str] | None = None
+    program_name: str, *arguments: Any, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start another program of this file, with the same driver."""
-    command_line = map(str, (sys.executable, __file__, sys.argv[1], name, *arguments))
+    command_line = map(str, (sys.executable, __file__, sys.argv[1], program_name, *arguments))
     return subprocess.Popen(
         [*command_line], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -242,7 +242,7 @@ def test_settings_are_loaded(block: Block) -> None:
     if "build-system" in document:  # installed by tests/test_guide.py
         assert "hetero.plugin.vendor" in document["project"]["entry-points"]
     elif {"nodes", "defaults", "resources", "runtime-classes", "node-placement"} & document.keys():
-        cluster_settings.read(block.text, source=str(block))
+        cluster_settings.read(block.text, source_name=str(block))
     else:
         read_settings(document)
 

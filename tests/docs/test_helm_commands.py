@@ -132,7 +132,7 @@ def test_a_command_of_helm_renders_what_its_values_say(block: Block, words: list
     jsonschema.Draft7Validator(SCHEMA).validate(merged(OWN, values))
     made = list(yaml.load_all(manifests(json.dumps(values)), Loader=yaml.CSafeLoader))
     assert "DaemonSet" in {one["kind"] for one in made}
-    read(values.get("settings", ""), source=str(block))
+    read(values.get("settings", ""), source_name=str(block))
 
 
 def test_each_kind_of_node_has_a_command() -> None:

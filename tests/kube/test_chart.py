@@ -151,7 +151,7 @@ def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() 
 def test_the_list_of_vendors_that_may_be_run_reaches_all_three_services() -> None:
     made = {(m["kind"], m["metadata"]["name"]): m for m in chart(settings='vendors.allow = ["a"]')}
     settings_read = read(
-        made["ConfigMap", "hetero"]["data"]["settings.toml"], source="the ConfigMap"
+        made["ConfigMap", "hetero"]["data"]["settings.toml"], source_name="the ConfigMap"
     )
     services = [
         container

@@ -142,8 +142,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         if dcmi.get("dcmi_get_device_type", cards[card_number], chip_number, c_uint) == _NPU
     ]
 
-    def between(first: Device, second: Device) -> str | None:
-        chip_addresses = (*_place(first), *_place(second))
+    def between(first_device: Device, second_device: Device) -> str | None:
+        chip_addresses = (*_place(first_device), *_place(second_device))
         return _WAYS.get(dcmi.find("dcmi_get_topo_info_by_device_id", *chip_addresses, c_int))
 
     return plugin.each_card(lambda place: _device(dcmi, *place), card_and_chip, between, _FASTER)
@@ -204,20 +204,22 @@ def hetero_observe(device: Device) -> plugin.Usage:
 def _device(dcmi: Library, card_number: int, chip_number: int) -> Device:
     logic = dcmi.get("dcmi_get_device_logic_id", c_int, card_number, chip_number)
     physical = dcmi.get("dcmi_get_device_phyid_from_logicid", logic, c_uint)
-    name = (
+    model_name = (
         plugin.text(
             dcmi.get("dcmi_get_device_chip_info_v2", card_number, chip_number, _ChipInfo).name
         )
         or ""
     )
     # A 910C is a module of two dies under one card number, each of which calls itself this.
-    is_module = name == "Ascend910"
-    model = "910C" if is_module else name
+    is_module = model_name == "Ascend910"
+    model = "910C" if is_module else model_name
     die = dcmi.find("dcmi_get_device_die_v2", card_number, chip_number, _VDIE, c_uint * 5)
     # The second function is that of older drivers.
     die = die or dcmi.get("dcmi_get_device_die", card_number, chip_number, c_uint * 5)
     memory_bytes, _ = _memory(dcmi, card_number, chip_number)
-    pci = plugin.pci_of(dcmi.find("dcmi_get_device_pcie_info_v2", card_number, chip_number, _Pcie))
+    pci_address = plugin.pci_of(
+        dcmi.find("dcmi_get_device_pcie_info_v2", card_number, chip_number, _Pcie)
+    )
     health_code = dcmi.find("dcmi_get_device_health", card_number, chip_number, c_uint)
     driver_version = plugin.text(dcmi.find("dcmi_get_driver_version", c_char * 64, 64))
     return VENDOR.device(
@@ -227,8 +229,8 @@ def _device(dcmi: Library, card_number: int, chip_number: int) -> Device:
         memory=min(memory_bytes, _ALLOCATABLE.get(model, memory_bytes)),
         enforcement=plugin.Enforcement.PARTITION,
         health=None if health_code is None else _HEALTH.get(health_code, f"alarm {health_code}"),
-        pci=pci,
-        numa=plugin.numa_of(pci),
+        pci=pci_address,
+        numa=plugin.numa_of(pci_address),
         attributes={
             "card": card_number,
             "chip": chip_number,
@@ -279,11 +281,15 @@ def _said(dcmi: Library, card_and_chip: Sequence[int], query: int, result_struct
 def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
     place = _place(device)
-    number = plugin.free_number(_numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}")
-    plugin.note(directory / str(number))
-    creation_request = _Asked(id=number, template=template.encode())
+    vnpu_number = plugin.free_number(
+        _numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}"
+    )
+    plugin.note(directory / str(vnpu_number))
+    creation_request = _Asked(id=vnpu_number, template=template.encode())
     creation_result = dcmi.get("dcmi_create_vdevice", *place, creation_request, _Made)
-    if creation_result.id != number:
+    if creation_result.id != vnpu_number:
         dcmi.call("dcmi_set_destroy_vdevice", *place, creation_result.id)
-        raise DriverError(f"card {place}: asked for vNPU {number} and got {creation_result.id}")
-    return str(number)
+        raise DriverError(
+            f"card {place}: asked for vNPU {vnpu_number} and got {creation_result.id}"
+        )
+    return str(vnpu_number)

@@ -124,8 +124,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     cndev = _CNDEV.open()
     count = cndev.get("cndevGetDeviceCount", _Count)
 
-    def between(first: Device, second: Device) -> str | None:
-        handles = _handle(cndev, first.index), _handle(cndev, second.index)
+    def between(first_device: Device, second_device: Device) -> str | None:
+        handles = _handle(cndev, first_device.index), _handle(cndev, second_device.index)
         relation = cndev.find("cndevTopologyGetRelationship", _Way, *handles)
         return _WAYS.get(relation.relation) if relation else None
 
@@ -193,20 +193,20 @@ def _handle(cndev: Library, index: int) -> int:
 def _device(cndev: Library, index: int) -> Device:
     handle = _handle(cndev, index)
     uuid = cndev.get("cndevGetUUID", _Uuid, handle)
-    name = cndev.value("cndevGetCardNameStringByDevId", handle, kind=c_char_p)
-    numa = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, handle)
+    model_name = cndev.value("cndevGetCardNameStringByDevId", handle, kind=c_char_p)
+    numa_node = cndev.find("cndevGetNUMANodeIdByDevId", _Numa, handle)
     health = cndev.find("cndevGetCardHealthState", _Health, handle)
     mode = cndev.find("cndevGetSMLUMode", _Mode, handle)
     is_sliced = mode and mode.on == 1
     return VENDOR.device(
         uuid=f"MLU-{plugin.text(uuid.uuid)}",
-        model=plugin.text(name),
+        model=plugin.text(model_name),
         index=index,
         memory=cndev.get("cndevGetMemoryUsageV2", _Memory, handle).total * MiB,
         enforcement=Enforcement.PARTITION if is_sliced else Enforcement.NONE,
         granularity=None if is_sliced else plugin.Whole(),
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
-        numa=numa.node if numa and numa.node >= 0 else None,
+        numa=numa_node.node if numa_node and numa_node.node >= 0 else None,
         pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, handle)),
         attributes={"smlu": None if is_sliced else "off"},
     )
@@ -224,17 +224,19 @@ def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory
     handle = _handle(cndev, device.index)
     core_percent = piece.takes[CORE] * 100 // device.capacity[CORE]
     quota = _Quota(core=core_percent, memory=piece.takes[MEMORY])
-    name = plugin.slice_name(piece, directory).encode()
-    if any(instance.name == name for instance in _instances(cndev, handle)):
-        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", handle, name, quota)
+    instance_name = plugin.slice_name(piece, directory).encode()
+    if any(instance.name == instance_name for instance in _instances(cndev, handle)):
+        cndev.call("cndevUpdateSMluInstanceQuotaByInstanceName", handle, instance_name, quota)
     else:
         profile = _profile(cndev, device, quota, directory)
         unused_handle = c_int()  # not needed: instances are addressed by their names
-        name_buffer = create_string_buffer(name)
+        name_buffer = create_string_buffer(instance_name)
         cndev.call(
             "cndevCreateSMluInstanceByProfileId", unused_handle, profile, handle, name_buffer
         )
-    return next(instance for instance in _instances(cndev, handle) if instance.name == name)
+    return next(
+        instance for instance in _instances(cndev, handle) if instance.name == instance_name
+    )
 
 
 def _profiles(cndev: Library, handle: int) -> list[Any]:
@@ -256,11 +258,13 @@ def _profile(cndev: Library, device: Device, quota: Any, directory: Path) -> int
     """
     handle = _handle(cndev, device.index)
     wanted_profile = _Profile(core=(quota.core,), memory=(quota.memory,))
-    name = _note(device, wanted_profile)
-    profiles = [profile for profile in _profiles(cndev, handle) if _note(device, profile) == name]
+    profile_name = _note(device, wanted_profile)
+    profiles = [
+        profile for profile in _profiles(cndev, handle) if _note(device, profile) == profile_name
+    ]
     for profile in profiles:
         if profile.left:
             return int(profile.id)
-    if not (directory / name).exists():
-        plugin.note(directory / name, " ".join(str(profile.id) for profile in profiles))
+    if not (directory / profile_name).exists():
+        plugin.note(directory / profile_name, " ".join(str(profile.id) for profile in profiles))
     return int(cndev.get("cndevCreateSMluProfileInfo", quota, c_int, handle))

@@ -198,8 +198,8 @@ def _vdevs(directory: Path) -> list[_Vdev]:
         mask = sum(
             mask_word << _WORD_BITS * position for position, mask_word in enumerate(mask_words)
         )
-        number, pipe = (int(value_by_key.get(key, -1)) for key in ("vdev_id", "pipe_id"))
-        vdevs.append(_Vdev(path, value_by_key.get("PciBusId"), mask, number, pipe))
+        vdev_number, pipe = (int(value_by_key.get(key, -1)) for key in ("vdev_id", "pipe_id"))
+        vdevs.append(_Vdev(path, value_by_key.get("PciBusId"), mask, vdev_number, pipe))
     return vdevs
 
 
@@ -217,24 +217,24 @@ def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
     vdevs_of_card = [vdev for vdev in standing_vdevs if vdev.pci == device.pci]
     named_numbers = re.findall(r"\d+", piece.part or "")
     free_numbers = map(int, named_numbers) if named_numbers else range(_MOST_VDEVS + 1)
-    number = plugin.free_number(
+    vdev_number = plugin.free_number(
         free_numbers, (vdev.number for vdev in standing_vdevs), "vdev number"
     )
     used_pipes = (vdev.pipe for vdev in vdevs_of_card)
     pipe = plugin.free_number(range(_MOST_PIPES), used_pipes, f"pipe of card {device.index}")
     mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in vdevs_of_card))
-    name = f"vdev{number}.conf"
+    file_name = f"vdev{vdev_number}.conf"
     plugin.note(
-        directory / name,
+        directory / file_name,
         f"PciBusId: {device.pci}\n"
         f"{_mask_lines(mask)}"
         f"{size_lines}"
         f"device_id: {device.index}\n"
-        f"vdev_id: {number}\n"
+        f"vdev_id: {vdev_number}\n"
         f"pipe_id: {pipe}\n"
         "enable: 1\n",
     )
-    return name
+    return file_name
 
 
 def _mask_lines(mask: int) -> str:

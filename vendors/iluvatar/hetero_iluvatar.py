@@ -82,8 +82,8 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
     enforcement = _enforcement()
 
-    def between(first: Device, second: Device) -> str | None:
-        handles = _handle(ixml, first.index), _handle(ixml, second.index)
+    def between(first_device: Device, second_device: Device) -> str | None:
+        handles = _handle(ixml, first_device.index), _handle(ixml, second_device.index)
         return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *handles, c_int))
 
     def read(index: int) -> Device:
@@ -114,7 +114,7 @@ def _handle(ixml: Library, index: int) -> int:
 def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | None) -> Device:
     handle = _handle(ixml, index)
     minor = ixml.find("nvmlDeviceGetMinorNumber", handle, c_uint)
-    pci = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", handle, _Pci))
+    pci_address = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", handle, _Pci))
     return VENDOR.device(
         uuid=plugin.text(ixml.get("nvmlDeviceGetUUID", handle, c_char * 96, 96)),
         model=plugin.text(ixml.get("nvmlDeviceGetName", handle, c_char * 96, 96)),
@@ -122,8 +122,8 @@ def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | 
         memory=ixml.get("nvmlDeviceGetMemoryInfo", handle, _Memory).total,
         enforcement=enforcement,
         health=_health(ixml, handle),
-        numa=plugin.numa_of(pci),
-        pci=pci,
+        numa=plugin.numa_of(pci_address),
+        pci=pci_address,
         attributes={"driver": version, "minor": index if minor is None else minor},
     )
 
@@ -132,7 +132,7 @@ def _health(ixml: Library, handle: int) -> str | None:
     faults = ixml.find("ixmlDeviceGetHealth", handle, c_uint64)
     if faults is None:
         return None
-    fault_names = [name for bit, name in enumerate(_HEALTH) if faults >> bit & 1]
+    fault_names = [fault_name for bit, fault_name in enumerate(_HEALTH) if faults >> bit & 1]
     if faults and not fault_names:
         return f"fault {faults:#x}"
     return f"{', '.join(fault_names)} fault" if fault_names else "ok"
@@ -140,8 +140,8 @@ def _health(ixml: Library, handle: int) -> str | None:
 
 def _enforcement() -> Enforcement:
     """Shares are kept where the CUDA driver is, for the limiter to stand in front of."""
-    for name in _CUDA:
+    for library_name in _CUDA:
         with suppress(OSError):
-            ctypes.CDLL(name)
+            ctypes.CDLL(library_name)
             return Enforcement.PRELOAD
     return Enforcement.NONE

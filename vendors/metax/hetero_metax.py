@@ -116,8 +116,10 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     mxsml = _MXSML.open()
     count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
 
-    def between(first: Device, second: Device) -> str | None:
-        return _WAYS.get(mxsml.find("mxSmlGetDeviceTopology", first.index, second.index, c_uint))
+    def between(first_device: Device, second_device: Device) -> str | None:
+        return _WAYS.get(
+            mxsml.find("mxSmlGetDeviceTopology", first_device.index, second_device.index, c_uint)
+        )
 
     def read(index: int) -> Device:
         return _device(mxsml, index)
@@ -182,7 +184,7 @@ def _device(mxsml: Library, index: int) -> Device:
     info = mxsml.get("mxSmlGetDeviceInfo", index, _Info)
     memory = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
     nodes = mxsml.find("mxSmlGetNodeAffinity", index, 1, c_uint)
-    pci = plugin.text(info.pci)
+    pci_address = plugin.text(info.pci)
     is_sliced = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
     refusal = "its virtual functions are given out instead"
     return VENDOR.device(
@@ -195,8 +197,8 @@ def _device(mxsml: Library, index: int) -> Device:
         capacity={SLOTS: _MOST_SLICES, **plugin.POLICY_SLOTS} if is_sliced else None,
         health=refusal if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=plugin.first_node(nodes or 0),
-        pci=pci,
-        attributes=plugin.drm_of(pci),
+        pci=pci_address,
+        attributes=plugin.drm_of(pci_address),
     )
 
 
@@ -246,8 +248,8 @@ def _slice(
         note = directory / device.uuid
         plugin.note(note, " ".join(map(str, slices)))
         slice_id = mxsml.get("mxSmlCreateSgpu", device.index, memory_mib, core_percent, c_uint)
-        name = create_string_buffer(alias.encode())
-        mxsml.call("mxSmlSetSgpuAlias", device.index, slice_id, name)
+        alias_buffer = create_string_buffer(alias.encode())
+        mxsml.call("mxSmlSetSgpuAlias", device.index, slice_id, alias_buffer)
         note.unlink()
     return mxsml.get("mxSmlGetSgpuInfo", device.index, slice_id, _Slice)
 

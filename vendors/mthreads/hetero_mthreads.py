@@ -149,7 +149,7 @@ def _device(index: int) -> Device:
         with mtml.mtmlMemoryContext(card) as memory:
             total_bytes = _get(mtml.mtmlMemoryGetTotal, memory)
             is_pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
-        pci = _find(mtml.mtmlDeviceGetPciInfo, card)
+        pci_info = _find(mtml.mtmlDeviceGetPciInfo, card)
         numa_mask = _find(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
         return VENDOR.device(
             uuid=_get(mtml.mtmlDeviceGetUUID, card),
@@ -159,7 +159,9 @@ def _device(index: int) -> Device:
             enforcement=Enforcement.PARTITION if SGPU.exists() else Enforcement.NONE,
             health=None if is_pending is None else "memory repair pending" if is_pending else "ok",
             numa=plugin.first_node(numa_mask[0]) if numa_mask else None,
-            pci=plugin.pci_address(pci.segment, pci.bus, pci.device) if pci else None,
+            pci=plugin.pci_address(pci_info.segment, pci_info.bus, pci_info.device)
+            if pci_info
+            else None,
             attributes={
                 "node": _find(mtml.mtmlDeviceGetGpuPath, card) or None,
                 "card": _find(mtml.mtmlDeviceGetPrimaryPath, card) or None,
@@ -168,13 +170,13 @@ def _device(index: int) -> Device:
         )
 
 
-def _between(first: Device, second: Device) -> str | None:
-    with _card(first.index) as card, _card(second.index) as other_card:
+def _between(first_device: Device, second_device: Device) -> str | None:
+    with _card(first_device.index) as card, _card(second_device.index) as other_card:
         link_spec = _find(mtml.mtmlDeviceGetMtLinkSpec, card)
         for link_index in range(link_spec.linkNum if link_spec else 0):
             if _get(mtml.mtmlDeviceGetMtLinkState, card, link_index) != mtml.MTML_MTLINK_STATE_UP:
                 continue
             remote_device = _get(mtml.mtmlDeviceGetMtLinkRemoteDevice, card, link_index)
-            if _get(mtml.mtmlDeviceGetUUID, remote_device) == second.uuid:
+            if _get(mtml.mtmlDeviceGetUUID, remote_device) == second_device.uuid:
                 return _MTLINK
         return _WAYS.get(_find(mtml.mtmlDeviceGetTopologyLevel, card, other_card))

@@ -43,10 +43,12 @@ def driver(*names: str) -> Driver:
     )
 
 
-def way(rsmi: Library, first: Device, second: Device) -> str | None:
+def way(rsmi: Library, first_device: Device, second_device: Device) -> str | None:
     """Return how two cards are linked."""
     hops = c_uint64()
-    link_type = rsmi.find("rsmi_topo_get_link_type", first.index, second.index, hops, c_uint32)
+    link_type = rsmi.find(
+        "rsmi_topo_get_link_type", first_device.index, second_device.index, hops, c_uint32
+    )
     if link_type not in (_PCIE, _XGMI):
         return None
     return "XGMI" if link_type == _XGMI else "NODE" if hops.value < _ACROSS else "SYS"
@@ -109,12 +111,12 @@ def name(rsmi: Library, index: int) -> str | None:
 def facts(rsmi: Library, index: int) -> dict[str, Any]:
     """Return what a card says of itself that `Vendor.device` takes, but for who it is."""
     pci_id = rsmi.find("rsmi_dev_pci_id_get", index, c_uint64)  # domain, bus, device, function
-    pci = (
+    pci_text = (
         None
         if pci_id is None
         else pci_address(pci_id >> 32, pci_id >> 8 & 255, pci_id >> 3 & 31, pci_id & 7)
     )
-    numa = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
+    numa_node = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
     errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
     health = "ok" if errors else None
     if errors and errors.uncorrected:
@@ -122,7 +124,7 @@ def facts(rsmi: Library, index: int) -> dict[str, Any]:
     return {
         "memory": rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
         "health": health,
-        "numa": None if numa is None or numa < 0 else numa,
-        "pci": pci,
-        "attributes": {**drm_of(pci)},
+        "numa": None if numa_node is None or numa_node < 0 else numa_node,
+        "pci": pci_text,
+        "attributes": {**drm_of(pci_text)},
     }

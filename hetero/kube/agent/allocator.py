@@ -204,8 +204,8 @@ class Allocator:
         held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
         candidates: list[SignedContainer] = []
         reasons: list[str] = []
-        for (namespace, name), pod_devices in held_by_pod.items():
-            pod = await self.pods.named_by(deadline_s, namespace, name)
+        for (namespace, pod_name), pod_devices in held_by_pod.items():
+            pod = await self.pods.named_by(deadline_s, namespace, pod_name)
             if pod is None or not active(pod):
                 continue
             try:
@@ -276,13 +276,13 @@ class Allocator:
         """Return the pod that a grant is for, None for one that has none any more."""
         return self.pods.by_uid.get(grant.owner.get("uid", ""))
 
-    def variable(self, grant: Grant, name: str) -> str | None:
+    def variable(self, grant: Grant, variable_name: str) -> str | None:
         """Return the value of a variable of a grant's container, as its pod sets it."""
         pod = self.pod_of(grant)
         for container in pod.containers if pod else ():
             if container.name == grant.owner["container"]:
                 value_by_name = {variable.name: variable.value for variable in container.env}
-                return value_by_name.get(name)
+                return value_by_name.get(variable_name)
         return None
 
     # --- the ledger -----------------------------------------------------------------------------

@@ -59,8 +59,8 @@ class DriverInjection:
             env = dict(edits.env)
             for vendor in vendors:  # a runtime of its own that is there as well adds nothing
                 env |= {
-                    variable: value
-                    for variable, value in vendor.runtime.hiding.items()
+                    variable: variable_value
+                    for variable, variable_value in vendor.runtime.hiding.items()
                     if variable in env
                 }
             return evolve(edits, env=env, files=(), device_nodes=())
@@ -93,7 +93,7 @@ class DriverInjection:
         if not edits.cdi:
             return False
         specs = Specs(tuple(self.root / path for path in ("etc/cdi", "run/cdi", "var/run/cdi")))
-        missing_names = [name for name in edits.cdi if not specs.present(name)]
+        missing_names = [cdi_name for cdi_name in edits.cdi if not specs.present(cdi_name)]
         if missing_names:
             log.warning("no CDI spec of this node has %s: files it is", ", ".join(missing_names))
         has_passed_names = self._by_name or self.way is InjectionWay.CDI_ANNOTATIONS

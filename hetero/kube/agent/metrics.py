@@ -31,12 +31,12 @@ _WINDOW = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
-def _gauge(name: str, help_text: str) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"hetero_share_{name}", help_text, labels=_SHARE)
+def _gauge(metric_name: str, help_text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"hetero_share_{metric_name}", help_text, labels=_SHARE)
 
 
-def _counter(name: str, help_text: str) -> CounterMetricFamily:
-    return CounterMetricFamily(f"hetero_share_{name}", help_text, labels=_SHARE)
+def _counter(metric_name: str, help_text: str) -> CounterMetricFamily:
+    return CounterMetricFamily(f"hetero_share_{metric_name}", help_text, labels=_SHARE)
 
 
 @define(eq=False)
@@ -67,9 +67,9 @@ class Metrics(Collector):
         )
         self.registry.register(self)
 
-    def observe(self, call_name: str, result: str, duration_s: float) -> None:
+    def observe(self, call_name: str, outcome: str, duration_s: float) -> None:
         """Note one call of the kubelet."""
-        self._calls.labels(call_name, result).inc()
+        self._calls.labels(call_name, outcome).inc()
         self._seconds.labels(call_name).observe(duration_s)
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
@@ -92,9 +92,9 @@ class Metrics(Collector):
         )
 
     def _devices(self, free_by_uuid: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
-        def gauge(name: str, help_text: str, *more_labels: str) -> GaugeMetricFamily:
+        def gauge(metric_name: str, help_text: str, *more_labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(
-                f"hetero_device_{name}", help_text, labels=(*_DEVICE, *more_labels)
+                f"hetero_device_{metric_name}", help_text, labels=(*_DEVICE, *more_labels)
             )
 
         total_memory = gauge("memory_total_bytes", "Memory this node promises of the device")
@@ -238,7 +238,7 @@ class Metrics(Collector):
             owner = grant.owner
             if "container" not in owner and "claim" not in owner:
                 continue  # a program of this machine, not a pod's
-            owner_labels = tuple(owner.get(name, "") for name in _WHOSE)
+            owner_labels = tuple(owner.get(label_name, "") for label_name in _WHOSE)
             for position, piece in enumerate(grant.allocation.pieces):
                 if piece.device in devices:
                     yield grant, position, (*self._labels(devices[piece.device]), *owner_labels)

@@ -50,7 +50,9 @@ class RememberedPaths:
                 link.symlink_to(tenant)
         except OSError as error:
             raise HeteroError(f"{link}: {error.strerror}") from None
-        source_by_target = {f"{PLACE}/{name}": str(link / name) for name in os.listdir(tenant)}
+        source_by_target = {
+            f"{PLACE}/{file_name}": str(link / file_name) for file_name in os.listdir(tenant)
+        }
         return tuple(
             evolve(mount, source=source_by_target.get(mount.target, mount.source))
             for mount in mounts

@@ -30,14 +30,17 @@ class UserInfo:
             name=plain.get("username") or "",
             groups=tuple(plain.get("groups") or ()),
             uid=plain.get("uid") or "",
-            extra={name: tuple(values) for name, values in (plain.get("extra") or {}).items()},
+            extra={
+                extra_name: tuple(values)
+                for extra_name, values in (plain.get("extra") or {}).items()
+            },
         )
 
     @classmethod
-    def service_account(cls, namespace: str, name: str) -> UserInfo:
+    def service_account(cls, namespace: str, account_name: str) -> UserInfo:
         """Return the user of programs with a service account."""
         groups = (_ACCOUNTS, f"{_ACCOUNTS}:{namespace}", "system:authenticated")
-        return cls(name=f"system:serviceaccount:{namespace}:{name}", groups=groups)
+        return cls(name=f"system:serviceaccount:{namespace}:{account_name}", groups=groups)
 
     async def may(self, api: ApiCalls, **attributes: Mapping[str, str]) -> bool:
         """Return whether the user may do this: `resourceAttributes` or `nonResourceAttributes`.
@@ -48,8 +51,8 @@ class UserInfo:
             "user": self.name,
             "groups": list(self.groups),
             "uid": self.uid,
-            "extra": {name: list(values) for name, values in self.extra.items()},
-            **{name: dict(values) for name, values in attributes.items()},
+            "extra": {extra_name: list(values) for extra_name, values in self.extra.items()},
+            **{attributes_kind: dict(values) for attributes_kind, values in attributes.items()},
         }
         review = await api.post(_ACCESS, _review("authorization", "SubjectAccessReview", spec))
         return bool((review.get("status") or {}).get("allowed"))

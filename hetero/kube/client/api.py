@@ -67,7 +67,10 @@ class Access:
 
     @classmethod
     def _of_pod(cls) -> Access:
-        host, port = (os.environ[f"KUBERNETES_SERVICE_{name}"] for name in ("HOST", "PORT"))
+        host, port = (
+            os.environ[f"KUBERNETES_SERVICE_{variable_suffix}"]
+            for variable_suffix in ("HOST", "PORT")
+        )
         return cls(
             server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
             tls=ssl.create_default_context(cafile=_SERVICE_ACCOUNT.with_name("ca.crt")),
@@ -343,14 +346,14 @@ def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
     return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata else {}
 
 
-def _plain(text: str) -> Plain:
-    decoded: Plain = json.decode(text or "{}")
+def _plain(json_text: str) -> Plain:
+    decoded: Plain = json.decode(json_text or "{}")
     return decoded
 
 
-def _message(text: str) -> str:
+def _message(json_text: str) -> str:
     """Return what an answer that is an error says about it, as far as it is the API's."""
     try:
-        return str(json.decode(text)["message"])
+        return str(json.decode(json_text)["message"])
     except (*_UNREAD, KeyError, TypeError):
         return ""

@@ -62,6 +62,6 @@ class AdminAccess:
         for path in sorted(self.cdi.glob(self._specs.path("*").name)):
             (device,) = json.loads(path.read_text())["devices"]
             env = dict(variable.split("=", 1) for variable in device["containerEdits"]["env"])
-            namespace, _, name = env[VARIABLE].partition("/")
-            claims[device["name"]] = namespace, name
+            namespace, _, claim_name = env[VARIABLE].partition("/")
+            claims[device["name"]] = namespace, claim_name
         return claims

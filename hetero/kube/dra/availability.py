@@ -61,7 +61,7 @@ class Pools:
         `rules` are DeviceTaintRules.
         """
         latest_generation: dict[_Pool, int] = {}
-        slice_specs = [item["spec"] for item in slices]
+        slice_specs = [plain_slice["spec"] for plain_slice in slices]
         for slice_spec in slice_specs:
             pool_key = _pool_of(slice_spec)
             latest_generation[pool_key] = max(
@@ -90,8 +90,8 @@ class Pools:
             ),
             sets={
                 (_pool_of(slice_spec), counter_set["name"]): {
-                    counter: decimal(value["value"])
-                    for counter, value in counter_set["counters"].items()
+                    counter: decimal(counter_value["value"])
+                    for counter, counter_value in counter_set["counters"].items()
                 }
                 for slice_spec in slice_specs
                 for counter_set in slice_spec.get("sharedCounters") or ()
@@ -113,14 +113,15 @@ def _pool_of(spec: Plain) -> _Pool:
     return spec["driver"], spec["pool"]["name"]
 
 
-def _means(rule: Plain, key: tuple[str, str, str]) -> bool:
+def _means(rule: Plain, device_key: tuple[str, str, str]) -> bool:
     """Whether a DeviceTaintRule is for a device: one without a selector is for none."""
     selector = rule["spec"].get("deviceSelector")
     if selector is None:
         return False
-    selected_values = (selector.get(name) for name in ("driver", "pool", "device"))
+    selected_values = (selector.get(key_name) for key_name in ("driver", "pool", "device"))
     return all(
-        value in (None, own_value) for value, own_value in zip(selected_values, key, strict=True)
+        selected_value in (None, own_value)
+        for selected_value, own_value in zip(selected_values, device_key, strict=True)
     )
 
 
@@ -139,9 +140,13 @@ class Books:
         for result in pools.taken:
             candidate = candidate_by_key.get((result["driver"], result["pool"], result["device"]))
             if candidate:
-                amounts = result.get("consumedCapacity") or {}
+                consumed_capacity = result.get("consumedCapacity") or {}
                 books = books.plus(
-                    candidate, {name: decimal(amount) for name, amount in amounts.items()}
+                    candidate,
+                    {
+                        capacity_name: decimal(amount)
+                        for capacity_name, amount in consumed_capacity.items()
+                    },
                 )
         return books
 
@@ -155,18 +160,20 @@ class Books:
         ):
             set_key = (candidate.pool, consumption["counterSet"])
             used_amounts = {
-                counter: decimal(value["value"])
-                for counter, value in consumption["counters"].items()
+                counter: decimal(counter_value["value"])
+                for counter, counter_value in consumption["counters"].items()
             }
             counters[set_key] = _sum(counters.get(set_key, {}), used_amounts)
         consumed = _sum(self.consumed.get(candidate.key, {}), amounts)
         return Books(consumed={**self.consumed, candidate.key: consumed}, counters=counters)
 
 
-def _sum(first: Mapping[str, Decimal], second: Mapping[str, Decimal]) -> dict[str, Decimal]:
+def _sum(
+    first_amounts: Mapping[str, Decimal], second_amounts: Mapping[str, Decimal]
+) -> dict[str, Decimal]:
     return {
-        capacity: first.get(capacity, Decimal(0)) + second.get(capacity, Decimal(0))
-        for capacity in {*first, *second}
+        capacity: first_amounts.get(capacity, Decimal(0)) + second_amounts.get(capacity, Decimal(0))
+        for capacity in {*first_amounts, *second_amounts}
     }
 
 
@@ -196,9 +203,9 @@ def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Book
     ):
         total_by_counter = pools.sets.get((candidate.pool, consumption["counterSet"]), {})
         used_by_counter = books.counters.get((candidate.pool, consumption["counterSet"]), {})
-        for counter, value in consumption["counters"].items():
+        for counter, counter_value in consumption["counters"].items():
             left = total_by_counter.get(counter, 0) - used_by_counter.get(counter, Decimal(0))
-            if decimal(value["value"]) > left:
+            if decimal(counter_value["value"]) > left:
                 return f"beside parts that leave too little {counter}"
     return None
 
@@ -265,7 +272,11 @@ def consumes_of(device: Plain, exact_request: Plain) -> dict[str, Decimal | None
 
 def _rounded(amount: Decimal, policy: Plain) -> Decimal | None:
     if "validValues" in policy:
-        larger_values = [value for value in map(decimal, policy["validValues"]) if value >= amount]
+        larger_values = [
+            valid_value
+            for valid_value in map(decimal, policy["validValues"])
+            if valid_value >= amount
+        ]
         return min(larger_values, default=None)
     valid_range = policy.get("validRange") or {}
     least_value = decimal(valid_range.get("min") or 0)

@@ -168,37 +168,39 @@ def _by_container(pod: Pod) -> Iterator[tuple[Container, set[str]]]:
         )
 
 
-def config_of(entries: Iterable[DeviceConfig], results: Iterable[DeviceResult] = ()) -> Allocation:
+def config_of(configs: Iterable[DeviceConfig], results: Iterable[DeviceResult] = ()) -> Allocation:
     """Return an allocation without pieces, enforced as a claim's configuration requires.
 
     The claim's configuration goes before that of its DeviceClass. `results` are those of the claim,
     where it has any. Raises `BadInput`.
     """
-    values: dict[str, Enum] = {}
+    value_by_word: dict[str, Enum] = {}
     request_names = {result.request.partition("/")[0] for result in results}
-    for config in sorted(entries, key=lambda config: config.source != "FromClass"):
+    for config in sorted(configs, key=lambda config: config.source != "FromClass"):
         if config.opaque.driver != DRIVER:
             continue
-        meant_requests = {name.partition("/")[0] for name in config.requests or request_names}
+        meant_requests = {
+            request_name.partition("/")[0] for request_name in config.requests or request_names
+        }
         if not request_names <= meant_requests:
             raise BadInput(
                 "its configuration is for some of its requests: a claim is one grant, so write it "
                 "for all of them, or make two claims"
             )
-        values |= _read(config.opaque.parameters)
+        value_by_word |= _read(config.opaque.parameters)
     allocation = Allocation(pieces=(), context=True)
     return evolve(
         allocation,
-        policy=_of(values, "policy", Policy) or allocation.policy,
-        priority=_of(values, "priority", Priority) or allocation.priority,
-        on_excess=_of(values, "onExcess", OnExcess),
-        on_bypass=_of(values, "onBypass", OnBypass),
-        strict=_of(values, "strict", Truth) is Truth.TRUE,
+        policy=_of(value_by_word, "policy", Policy) or allocation.policy,
+        priority=_of(value_by_word, "priority", Priority) or allocation.priority,
+        on_excess=_of(value_by_word, "onExcess", OnExcess),
+        on_bypass=_of(value_by_word, "onBypass", OnBypass),
+        strict=_of(value_by_word, "strict", Truth) is Truth.TRUE,
     )
 
 
-def _of(values: Mapping[str, Enum], name: str, value_type: type[_E]) -> _E | None:
-    value = values.get(name)
+def _of(value_by_word: Mapping[str, Enum], word: str, value_type: type[_E]) -> _E | None:
+    value = value_by_word.get(word)
     return value if isinstance(value, value_type) else None
 
 
@@ -244,16 +246,21 @@ def _piece(
     if not offer.shared:
         return whole_piece
     amount_by_capacity = {
-        name.removeprefix(f"{DRIVER}/"): amount for name, amount in consumed_amounts.items()
+        resource_name.removeprefix(f"{DRIVER}/"): amount
+        for resource_name, amount in consumed_amounts.items()
     }
-    amounts = {name: quantity(amount_by_capacity, name) for name in CAPACITIES}
-    if None in amounts.values():
+    consumed_by_capacity = {
+        capacity_name: quantity(amount_by_capacity, capacity_name) for capacity_name in CAPACITIES
+    }
+    if None in consumed_by_capacity.values():
         raise BadInput(
             f"device {offer.name} is shared and the allocation does not say how much of it is "
             "consumed: is DRAConsumableCapacity on in kube-scheduler?"
         )
     published_amounts = published(device)
-    takes = {counter: amounts[capacity] or 0 for capacity, counter in CAPACITIES.items()}
+    takes = {
+        counter: consumed_by_capacity[capacity] or 0 for capacity, counter in CAPACITIES.items()
+    }
     for capacity, counter in CAPACITIES.items():
         if takes[counter] == published_amounts[capacity]:  # the rest below a step is its, too
             takes[counter] = device.capacity[counter]
@@ -270,22 +277,23 @@ def _all_of(device: Device) -> DeviceAllocation:
 
 
 def _sum(
-    device: Device, first: DeviceAllocation | None, second: DeviceAllocation
+    device: Device, first_piece: DeviceAllocation | None, second_piece: DeviceAllocation
 ) -> DeviceAllocation:
     """Return both pieces of a device as one."""
-    if first is None:
-        return second
-    if second.template is not None:
+    if first_piece is None:
+        return second_piece
+    if second_piece.template is not None:
         raise BadInput(f"it was allocated two parts of device {device.uuid}: ask for a larger one")
     takes = {
-        counter: first.takes.get(counter, 0) + amount for counter, amount in second.takes.items()
+        counter: first_piece.takes.get(counter, 0) + amount
+        for counter, amount in second_piece.takes.items()
     }
     for policy in Policy:
         if following(policy) in takes:
             takes[following(policy)] = 1
-    is_limited = first.core is not None and second.core is not None
+    is_limited = first_piece.core is not None and second_piece.core is not None
     core_units = takes[CORE] if is_limited and takes[CORE] < device.of_card(CORE) else None
-    return evolve(first, takes=takes, core=core_units)
+    return evolve(first_piece, takes=takes, core=core_units)
 
 
 def _expect_several(pieces: list[DeviceAllocation], devices: Mapping[str, Device]) -> None:

@@ -78,7 +78,7 @@ def _own(claim: ResourceClaim, node_name: str) -> list[Plain]:
 
 
 def _key(status: Plain) -> tuple[str, ...]:
-    return tuple(status.get(name) or "" for name in _KEYS)
+    return tuple(status.get(key_name) or "" for key_name in _KEYS)
 
 
 def _data(

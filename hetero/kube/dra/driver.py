@@ -179,8 +179,10 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         sent_faults, sent_at_s = None, 0.0
         while True:
             fault_by_name = {
-                name: next((device.health for device in offer.devices if not device.usable), None)
-                for name, offer in offers(self.claims.discovery().devices).items()
+                device_name: next(
+                    (device.health for device in offer.devices if not device.usable), None
+                )
+                for device_name, offer in offers(self.claims.discovery().devices).items()
             }
             if fault_by_name != sent_faults or monotonic() - sent_at_s > _HEALTH:
                 sent_faults, sent_at_s = fault_by_name, monotonic()
@@ -199,9 +201,9 @@ def _health(
 ) -> health.NodeWatchResourcesResponse:
     """Return the health message for the kubelet: the fault of each device, None for none."""
     response = health.NodeWatchResourcesResponse()
-    for name, fault in fault_by_name.items():
+    for device_name, fault in fault_by_name.items():
         response.devices.add(
-            device=health.DeviceIdentifier(pool_name=node_name, device_name=name),
+            device=health.DeviceIdentifier(pool_name=node_name, device_name=device_name),
             health=health.HEALTHY if fault is None else health.UNHEALTHY,
             last_updated_time=int(time()),
             message=fault or "",

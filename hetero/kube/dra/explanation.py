@@ -68,7 +68,9 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
                 raise BadInput(f"there is no DeviceClass {exact_request['deviceClassName']}")
     books = Books.of(pools)
     rank_by_name = {
-        name: rank for request in requests for rank, (name, _) in enumerate(_alternatives(request))
+        request_name: rank
+        for request in requests
+        for rank, (request_name, _) in enumerate(_alternatives(request))
     }
     constraints = devices.get("constraints") or ()
     best_found: tuple[int, _Found] | None = None
@@ -84,7 +86,10 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
             return ClaimSelection(
                 why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
             )
-        rank = sum(rank_by_name[name] for name in {given.request for given, _ in solution or ()})
+        rank = sum(
+            rank_by_name[request_name]
+            for request_name in {given.request for given, _ in solution or ()}
+        )
         if solution and (best_found is None or rank < best_found[0]):
             best_found = rank, solution
     if best_found is not None:
@@ -151,15 +156,15 @@ class _Search:
             yield given_before
             return
         first_request, *other_requests = requests
-        for name, exact_request in _alternatives(first_request):
+        for request_name, exact_request in _alternatives(first_request):
             for given_devices, books_after in self._choices(
-                name, exact_request, candidates, books, given_before
+                request_name, exact_request, candidates, books, given_before
             ):
                 yield from self.serve(other_requests, candidates, books_after, given_devices)
 
     def _choices(
         self,
-        name: str,
+        request_name: str,
         exact_request: Plain,
         candidates: list[Candidate],
         books: Books,
@@ -174,7 +179,9 @@ class _Search:
         if len(given_before) + count > _RESULTS:
             return
         if exact_request.get("allocationMode") != "All":
-            yield from self._several(name, exact_request, candidates, books, given_before, count)
+            yield from self._several(
+                request_name, exact_request, candidates, books, given_before, count
+            )
             return
         given, books_after = given_before, books
         for candidate in filter(partial(self._meant, exact_request), candidates):
@@ -182,11 +189,14 @@ class _Search:
                 candidate, exact_request, self.pools, books_after
             ):
                 return
-            chosen_then, books_then = _with(name, exact_request, candidate, books_after, given)
+            chosen_then, books_then = _with(
+                request_name, exact_request, candidate, books_after, given
+            )
             if not all(_holds(constraint, chosen_then) for constraint in self.constraints):
                 device_text = f"device {candidate.device['name']} of node {candidate.node}"
                 raise Lacking(
-                    f"{device_text} is one of all that {name} asks, and a constraint bars it"
+                    f"{device_text} is one of all that {request_name} asks, "
+                    "and a constraint bars it"
                 )
             if short(candidate.device, exact_request, books_after.consumed.get(candidate.key, {})):
                 return
@@ -196,7 +206,7 @@ class _Search:
 
     def _several(
         self,
-        name: str,
+        request_name: str,
         exact_request: Plain,
         candidates: list[Candidate],
         books: Books,
@@ -213,13 +223,18 @@ class _Search:
                 "constraints that fewer devices meet"
             )
         for position in range(len(candidates) - count + 1):
-            if self._fits(name, exact_request, candidates[position], books, given_before):
+            if self._fits(request_name, exact_request, candidates[position], books, given_before):
                 chosen_then, books_after = _with(
-                    name, exact_request, candidates[position], books, given_before
+                    request_name, exact_request, candidates[position], books, given_before
                 )
                 candidates_after = candidates[position + 1 :]
                 yield from self._several(
-                    name, exact_request, candidates_after, books_after, chosen_then, count - 1
+                    request_name,
+                    exact_request,
+                    candidates_after,
+                    books_after,
+                    chosen_then,
+                    count - 1,
                 )
 
     def _meant(self, exact_request: Plain, candidate: Candidate) -> bool:
@@ -236,14 +251,14 @@ class _Search:
 
     def _fits(
         self,
-        name: str,
+        request_name: str,
         exact_request: Plain,
         candidate: Candidate,
         books: Books,
         given_before: _Found,
     ) -> bool:
         """Return whether a request may get a device in addition to what is given before."""
-        request_and_device = name, candidate.key
+        request_and_device = request_name, candidate.key
         if request_and_device not in self._found_unsuited:
             self._found_unsuited[request_and_device] = (
                 unsuited(candidate, exact_request, self.pools) is not None
@@ -253,12 +268,16 @@ class _Search:
             or unavailable(candidate, exact_request, self.pools, books) is not None
         ):
             return False
-        chosen_then, _ = _with(name, exact_request, candidate, books, given_before)
+        chosen_then, _ = _with(request_name, exact_request, candidate, books, given_before)
         return all(_holds(constraint, chosen_then) for constraint in self.constraints)
 
 
 def _with(
-    name: str, exact_request: Plain, candidate: Candidate, books: Books, given_before: _Found
+    request_name: str,
+    exact_request: Plain,
+    candidate: Candidate,
+    books: Books,
+    given_before: _Found,
 ) -> tuple[_Found, Books]:
     """Return what is given, and the books, once a request has a device."""
     amount_by_capacity = {
@@ -266,7 +285,7 @@ def _with(
         for capacity, amount in consumes_of(candidate.device, exact_request).items()
     }
     given = Given(
-        request=name,
+        request=request_name,
         node=candidate.node,
         driver=candidate.pool[0],
         device=candidate.device["name"],
@@ -284,8 +303,8 @@ def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
     for capacity_name, amount in consumes_of(candidate.device, exact_request).items():
         capacity = candidate.device["capacity"][capacity_name]
         usual_amount = (capacity.get("requestPolicy") or {}).get("default") or capacity["value"]
-        text = str(requested.get(capacity_name, usual_amount))
-        amount_texts[capacity_name] = text if amount == decimal(text) else f"{amount}"
+        amount_text = str(requested.get(capacity_name, usual_amount))
+        amount_texts[capacity_name] = amount_text if amount == decimal(amount_text) else f"{amount}"
     return amount_texts
 
 

@@ -327,15 +327,15 @@ class NodeClaims:
         """
         refusals: list[tuple[Grant, str]] = []
         claim_by_uid = await asyncio.to_thread(self._standing)
-        for uid, (namespace, name, grant) in claim_by_uid.items():
+        for uid, (namespace, claim_name, grant) in claim_by_uid.items():
             async with self.alone(uid):
-                claim = await self._allocated(uid, namespace, name)
+                claim = await self._allocated(uid, namespace, claim_name)
                 try:
                     if claim is not None:
                         await self._attend(claim, grant)
                 except HeteroError as error:
                     if grant is not None:
-                        refusals.append((grant, f"claim {namespace}/{name}: {error}"))
+                        refusals.append((grant, f"claim {namespace}/{claim_name}: {error}"))
         for device in self.specs.owned(self.node.ledger.path):
             uid = _uid(device)
             async with self.alone(uid):
@@ -353,12 +353,12 @@ class NodeClaims:
                 else:  # the grant was released meanwhile
                     await asyncio.to_thread(self.unprepare, uid)
 
-    async def _allocated(self, uid: str, namespace: str, name: str) -> ResourceClaim | None:
+    async def _allocated(self, uid: str, namespace: str, claim_name: str) -> ResourceClaim | None:
         """Return a claim that is allocated here; take back what stands for one that is not.
 
         The claim's lock is held: an answer of the API from before it was prepared means nothing.
         """
-        claim = await self._found(namespace, name)
+        claim = await self._found(namespace, claim_name)
         if claim is None:
             return None
         pool_names = {result.pool for result in results_of(claim)}
@@ -381,14 +381,14 @@ class NodeClaims:
                 claim_by_uid[owner[CLAIM_UID]] = (owner[_NAMESPACE], owner[_CLAIM], grant)
         return claim_by_uid
 
-    async def _claim(self, namespace: str, name: str) -> ResourceClaim:
+    async def _claim(self, namespace: str, claim_name: str) -> ResourceClaim:
         """Return a claim as the API has it. Raises `ApiError`."""
-        return read(ResourceClaim, await self.api.get(_path(namespace, name)))
+        return read(ResourceClaim, await self.api.get(_path(namespace, claim_name)))
 
-    async def _found(self, namespace: str, name: str) -> ResourceClaim | None:
+    async def _found(self, namespace: str, claim_name: str) -> ResourceClaim | None:
         """Return a claim, one without a UID where it is gone, None where the API is away."""
         try:
-            claim = await self._claim(namespace, name)
+            claim = await self._claim(namespace, claim_name)
         except ApiError as error:
             return ResourceClaim() if error.status == 404 else None
         return claim if claim.is_named else None
@@ -453,5 +453,5 @@ def _uid(cdi_device: str) -> str:
     return cdi_device.removeprefix(_PREFIX)
 
 
-def _path(namespace: str, name: str) -> str:
-    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+def _path(namespace: str, claim_name: str) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{claim_name}"

@@ -175,7 +175,7 @@ def _entry(
     resource_list = resources.get(
         f"{first_device.uuid}/{template.name}" if template else first_device.uuid, ()
     )
-    values: dict[str, str | int | bool | None] = {
+    value_by_attribute: dict[str, str | int | bool | None] = {
         "vendor": first_device.vendor,
         "model": first_device.model,
         "uuid": first_device.uuid,
@@ -191,11 +191,11 @@ def _entry(
         "resource.kubernetes.io/pciBusID": first_device.pci,
         "resource.kubernetes.io/pcieRoot": roots.get(first_device.uuid),
     }
-    entry: Plain = {"name": offer.name, "attributes": _attributes(values)}
+    slice_device: Plain = {"name": offer.name, "attributes": _attributes(value_by_attribute)}
     if offer.shared:
-        entry |= {"allowMultipleAllocations": True, "capacity": _consumable(first_device)}
+        slice_device |= {"allowMultipleAllocations": True, "capacity": _consumable(first_device)}
     else:
-        entry["capacity"] = {
+        slice_device["capacity"] = {
             capacity: {
                 "value": amount_of(
                     counter, sum(_has(offer, device, counter) for device in offer.devices)
@@ -204,16 +204,18 @@ def _entry(
             for capacity, counter in CAPACITIES.items()
         }
     if isinstance(first_device.granularity, Templated):
-        entry["consumesCounters"] = [
+        slice_device["consumesCounters"] = [
             {"counterSet": device_name(device.uuid), "counters": _counters(_takes(offer, device))}
             for device in offer.devices
         ]
     sick_device = next((device for device in offer.devices if not device.usable), None)
     if sick_device is not None:
-        entry["attributes"] |= _attributes({"health": sick_device.health})
+        slice_device["attributes"] |= _attributes({"health": sick_device.health})
         taint = {"key": UNHEALTHY, "value": _value(sick_device.health or ""), "effect": effect}
-        entry["taints"] = [{key: taint_text for key, taint_text in taint.items() if taint_text}]
-    return entry
+        slice_device["taints"] = [
+            {taint_field: taint_text for taint_field, taint_text in taint.items() if taint_text}
+        ]
+    return slice_device
 
 
 def _consumable(device: Device) -> Plain:
@@ -265,8 +267,10 @@ def _capacity(
                 "step": amount_text(step),
             }
         case Ladder(sizes):
-            values = sorted({default_amount, largest, *(size for size in sizes if size < largest)})
-            policy["validValues"] = [amount_text(size) for size in values[-_LADDER:]]
+            valid_sizes = sorted(
+                {default_amount, largest, *(size for size in sizes if size < largest)}
+            )
+            policy["validValues"] = [amount_text(size) for size in valid_sizes[-_LADDER:]]
         case _:
             policy["validValues"] = [
                 amount_text(size) for size in sorted({default_amount, largest})
@@ -359,27 +363,32 @@ def _linked(devices: Sequence[Device]) -> dict[str, str]:
     return group_by_uuid
 
 
-def _attributes(values: Mapping[str, str | int | bool | None]) -> Plain:
+def _attributes(value_by_attribute: Mapping[str, str | int | bool | None]) -> Plain:
     json_types = {bool: "bool", int: "int", str: "string"}
     return {
-        name: {json_types[type(value)]: value[:_TEXT] if isinstance(value, str) else value}
-        for name, value in values.items()
+        attribute_name: {
+            json_types[type(value)]: value[:_TEXT] if isinstance(value, str) else value
+        }
+        for attribute_name, value in value_by_attribute.items()
         if value is not None
     }
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+def _digest(digested_text: str) -> str:
+    return hashlib.sha256(digested_text.encode()).hexdigest()[:12]
 
 
-def _label(text: str) -> str:
-    return re.sub("[^a-z0-9]+", "-", text.lower()).strip("-")
+def _label(label_text: str) -> str:
+    return re.sub("[^a-z0-9]+", "-", label_text.lower()).strip("-")
 
 
-def _value(text: str) -> str:
+def _value(value_text: str) -> str:
     """Return a text in the characters that a taint allows: XID-48 for "XID 48"."""
-    return re.sub("[^A-Za-z0-9_.]+", "-", text)[:_VALUE].strip("-_.")
+    return re.sub("[^A-Za-z0-9_.]+", "-", value_text)[:_VALUE].strip("-_.")
 
 
-def _parts(items: list[Plain], chunk_size: int) -> list[list[Plain]]:
-    return [items[start : start + chunk_size] for start in range(0, len(items), chunk_size)]
+def _parts(slice_devices: list[Plain], chunk_size: int) -> list[list[Plain]]:
+    return [
+        slice_devices[start : start + chunk_size]
+        for start in range(0, len(slice_devices), chunk_size)
+    ]

@@ -74,9 +74,9 @@ class Publisher:
             node_name=self.node,
             resources=counted(own_devices, self.names),
             roots={
-                device.uuid: root
+                device.uuid: pcie_root
                 for device in own_devices
-                if (root := self._root(device)) is not None
+                if (pcie_root := self._root(device)) is not None
             },
             effect=self.effect,
         )
@@ -89,18 +89,18 @@ class Publisher:
 
     async def withdraw(self) -> None:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
-        for name in tuple(self._found or ()):
-            await self._remove(name)
+        for slice_name in tuple(self._found or ()):
+            await self._remove(slice_name)
         self._devices, self.elsewhere = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; the others are logged once."""
         published = {
-            value["string"].lower(): resource_slice.spec["driver"]
+            typed_value["string"].lower(): resource_slice.spec["driver"]
             for resource_slice in self._others.values()
             for device in resource_slice.spec.get("devices") or ()
-            for value in (device.get("attributes") or {}).values()
-            if "string" in value
+            for typed_value in (device.get("attributes") or {}).values()
+            if "string" in typed_value
         }
         elsewhere_before = self.elsewhere
         self.elsewhere = {
@@ -121,7 +121,8 @@ class Publisher:
         slice_by_name: dict[str, ResourceSlice] = {} if self._found is None else self._found
         slice_names = [f"{self.node}-{DRIVER}-{position}" for position in range(len(slice_specs))]
         if [
-            _said(slice_by_name[name]) if name in slice_by_name else None for name in slice_names
+            _said(slice_by_name[slice_name]) if slice_name in slice_by_name else None
+            for slice_name in slice_names
         ] == slice_specs and (
             len(slice_by_name) == len(slice_specs)
             and len(
@@ -138,34 +139,34 @@ class Publisher:
         ]
         generation = max(generations, default=0) + 1
         owner_reference = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
-        for name, spec in zip(slice_names, slice_specs, strict=True):
-            metadata: Plain = {"name": name, "ownerReferences": [owner_reference]}
+        for slice_name, spec in zip(slice_names, slice_specs, strict=True):
+            metadata: Plain = {"name": slice_name, "ownerReferences": [owner_reference]}
             body: Plain = {
                 "apiVersion": "resource.k8s.io/v1",
                 "kind": "ResourceSlice",
                 "metadata": metadata,
                 "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
             }
-            if name in slice_by_name:
-                metadata["resourceVersion"] = slice_by_name[name].metadata.resource_version
-                written = await self.api.put(f"{SLICES}/{name}", body)
+            if slice_name in slice_by_name:
+                metadata["resourceVersion"] = slice_by_name[slice_name].metadata.resource_version
+                written = await self.api.put(f"{SLICES}/{slice_name}", body)
             else:
                 written = await self.api.post(SLICES, body)
             self.writes += 1
-            slice_by_name[name] = read(ResourceSlice, written)
-        for name in slice_by_name.keys() - set(slice_names):
-            await self._remove(name)
+            slice_by_name[slice_name] = read(ResourceSlice, written)
+        for slice_name in slice_by_name.keys() - set(slice_names):
+            await self._remove(slice_name)
         log.info("published %d slices, generation %d", len(slice_names), generation)
 
-    async def _remove(self, name: str) -> None:
+    async def _remove(self, slice_name: str) -> None:
         try:
-            await self.api.delete(f"{SLICES}/{name}")
+            await self.api.delete(f"{SLICES}/{slice_name}")
         except ApiError as error:
             if error.status != 404:
                 raise
         self.writes += 1
         if self._found is not None:
-            self._found.pop(name, None)
+            self._found.pop(slice_name, None)
 
     def _root(self, device: Device) -> str | None:
         """Return the PCIe root that a device is below, as the kernel calls it: `pci0000:3a`."""
@@ -185,9 +186,9 @@ class Publisher:
                 )
         return None
 
-    def _listed(self, items: list[ResourceSlice]) -> None:
+    def _listed(self, resource_slices: list[ResourceSlice]) -> None:
         self._found, self._others = {}, {}
-        for resource_slice in items:
+        for resource_slice in resource_slices:
             self._of(resource_slice)[resource_slice.metadata.name] = resource_slice
         self._changed.set()
 
@@ -198,13 +199,15 @@ class Publisher:
         return self._others
 
     def _slice_changed(self, event: str, resource_slice: ResourceSlice) -> None:
-        kept_slices, name = self._of(resource_slice), resource_slice.metadata.name
-        if name in kept_slices and _version(resource_slice) <= _version(kept_slices[name]):
+        kept_slices, slice_name = self._of(resource_slice), resource_slice.metadata.name
+        if slice_name in kept_slices and _version(resource_slice) <= _version(
+            kept_slices[slice_name]
+        ):
             return  # of our own writing
         if event == "DELETED":
-            kept_slices.pop(name, None)
+            kept_slices.pop(slice_name, None)
         else:
-            kept_slices[name] = resource_slice
+            kept_slices[slice_name] = resource_slice
         self._changed.set()
 
 
@@ -238,7 +241,11 @@ def _said(resource_slice: ResourceSlice) -> Plain:
     spec = resource_slice.spec
     slice_spec = {
         **spec,
-        "pool": {key: value for key, value in spec["pool"].items() if key != "generation"},
+        "pool": {
+            pool_field: field_value
+            for pool_field, field_value in spec["pool"].items()
+            if pool_field != "generation"
+        },
     }
     if "devices" in spec:
         slice_spec["devices"] = [_without_times(device) for device in spec["devices"]]
@@ -249,7 +256,11 @@ def _without_times(device: Plain) -> Plain:
     if "taints" not in device:
         return device
     taints = [
-        {key: value for key, value in taint.items() if key != "timeAdded"}
+        {
+            taint_field: field_value
+            for taint_field, field_value in taint.items()
+            if taint_field != "timeAdded"
+        }
         for taint in device["taints"]
     ]
     return {**device, "taints": taints}

@@ -56,21 +56,23 @@ def resize_claim(
     return True
 
 
-def _said(text: str) -> dict[str, str]:
+def _said(sizes_text: str) -> dict[str, str]:
     """Return what an annotation says. Raises `BadInput`."""
-    amounts = dict(part.strip().partition("=")[::2] for part in text.split(",") if part.strip())
-    for capacity, amount in amounts.items():
+    amount_by_word = dict(
+        part.strip().partition("=")[::2] for part in sizes_text.split(",") if part.strip()
+    )
+    for capacity, amount in amount_by_word.items():
         if capacity not in _WORDS or not amount:
-            raise BadInput(f"{RESIZE} {text!r}: write memory=2Gi,cores=20, or one of them")
-    return amounts
+            raise BadInput(f"{RESIZE} {sizes_text!r}: write memory=2Gi,cores=20, or one of them")
+    return amount_by_word
 
 
 def _goal(
-    amounts: dict[str, str], piece: DeviceAllocation, device: Device, granularity: Fractional
+    amount_by_word: dict[str, str], piece: DeviceAllocation, device: Device, granularity: Fractional
 ) -> DeviceAllocation:
     """Return the size that is asked. Raises `Refused` where it is more than the claim consumes."""
     consumed = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
-    memory_bytes, cores = bytes_of(amounts, "memory", 1), quantity(amounts, "cores")
+    memory_bytes, cores = bytes_of(amount_by_word, "memory", 1), quantity(amount_by_word, "cores")
     if memory_bytes is not None and memory_bytes > consumed[MEMORY]:
         asked_text, most_text = format_both(memory_bytes, consumed[MEMORY])
         raise Refused(

@@ -31,8 +31,8 @@ def matches(expression: str, device: Plain, *, driver_name: str) -> bool:
     """
     context = cel.Context()
     context.add_variable("device", _seen(device, driver_name))
-    for name, function in _FUNCTIONS.items():
-        context.add_function(name, function)
+    for function_name, function in _FUNCTIONS.items():
+        context.add_function(function_name, function)
     try:
         return cel.evaluate(expression, context) is True
     except KeyError as error:
@@ -41,10 +41,10 @@ def matches(expression: str, device: Plain, *, driver_name: str) -> bool:
         raise BadInput(f"{expression}: {str(error).splitlines()[0]}") from None
 
 
-def attribute(device: Plain, name: str, *, driver_name: str) -> object:
+def attribute(device: Plain, full_name: str, *, driver_name: str) -> object:
     """Return a device's attribute by its full name, None if it has none of it."""
     values_by_domain = _qualified(device.get("attributes") or {}, driver_name)
-    domain, _, short_name = name.rpartition("/")
+    domain, _, short_name = full_name.rpartition("/")
     typed_value = values_by_domain.get(domain, {}).get(short_name)
     return next(iter(typed_value.values())) if typed_value else None
 
@@ -57,12 +57,18 @@ def _seen(device: Plain, driver_name: str) -> Plain:
         "driver": driver_name,
         "allowMultipleAllocations": bool(device.get("allowMultipleAllocations")),
         "attributes": {
-            domain: {name: next(iter(value.values())) for name, value in values.items()}
-            for domain, values in attributes.items()
+            domain: {
+                short_name: next(iter(typed_value.values()))
+                for short_name, typed_value in values_by_name.items()
+            }
+            for domain, values_by_name in attributes.items()
         },
         "capacity": {
-            domain: {name: _whole(decimal(value["value"])) for name, value in values.items()}
-            for domain, values in capacity.items()
+            domain: {
+                short_name: _whole(decimal(typed_value["value"]))
+                for short_name, typed_value in values_by_name.items()
+            }
+            for domain, values_by_name in capacity.items()
         },
     }
 
@@ -70,9 +76,9 @@ def _seen(device: Plain, driver_name: str) -> Plain:
 def _qualified(attributes: Mapping[str, Plain], driver_name: str) -> dict[str, dict[str, Plain]]:
     """Return attributes by domain and name; those without a domain are the driver's."""
     values_by_domain: dict[str, dict[str, Plain]] = {driver_name: {}}
-    for full_name, value in attributes.items():
-        domain, _, name = full_name.rpartition("/")
-        values_by_domain.setdefault(domain or driver_name, {})[name] = value
+    for full_name, typed_value in attributes.items():
+        domain, _, short_name = full_name.rpartition("/")
+        values_by_domain.setdefault(domain or driver_name, {})[short_name] = typed_value
     return values_by_domain
 
 

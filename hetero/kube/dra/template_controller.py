@@ -93,46 +93,60 @@ class TemplateController:
         spec_and_pod_by_key: dict[_Key, tuple[Plain, Pod]] = {}
         for pod in tuple(self._pods.values()):
             spec_and_pod_by_key |= {
-                key: (spec, pod) for key, spec in (await self._wanted(pod)).items()
+                template_key: (spec, pod)
+                for template_key, spec in (await self._wanted(pod)).items()
             }
         now_s = monotonic()
-        for key in {*spec_and_pod_by_key, *self._found}:
-            if key in spec_and_pod_by_key or key not in self._last:
-                self._last[key] = now_s
-        for key, template in tuple(self._found.items()):
-            if not await self._says_so(key, template):
-                log.warning("template %s/%s does not say what its name does: it goes", *key)
-                await self._remove(key)
-            elif key not in spec_and_pod_by_key and now_s - self._last[key] >= self.unnamed:
-                await self._remove(key)
-        for key, (spec, pod) in spec_and_pod_by_key.items():
-            if key in self._found:
+        for template_key in {*spec_and_pod_by_key, *self._found}:
+            if template_key in spec_and_pod_by_key or template_key not in self._last:
+                self._last[template_key] = now_s
+        for template_key, template in tuple(self._found.items()):
+            if not await self._says_so(template_key, template):
+                log.warning(
+                    "template %s/%s does not say what its name does: it goes", *template_key
+                )
+                await self._remove(template_key)
+            elif (
+                template_key not in spec_and_pod_by_key
+                and now_s - self._last[template_key] >= self.unnamed
+            ):
+                await self._remove(template_key)
+        for template_key, (spec, pod) in spec_and_pod_by_key.items():
+            if template_key in self._found:
                 continue
-            if sum(namespace == key[0] for namespace, _ in self._found) < self.most:
-                await self._make(key, spec)
+            if sum(namespace == template_key[0] for namespace, _ in self._found) < self.most:
+                await self._make(template_key, spec)
                 continue
-            sentence = f"namespace {key[0]} has {self.most} templates of {PREFIX}…, its most"
-            await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: {key[1]} is not made")
+            sentence = (
+                f"namespace {template_key[0]} has {self.most} templates of {PREFIX}…, its most"
+            )
+            await self._events.tell(
+                pod.metadata, "NoTemplate", f"{sentence}: {template_key[1]} is not made"
+            )
         self._last = {
-            key: at_s
-            for key, at_s in self._last.items()
-            if key in {*spec_and_pod_by_key, *self._found}
+            template_key: at_s
+            for template_key, at_s in self._last.items()
+            if template_key in {*spec_and_pod_by_key, *self._found}
         }
-        self._true = {key: at_s for key, at_s in self._true.items() if key in self._found}
+        self._true = {
+            template_key: at_s
+            for template_key, at_s in self._true.items()
+            if template_key in self._found
+        }
 
-    async def _says_so(self, key: _Key, template: Object) -> bool:
+    async def _says_so(self, template_key: _Key, template: Object) -> bool:
         """Whether the content of a template matches its name; an unreadable one stays."""
         version = template.metadata.resource_version
-        if self._true.get(key) == version:
+        if self._true.get(template_key) == version:
             return True
         try:
-            existing = await self.api.get(f"{_path(key[0])}/{key[1]}")
+            existing = await self.api.get(f"{_path(template_key[0])}/{template_key[1]}")
         except ApiError as error:
-            log.warning("template %s/%s: %s", *key, error)
+            log.warning("template %s/%s: %s", *template_key, error)
             return True
-        if template_name((existing.get("spec") or {}).get("spec") or {}) != key[1]:
+        if template_name((existing.get("spec") or {}).get("spec") or {}) != template_key[1]:
             return False
-        self._true[key] = version
+        self._true[template_key] = version
         return True
 
     async def _wanted(self, pod: Pod) -> dict[_Key, Plain]:
@@ -146,45 +160,47 @@ class TemplateController:
             await self._events.tell(pod.metadata, "NoTemplate", str(error))
             return {}
         spec_by_key: dict[_Key, Plain] = {}
-        for name in named_templates(pod):
-            if name in spec_by_name:
-                spec_by_key[namespace, name] = spec_by_name[name]
-            elif (namespace, name) not in self._found:
-                sentence = f"template {name} is not what the pod's annotation {ASKED} comes to"
+        for object_name in named_templates(pod):
+            if object_name in spec_by_name:
+                spec_by_key[namespace, object_name] = spec_by_name[object_name]
+            elif (namespace, object_name) not in self._found:
+                sentence = (
+                    f"template {object_name} is not what the pod's annotation {ASKED} comes to"
+                )
                 await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: nothing is made")
         return spec_by_key
 
-    async def _make(self, key: _Key, spec: Plain) -> None:
-        namespace, name = key
+    async def _make(self, template_key: _Key, spec: Plain) -> None:
+        namespace, object_name = template_key
         body = {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceClaimTemplate",
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": object_name, "namespace": namespace},
             "spec": {"spec": spec},
         }
         try:
             template = await self.api.post(_path(namespace), body)
         except ApiError as error:
             if error.status != 409:  # another controller's is as good
-                log.warning("template %s/%s: %s", namespace, name, error)
+                log.warning("template %s/%s: %s", namespace, object_name, error)
             return
-        self._found[key] = read(Object, template)
-        log.info("template %s/%s: made", namespace, name)
+        self._found[template_key] = read(Object, template)
+        log.info("template %s/%s: made", namespace, object_name)
 
-    async def _remove(self, key: _Key) -> None:
-        namespace, name = key
+    async def _remove(self, template_key: _Key) -> None:
+        namespace, object_name = template_key
         try:
-            await self.api.delete(f"{_path(namespace)}/{name}")
+            await self.api.delete(f"{_path(namespace)}/{object_name}")
         except ApiError as error:
             if error.status != 404:
-                log.warning("template %s/%s: %s", namespace, name, error)
+                log.warning("template %s/%s: %s", namespace, object_name, error)
                 return
-        self._found.pop(key, None)
-        log.info("template %s/%s: removed", namespace, name)
+        self._found.pop(template_key, None)
+        log.info("template %s/%s: removed", namespace, object_name)
 
-    def _pods_listed(self, items: list[Pod]) -> None:
+    def _pods_listed(self, pods: list[Pod]) -> None:
         self._pods = {}
-        for pod in items:
+        for pod in pods:
             self._note(pod)
         self._listed("pods")
 
@@ -199,17 +215,17 @@ class TemplateController:
         if not ended(pod) and any(named_templates(pod)):
             self._pods[pod.metadata.uid] = pod
 
-    def _templates_listed(self, items: list[Object]) -> None:
-        self._found = {item.full_name: item for item in items if _is_ours(item)}
+    def _templates_listed(self, templates: list[Object]) -> None:
+        self._found = {template.full_name: template for template in templates if _is_ours(template)}
         self._listed("templates")
 
-    def _template_changed(self, event: str, item: Object) -> None:
-        if not _is_ours(item):
+    def _template_changed(self, event: str, template: Object) -> None:
+        if not _is_ours(template):
             return
         if event == "DELETED":
-            self._found.pop(item.full_name, None)
+            self._found.pop(template.full_name, None)
         else:
-            self._found[item.full_name] = item
+            self._found[template.full_name] = template
         self._changed.set()
 
     def _listed(self, kind: str) -> None:
@@ -217,8 +233,8 @@ class TemplateController:
         self._changed.set()
 
 
-def _is_ours(item: Object) -> bool:
-    return item.metadata.name.startswith(PREFIX)
+def _is_ours(template: Object) -> bool:
+    return template.metadata.name.startswith(PREFIX)
 
 
 def _path(namespace: str) -> str:

@@ -129,14 +129,16 @@ def with_words(pod: Pod) -> Pod:
     return replace(pod, spec=spec)
 
 
-def _is_amounts(value: object) -> bool:
-    return isinstance(value, dict) and all(isinstance(amount, str) for amount in value.values())
+def _is_amounts(plain_amounts: object) -> bool:
+    return isinstance(plain_amounts, dict) and all(
+        isinstance(amount, str) for amount in plain_amounts.values()
+    )
 
 
 def named_templates(pod: Pod) -> tuple[str, ...]:
     """Return the templates with names of ours that a pod names."""
     names = (claim.resource_claim_template_name or "" for claim in pod.spec.resource_claims)
-    return tuple(name for name in names if name.startswith(PREFIX))
+    return tuple(template_name for template_name in names if template_name.startswith(PREFIX))
 
 
 def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:
@@ -202,7 +204,10 @@ def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
 
 def _said(container: Container, vocabulary: Vocabulary) -> Plain:
     amounts = container.resources.amounts
-    return {name: str(amounts[name]) for name in sorted(vocabulary.resources & amounts.keys())}
+    return {
+        resource_name: str(amounts[resource_name])
+        for resource_name in sorted(vocabulary.resources & amounts.keys())
+    }
 
 
 def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
@@ -211,9 +216,9 @@ def _without(resources: Plain, vocabulary: Vocabulary) -> Plain:
     for list_name in ("limits", "requests"):
         if list_name in resources_left:
             resources_left[list_name] = {
-                name: amount
-                for name, amount in resources_left[list_name].items()
-                if name not in vocabulary.resources
+                resource_name: amount
+                for resource_name, amount in resources_left[list_name].items()
+                if resource_name not in vocabulary.resources
             }
     return resources_left
 
@@ -402,12 +407,12 @@ def _by_parts(vocabulary: Vocabulary, container_request: ContainerRequest) -> bo
 
 def _selectors(request: Request) -> Iterator[str]:
     """Yield what a claim requires of its device, in CEL."""
-    for name, selector, is_exact in (
+    for attribute_name, selector, is_exact in (
         ("model", request.model, False),
         ("uuid", request.uuid, False),
         ("enforcement", request.enforcement, True),
     ):
-        expression = _allows(f"{_ATTRIBUTES}.{name}", selector, is_exact=is_exact)
+        expression = _allows(f"{_ATTRIBUTES}.{attribute_name}", selector, is_exact=is_exact)
         if expression:
             yield expression
 
@@ -416,10 +421,14 @@ def _allows(attribute: str, selector: Selector, *, is_exact: bool) -> str:
     """Return `Selector.allows` of an attribute, "" if it allows all."""
 
     def any_of(allowed_names: tuple[str, ...]) -> str:
-        json_names = (json.dumps(name.lower(), ensure_ascii=False) for name in allowed_names)
-        value = f"{attribute}.lowerAscii()"
+        json_names = (
+            json.dumps(allowed_name.lower(), ensure_ascii=False) for allowed_name in allowed_names
+        )
+        lowered_attribute = f"{attribute}.lowerAscii()"
         tests = (
-            f"{value} == {json_name}" if is_exact else f"{value}.contains({json_name})"
+            f"{lowered_attribute} == {json_name}"
+            if is_exact
+            else f"{lowered_attribute}.contains({json_name})"
             for json_name in json_names
         )
         return f"({' || '.join(tests)})"

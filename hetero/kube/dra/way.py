@@ -32,10 +32,10 @@ def by_claims(allocation_way: AllocationWay, node: NodeObject | None) -> bool | 
     """Return whether the devices of a node are given by claims; None if the node decides."""
     if allocation_way is not AllocationWay.BOTH:
         return allocation_way is AllocationWay.DRA
-    name, value = BY_CLAIMS
+    label_name, label_value = BY_CLAIMS
     if node is None:
         return None
-    return node.metadata.labels.get(name) == value
+    return node.metadata.labels.get(label_name) == label_value
 
 
 def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
@@ -45,8 +45,8 @@ def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
     """
     if allocation_way is not AllocationWay.BOTH:
         return allocation_way is AllocationWay.DRA
-    name, value = BY_CLAIMS
-    return pod.metadata.annotations.get(name) == value
+    annotation_name, annotation_value = BY_CLAIMS
+    return pod.metadata.annotations.get(annotation_name) == annotation_value
 
 
 @frozen

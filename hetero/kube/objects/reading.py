@@ -68,22 +68,22 @@ class Reader(Generic[_O]):
         self._page: json.Decoder[Page[_O]] = json.Decoder(page, strict=False)
         self._event: json.Decoder[WatchEvent[_O]] = json.Decoder(event, strict=False)
 
-    def object(self, text: bytes | str | Raw) -> _O | None:
+    def object(self, object_json: bytes | str | Raw) -> _O | None:
         """Return an object, None for what is none."""
         try:
-            decoded = self._object.decode(text)
+            decoded = self._object.decode(object_json)
         except ValidationError:
-            decoded = read(self._kind, json.decode(text))
+            decoded = read(self._kind, json.decode(object_json))
         return decoded if decoded.is_named else None
 
-    def page(self, text: str) -> Page[_O]:
+    def page(self, page_json: str) -> Page[_O]:
         """Return a part of a list, without what is no object."""
         try:
-            page = self._page.decode(text)
+            page = self._page.decode(page_json)
         except ValidationError:
-            plain = _PAGE.decode(text)
+            plain = _PAGE.decode(page_json)
             page = Page(plain.metadata, read_all(self._kind, plain.items))
-        page.items = [item for item in page.items or () if item.is_named]
+        page.items = [page_object for page_object in page.items or () if page_object.is_named]
         return page
 
     def event(self, line: bytes) -> WatchEvent[_O]:
@@ -99,10 +99,10 @@ _PAGE = json.Decoder(Page[Any])
 _EVENT = json.Decoder(WatchEvent[Any])
 
 
-def plain_page(text: str) -> Page[dict[str, Any]]:
+def plain_page(page_json: str) -> Page[dict[str, Any]]:
     """Return a part of a list as its JSON. Raises `DecodeError` for what is none."""
-    page = _PAGE.decode(text)
-    page.items = [item for item in page.items or () if isinstance(item, dict)]
+    page = _PAGE.decode(page_json)
+    page.items = [page_object for page_object in page.items or () if isinstance(page_object, dict)]
     return page
 
 
@@ -122,7 +122,8 @@ def read(kind: type[_P], plain: object) -> _P:
             if error_match is None:
                 break
             path_steps = [
-                name or position for name, position in _STEP.findall(error_match["place"])
+                field_name or item_position
+                for field_name, item_position in _STEP.findall(error_match["place"])
             ]
             plain = _without(plain, path_steps, _TYPES.get(error_match["got"] or ""))
     return kind()
@@ -139,14 +140,18 @@ def expect(kind: type[_P], plain: object) -> _P:
         return convert(_without_nulls(plain), kind)
 
 
-def read_all(kind: type[_P], items: Iterable[object] | None) -> list[_P]:
+def read_all(kind: type[_P], plain_objects: Iterable[object] | None) -> list[_P]:
     """Return the objects of a kind in a list."""
-    return [read(kind, plain) for plain in items or () if isinstance(plain, dict)]
+    return [read(kind, plain) for plain in plain_objects or () if isinstance(plain, dict)]
 
 
 def _without_nulls(plain: object) -> object:
     if isinstance(plain, dict):
-        return {name: _without_nulls(value) for name, value in plain.items() if value is not None}
+        return {
+            field_name: _without_nulls(field_value)
+            for field_name, field_value in plain.items()
+            if field_value is not None
+        }
     return [*map(_without_nulls, plain)] if isinstance(plain, list) else plain
 
 
@@ -155,14 +160,14 @@ def _without(plain: Any, path_steps: list[str], wrong_type: type | None) -> Any:
     step, *other_steps = path_steps
     if step == _SOME:
         return {
-            name: value
-            for name, value in plain.items()
-            if wrong_type and type(value) is not wrong_type
+            field_name: field_value
+            for field_name, field_value in plain.items()
+            if wrong_type and type(field_value) is not wrong_type
         }
-    key = int(step) if isinstance(plain, list) else step
+    step_key = int(step) if isinstance(plain, list) else step
     copied = plain.copy()
     if other_steps:
-        copied[key] = _without(plain[key], other_steps, wrong_type)
+        copied[step_key] = _without(plain[step_key], other_steps, wrong_type)
     else:
-        del copied[key]
+        del copied[step_key]
     return copied

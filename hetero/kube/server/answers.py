@@ -83,9 +83,9 @@ class Answers(Generic[_T]):
         _put(self._known, question_hash, (answer, monotonic() + (self.holds or HOLDS)))
 
 
-def _put(store: dict[_K, _V], key: _K, value: _V) -> None:
+def _put(store: dict[_K, _V], key: _K, answer: _V) -> None:
     """Keep a value as the newest of so many."""
     store.pop(key, None)
     while len(store) >= _MOST:
         store.pop(next(iter(store)))
-    store[key] = value
+    store[key] = answer

@@ -44,10 +44,10 @@ class Pair:
         }
 
 
-def issue(name: str, *, issuer: Pair | None, hosts: Sequence[str] = ()) -> Pair:
-    """Return a new pair for `name`, an authority's where nobody signs it (`issuer` None)."""
+def issue(common_name: str, *, issuer: Pair | None, hosts: Sequence[str] = ()) -> Pair:
+    """Return a new pair for `common_name`, an authority's where nobody signs it (`issuer` None)."""
     private_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
     validity = _LASTS if issuer else _AUTHORITY
     usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = (
@@ -63,19 +63,21 @@ def issue(name: str, *, issuer: Pair | None, hosts: Sequence[str] = ()) -> Pair:
     if issuer is not None:
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
     if hosts:
-        alternative_names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+        alternative_names = x509.SubjectAlternativeName(
+            [x509.DNSName(host_name) for host_name in hosts]
+        )
         builder = builder.add_extension(alternative_names, critical=False)
     return Pair(
         cert=builder.sign(issuer.key if issuer else private_key, hashes.SHA256()), key=private_key
     )
 
 
-def own_context(name: str) -> ssl.SSLContext:
+def own_context(common_name: str) -> ssl.SSLContext:
     """Return a server's context with a pair of its own, in memory, as kubelets have it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     with TemporaryDirectory() as directory:  # which others cannot enter
-        for file_name, pem in issue(name, issuer=None, hosts=[name]).texts().items():
+        for file_name, pem in issue(common_name, issuer=None, hosts=[common_name]).texts().items():
             (Path(directory) / file_name).write_bytes(pem)
         context.load_cert_chain(f"{directory}/tls.crt", f"{directory}/tls.key")
     return context

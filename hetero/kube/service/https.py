@@ -94,12 +94,12 @@ class Certificates:
             "clients": self.client_ca,
             "caller": self.caller,
         }
-        for name, path in path_by_name.items():
-            if path is not None and (name != "clients" or path != path_by_name["authority"]):
+        for file_name, path in path_by_name.items():
+            if path is not None and (file_name != "clients" or path != path_by_name["authority"]):
                 with suppress(OSError, ValueError):  # `follow` says what is wrong with its own
                     certificates = x509.load_pem_x509_certificates(path.read_bytes())
                     yield (
-                        name,
+                        file_name,
                         path,
                         min(certificate.not_valid_after_utc for certificate in certificates),
                     )
@@ -109,11 +109,11 @@ class Certificates:
         told_at: dict[str, datetime] = {}
         while True:
             now = datetime.now(timezone.utc)
-            for name, path, end_time in self.all_ends():
+            for file_name, path, end_time in self.all_ends():
                 if end_time - now > _SOON:
-                    told_at.pop(name, None)
-                elif name not in told_at or now - told_at[name] > _AGAIN:
-                    told_at[name] = now
+                    told_at.pop(file_name, None)
+                elif file_name not in told_at or now - told_at[file_name] > _AGAIN:
+                    told_at[file_name] = now
                     await tell(f"certificate {path}: ends at {end_time:%F %T} UTC: renew it")
             await asyncio.sleep(PERIOD)
 
@@ -147,8 +147,8 @@ class ExpiryMetric(Collector):
             "and what kube-scheduler calls it with",
             labels=("certificate",),
         )
-        for name, _, end_time in self.certificates.all_ends():
-            metric.add_metric((name,), end_time.timestamp())
+        for file_name, _, end_time in self.certificates.all_ends():
+            metric.add_metric((file_name,), end_time.timestamp())
         yield metric
 
 
@@ -203,7 +203,9 @@ def proved(handler: Handler, allowed_names: Collection[str]) -> Handler:
             for name_parts in (peer_certificate or {}).get("subject", ())
             for name_part in name_parts
         ]
-        common_names = {value for name, value in name_parts if name == "commonName"}
+        common_names = {
+            part_value for part_name, part_value in name_parts if part_name == "commonName"
+        }
         if not peer_certificate or (allowed_names and common_names.isdisjoint(allowed_names)):
             raise web.HTTPForbidden(text="this is for the API server: no certificate of its own")
         return await handler(request)

@@ -20,24 +20,24 @@ _SETTLES = 300
 _KEY, _NEXT, _PREVIOUS, _SINCE = "key.pem", "next.pem", "previous.pem", "since"
 
 
-async def provide(api: Api, namespace: str, name: str) -> None:
+async def provide(api: Api, namespace: str, secret_name: str) -> None:
     """Make the key unless it is there, and tell agents which keys sign."""
-    secret = _secret(api, namespace, name)
+    secret = _secret(api, namespace, secret_name)
     stored_texts = await secret.read()
     if stored_texts is None or _KEY not in stored_texts:
         new_texts = {_KEY: SigningKey.new().text(), _SINCE: _now()}
         await secret.write(new_texts, is_new=stored_texts is None)
         stored_texts = {**(stored_texts or {}), **new_texts}
-    await _publish(api, namespace, name, stored_texts)
+    await _publish(api, namespace, secret_name, stored_texts)
 
 
-async def rotate(api: Api, namespace: str, name: str) -> str:
+async def rotate(api: Api, namespace: str, secret_name: str) -> str:
     """Take one step of the rotation; return what to do next. Raises `BadInput` if it is too early.
 
     The step that signs with the next key leaves the former one valid: what it signed stands and is
     signed anew by the scheduler.
     """
-    secret = _secret(api, namespace, name)
+    secret = _secret(api, namespace, secret_name)
     stored_texts = await secret.read()
     if stored_texts is None or _KEY not in stored_texts:
         raise BadInput(f"Secret {secret.name}: there is no key yet: `hetero certificates` makes it")
@@ -57,26 +57,32 @@ async def rotate(api: Api, namespace: str, name: str) -> str:
     await _publish(
         api,
         namespace,
-        name,
-        {key: stored_text for key, stored_text in texts_after.items() if stored_text is not None},
+        secret_name,
+        {
+            data_key: stored_text
+            for data_key, stored_text in texts_after.items()
+            if stored_text is not None
+        },
     )
     return message
 
 
-async def _publish(api: Api, namespace: str, name: str, stored_texts: Mapping[str, bytes]) -> None:
+async def _publish(
+    api: Api, namespace: str, secret_name: str, stored_texts: Mapping[str, bytes]
+) -> None:
     public_keys = SigningKey.of(stored_texts[_KEY]).public
     if _NEXT in stored_texts:
         public_keys += SigningKey.of(stored_texts[_NEXT]).public
     if _PREVIOUS in stored_texts:
         public_keys += PublicKeys.of(stored_texts[_PREVIOUS].decode())
-    stored_public = Stored(api, namespace, "configmaps", f"{name}-keys")
+    stored_public = Stored(api, namespace, "configmaps", f"{secret_name}-keys")
     texts_before, keys_pem = await stored_public.read(), public_keys.text().encode()
     if texts_before is None or texts_before.get("keys.pem") != keys_pem:
         await stored_public.write({"keys.pem": keys_pem}, is_new=texts_before is None)
 
 
-def _secret(api: Api, namespace: str, name: str) -> Stored:
-    return Stored(api, namespace, "secrets", f"{name}-key")
+def _secret(api: Api, namespace: str, secret_name: str) -> Stored:
+    return Stored(api, namespace, "secrets", f"{secret_name}-key")
 
 
 def _now() -> bytes:

@@ -317,8 +317,8 @@ def is_child(environ: Mapping[str, str]) -> bool:
 
 def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[str]) -> None:
     """Hold a Lease, `namespace/name`, with an extender that `argv` starts, until told to stop."""
-    namespace, _, name = lease.partition("/")
-    if not namespace or not name:
+    namespace, _, lease_name = lease.partition("/")
+    if not namespace or not lease_name:
         raise BadInput(f"lease {lease!r}: write namespace/name")
     log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
     logging.basicConfig(level=logging.INFO, format=log_format)
@@ -326,7 +326,7 @@ def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[st
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            election = LeaseElection(api, namespace, name, identity)
+            election = LeaseElection(api, namespace, lease_name, identity)
             leader = Leader(lease=election, argv=argv, supervisor=supervisor, healthz=healthz)
             await leader.run()
 

@@ -30,11 +30,16 @@ class Stored:
             if error.status != 404:
                 raise
             return None
-        return {key: self._bytes(text) for key, text in (stored_object.get("data") or {}).items()}
+        return {
+            data_key: self._bytes(text)
+            for data_key, text in (stored_object.get("data") or {}).items()
+        }
 
     async def write(self, texts: Mapping[str, bytes | None], *, is_new: bool) -> None:
         """Make it, or change it: a text that is None goes, those not named stay."""
-        data = {key: None if text is None else self._text(text) for key, text in texts.items()}
+        data = {
+            data_key: None if text is None else self._text(text) for data_key, text in texts.items()
+        }
         kind = {"secrets": "Secret", "configmaps": "ConfigMap"}[self.kind]
         body = {"apiVersion": "v1", "kind": kind, "metadata": {"name": self.name}, "data": data}
         if is_new:
@@ -47,8 +52,10 @@ class Stored:
     def _all(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/{self.kind}"
 
-    def _bytes(self, text: str) -> bytes:
-        return base64.b64decode(text) if self.kind == "secrets" else text.encode()
+    def _bytes(self, stored_text: str) -> bytes:
+        return base64.b64decode(stored_text) if self.kind == "secrets" else stored_text.encode()
 
-    def _text(self, text: bytes) -> str:
-        return base64.b64encode(text).decode() if self.kind == "secrets" else text.decode()
+    def _text(self, text_bytes: bytes) -> str:
+        return (
+            base64.b64encode(text_bytes).decode() if self.kind == "secrets" else text_bytes.decode()
+        )

@@ -179,7 +179,7 @@ def networks(network_texts: Iterable[str]) -> tuple[Network, ...]:
         raise BadInput(f"webhook.allowedNetworks: {error}") from None
 
 
-def _plain(text: str) -> IPv4Address | IPv6Address:
+def _plain(address_text: str) -> IPv4Address | IPv6Address:
     """Return an address; one of the fourth version as such where a socket of both says it."""
-    address = ip_address(text.partition("%")[0])
+    address = ip_address(address_text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

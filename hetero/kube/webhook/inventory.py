@@ -44,7 +44,7 @@ class Inventories:
         except (KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
-            node = await self._node_of(token, source=passed_on_by(request))
+            node = await self._node_of(token, source_address=passed_on_by(request))
             if node is None:
                 return _refused(403, "the token is of no pod of the agent: nothing is published")
             published_devices(inventory_text, node=node)
@@ -58,9 +58,9 @@ class Inventories:
             return _refused(503, str(error))
         return web.json_response({"node": node})
 
-    async def _node_of(self, token: str, *, source: str) -> str | None:
+    async def _node_of(self, token: str, *, source_address: str) -> str | None:
         """Return the node of the agent's pod that a token is bound to, None if it is of none."""
-        user = await self._agents.get(token, source, lambda: self._agent_of(token))
+        user = await self._agents.get(token, source_address, lambda: self._agent_of(token))
         if user is None:
             return None
         pod_name, pod_uid = (_single(user, f"{_POD}{field_name}") for field_name in ("name", "uid"))
@@ -83,8 +83,8 @@ class Inventories:
         return None
 
 
-def _single(user: UserInfo, key: str) -> str:
-    return "".join(user.extra.get(key, ())[:1])
+def _single(user: UserInfo, extra_name: str) -> str:
+    return "".join(user.extra.get(extra_name, ())[:1])
 
 
 def _refused(status: int, reason: str) -> web.Response:

@@ -48,8 +48,8 @@ class Rights:
             ("policy",),
             registry=self.registry,
         )
-        for name in POLICIES:
-            self._denied.labels(name)
+        for policy_name in POLICIES:
+            self._denied.labels(policy_name)
 
     async def expect(
         self, request: AdmissionRequest, containers_and_policies: Iterable[tuple[str, str]]

@@ -81,7 +81,7 @@ def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
     Raises `BadInput` without such a node.
     """
     if ("", node_name) not in snapshot.objects[NODES]:
-        node_names = (name for _, name in snapshot.objects[NODES])
+        node_names = (node_name for _, node_name in snapshot.objects[NODES])
         raise BadInput(f"--without {node_name}: no such node{did_you_mean(node_name, node_names)}")
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
@@ -142,16 +142,15 @@ def added(
 
 def _priority(spec: Plain, class_by_name: Mapping[str, Plain]) -> int:
     """Return what the API would make of a pod's class of priority. Raises `BadInput`."""
-    name = spec.get("priorityClassName")
-    if name is None:
+    class_name = spec.get("priorityClassName")
+    if class_name is None:
         default_values = (
             priority_class["value"]
             for priority_class in class_by_name.values()
             if priority_class.get("globalDefault")
         )
         return int(spec.get("priority") or next(default_values, 0))
-    if name not in class_by_name:
-        raise BadInput(
-            f"no PriorityClass {name!r} in the cluster{did_you_mean(name, class_by_name)}"
-        )
-    return int(class_by_name[name]["value"])
+    if class_name not in class_by_name:
+        hint = did_you_mean(class_name, class_by_name)
+        raise BadInput(f"no PriorityClass {class_name!r} in the cluster{hint}")
+    return int(class_by_name[class_name]["value"])

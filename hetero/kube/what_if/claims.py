@@ -66,7 +66,8 @@ def explain_claims(path: Path) -> Explained:
     except ApiError as error:
         raise BadInput(f"Kubernetes: claims cannot be read: {error}") from None
     answers = tuple(
-        ClaimAnswer(claim=name, answer=explain(spec, pools)) for name, spec in claims.items()
+        ClaimAnswer(claim=claim_name, answer=explain(spec, pools))
+        for claim_name, spec in claims.items()
     )
     return Explained(answers=answers, unread=unread)
 
@@ -130,7 +131,7 @@ def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dic
             kind: [_as_kept(container) for container in pod["spec"].get(kind) or ()]
             for kind in ("containers", "initContainers")
         }
-        name = pod["metadata"]["name"]
+        pod_name = pod["metadata"]["name"]
         amounts_by_container = [
             _amounts(container) for containers in spec.values() for container in containers
         ]
@@ -140,14 +141,14 @@ def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dic
         return {}
     claim_templates = templates(vocabulary(), read(Pod, {**pod, "spec": spec}))
     return {
-        name if len(claim_templates) == 1 else f"{name}/{template.container}": template.spec
+        pod_name if len(claim_templates) == 1 else f"{pod_name}/{template.container}": template.spec
         for template in claim_templates
     }
 
 
 def _as_kept(container: Plain) -> Plain:
     """Return a container with its amounts as the API keeps them, which are texts."""
-    limits = {name: str(amount) for name, amount in _amounts(container).items()}
+    limits = {resource_name: str(amount) for resource_name, amount in _amounts(container).items()}
     return {**container, "resources": {"limits": limits}}
 
 

@@ -42,28 +42,28 @@ class Shape:
 
 def pods_of_file(path: Path) -> list[Plain]:
     """Return the pods that a file of manifests, YAML or JSON, makes. Raises `BadInput`."""
-    source = f"--add {path}"
+    source_name = f"--add {path}"
     try:
         documents = list(yaml.safe_load_all(path.read_text()))
     except OSError as error:
-        raise BadInput(f"{source}: {error.strerror}") from None
+        raise BadInput(f"{source_name}: {error.strerror}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadInput(f"{source}: {' '.join(str(error).split())}") from None
+        raise BadInput(f"{source_name}: {' '.join(str(error).split())}") from None
     pods: list[Plain] = []
     for document_number, document in enumerate(documents, 1):
         try:
             pods += _pods(document)
         except KeyError as error:
             raise BadInput(
-                f"{source}: document {document_number} has no {error.args[0]!r}"
+                f"{source_name}: document {document_number} has no {error.args[0]!r}"
             ) from None
         except (TypeError, AttributeError):
-            raise BadInput(f"{source}: document {document_number} is not a manifest") from None
+            raise BadInput(f"{source_name}: document {document_number} is not a manifest") from None
         except BadInput as error:
-            raise BadInput(f"{source}: document {document_number}: {error}") from None
+            raise BadInput(f"{source_name}: document {document_number}: {error}") from None
     if not pods:
         kinds = ", ".join(("Pod", *_TEMPLATES))
-        raise BadInput(f"{source}: no pod is in it (what makes pods here: {kinds})")
+        raise BadInput(f"{source_name}: no pod is in it (what makes pods here: {kinds})")
     return pods
 
 
@@ -72,8 +72,8 @@ def _pods(document: Any) -> Iterator[Plain]:
         return
     kind, metadata = document["kind"], document.get("metadata") or {}
     if kind == "List":
-        for item in document["items"]:
-            yield from _pods(item)
+        for listed_document in document["items"]:
+            yield from _pods(listed_document)
     elif kind == "Pod":
         yield _pod(metadata["name"], metadata, document["spec"])
     elif kind in _TEMPLATES:
@@ -93,7 +93,7 @@ def _replicas(replicas: int) -> int:
     return replicas
 
 
-def _pod(name: str, given_metadata: Plain, spec: Plain) -> Plain:
+def _pod(pod_name: str, given_metadata: Plain, spec: Plain) -> Plain:
     """Return a pod as the API would have it: what is limited is requested."""
     completed_spec = {
         **spec,
@@ -101,10 +101,11 @@ def _pod(name: str, given_metadata: Plain, spec: Plain) -> Plain:
         "initContainers": [_completed(container) for container in spec.get("initContainers") or ()],
     }
     annotations = {
-        str(key): str(value) for key, value in (given_metadata.get("annotations") or {}).items()
+        str(annotation_name): str(annotation_value)
+        for annotation_name, annotation_value in (given_metadata.get("annotations") or {}).items()
     }
     metadata = {
-        "name": str(name),
+        "name": str(pod_name),
         "namespace": given_metadata.get("namespace") or "default",
         "labels": given_metadata.get("labels") or {},
         "annotations": annotations,

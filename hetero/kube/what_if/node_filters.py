@@ -152,5 +152,6 @@ def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) ->
         *((requirement, fields) for requirement in term.get("matchFields") or ()),
     ]
     return bool(requirements) and all(
-        meets(read(Requirement, requirement), values) for requirement, values in requirements
+        meets(read(Requirement, requirement), node_values)
+        for requirement, node_values in requirements
     )

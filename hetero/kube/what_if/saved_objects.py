@@ -264,10 +264,10 @@ _ENGLISH: Mapping[str, str] = {
 def expect_list(document: Any) -> None:
     """Raise `BadInput`, with the place in the document, if it is not what kubectl saves."""
     _expect(document, _List, "")
-    for item_number, item in enumerate(document["items"]):
-        metadata, kind = item["metadata"], item["kind"]
-        name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
-        _expect(item, _KINDS.get(kind, _Object), f"items[{item_number}] ({kind} {name}): ")
+    for item_number, plain in enumerate(document["items"]):
+        metadata, kind = plain["metadata"], plain["kind"]
+        full_name = "/".join(filter(None, (metadata.get("namespace"), metadata["name"])))
+        _expect(plain, _KINDS.get(kind, _Object), f"items[{item_number}] ({kind} {full_name}): ")
 
 
 def _expect(plain: Any, kind: type[Struct], location: str) -> None:

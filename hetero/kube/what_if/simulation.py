@@ -157,12 +157,12 @@ async def _simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
 
 async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> Scheduler:
     """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
-    mix_names = (name for name in snapshot.objects[CONFIG_MAPS] if name[1] == MIX)
-    key, previous_keys = _keys(snapshot)
+    mix_names = (map_name for map_name in snapshot.objects[CONFIG_MAPS] if map_name[1] == MIX)
+    signing_key, previous_keys = _keys(snapshot)
     scheduler = Scheduler(
         snapshot,
         cluster_settings.vocabulary(cluster_settings.registry()),
-        key,
+        signing_key,
         previous=previous_keys,
         settings=evolve(cluster_settings, choose="one"),
         mix_in=next(map("/".join, mix_names), None),
@@ -178,10 +178,10 @@ async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> S
 
 def _settings(snapshot: ClusterSnapshot) -> Settings:
     """Return the settings of the cluster's services, the defaults if they cannot be seen."""
-    for (namespace, name), plain in snapshot.objects[CONFIG_MAPS].items():
+    for (namespace, map_name), plain in snapshot.objects[CONFIG_MAPS].items():
         settings_text = (plain.get("data") or {}).get("settings.toml")
-        if name == SETTINGS and settings_text is not None:
-            return settings.read(settings_text, source=f"ConfigMap {namespace}/{name}")
+        if map_name == SETTINGS and settings_text is not None:
+            return settings.read(settings_text, source_name=f"ConfigMap {namespace}/{map_name}")
     return Settings()
 
 
@@ -207,18 +207,18 @@ def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
     Without these what stands is signed anew. So allocations are believed: what comes of it is shown
     and given to nobody.
     """
-    key, path = SigningKey.new(), os.environ.get(PUBLIC_KEYS)
-    if path:
-        return key, PublicKeys.read(path)
+    signing_key, public_keys_path = SigningKey.new(), os.environ.get(PUBLIC_KEYS)
+    if public_keys_path:
+        return signing_key, PublicKeys.read(public_keys_path)
     pod_by_name = snapshot.objects[PODS]
-    for name, pod in pod_by_name.items():
+    for pod_name, pod in pod_by_name.items():
         metadata = pod["metadata"]
         annotations, node = metadata.get("annotations") or {}, pod["spec"].get("nodeName")
         if node and ALLOCATION in annotations:
-            signature = key.sign(annotations[ALLOCATION], uid=metadata["uid"], node=node)
+            signature = signing_key.sign(annotations[ALLOCATION], uid=metadata["uid"], node=node)
             signed_metadata = {**metadata, "annotations": {**annotations, SIGNATURE: signature}}
-            pod_by_name[name] = {**pod, "metadata": signed_metadata}
-    return key, PublicKeys()
+            pod_by_name[pod_name] = {**pod, "metadata": signed_metadata}
+    return signing_key, PublicKeys()
 
 
 def _totals(cache: SchedulerCache) -> Totals:
@@ -315,13 +315,13 @@ async def _bind(
     snapshot: ClusterSnapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
-    uid, name = queued.pod.metadata.uid, queued.pod.full_name
-    binding_request = dict(zip(("podnamespace", "podname"), name, strict=True))
+    uid, pod_name = queued.pod.metadata.uid, queued.pod.full_name
+    binding_request = dict(zip(("podnamespace", "podname"), pod_name, strict=True))
     try:
         await scheduler.binding.bind({**binding_request, "poduid": uid, "node": answer.node})
     except HeteroError as error:
         return uid, evolve(answer, node=None, refusal=str(error))
-    allocation_json = snapshot.objects[PODS][name]["metadata"]["annotations"].get(ALLOCATION)
+    allocation_json = snapshot.objects[PODS][pod_name]["metadata"]["annotations"].get(ALLOCATION)
     assignment = (
         codec.loads(allocation_json, Assignment, source=f"pod {answer.pod}")
         if allocation_json

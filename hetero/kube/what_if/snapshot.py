@@ -60,13 +60,15 @@ class ClusterSnapshot:
 
         Raises `BadInput` for one that is added and there already.
         """
-        name, objects = _full_name(plain), self.objects.setdefault(path, {})
-        if event == "ADDED" and name in objects:
-            raise BadInput(f"pod {'/'.join(name)} is there already: give the new one another name")
+        full_name, objects = _full_name(plain), self.objects.setdefault(path, {})
+        if event == "ADDED" and full_name in objects:
+            raise BadInput(
+                f"pod {'/'.join(full_name)} is there already: give the new one another name"
+            )
         if event == "DELETED":
-            del objects[name]
+            del objects[full_name]
         else:
-            objects[name] = plain
+            objects[full_name] = plain
         if path in self._followers:
             self._followers[path](event, plain)
 
@@ -127,8 +129,8 @@ class ClusterSnapshot:
         """List, and return; `changed` gets every change from now on."""
 
         def forward(event: str, plain: Plain) -> None:
-            for item in read_all(kind, (plain,)):
-                changed(event, item)
+            for changed_object in read_all(kind, (plain,)):
+                changed(event, changed_object)
 
         self._followers[path] = forward
         listed(read_all(kind, self.all(path)))
@@ -172,15 +174,15 @@ def read_file(path: Path) -> ClusterSnapshot:
 def _list_of(plain: Plain) -> str:
     """Return the path of the list that has an object."""
     api_version, kind = plain["apiVersion"], plain["kind"]
-    root = "/apis" if "/" in api_version else "/api"
-    return f"{root}/{api_version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
+    api_root = "/apis" if "/" in api_version else "/api"
+    return f"{api_root}/{api_version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
 
 
 def _parsed(path: str) -> tuple[str, _Name]:
     """Return the list and the name of an object in a namespace, or of what is its subresource."""
-    root, _, rest = path.partition("/namespaces/")
-    namespace, plural, name, *_ = rest.split("/")
-    return f"{root}/{plural}", (namespace, name)
+    api_root, _, namespaced_path = path.partition("/namespaces/")
+    namespace, plural, object_name, *_ = namespaced_path.split("/")
+    return f"{api_root}/{plural}", (namespace, object_name)
 
 
 def _full_name(plain: Plain) -> _Name:

@@ -46,15 +46,15 @@ def device_of(device_id: str) -> str:
     return device_id.rpartition(_BETWEEN)[0]
 
 
-def read_note(name: str, text: str) -> Any:
+def read_note(annotation_name: str, annotation_text: str) -> Any:
     """Return the JSON in an annotation that anybody may have written. Raises `BadInput`.
 
     It may be nested more deeply than any parser follows.
     """
     try:
-        return json.decode(text)
+        return json.decode(annotation_text)
     except (DecodeError, RecursionError):
-        raise BadInput(f"{name} is no JSON: leave it out") from None
+        raise BadInput(f"{annotation_name} is no JSON: leave it out") from None
 
 
 # --- inventory ------------------------------------------------------------------------------------
@@ -157,9 +157,9 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
     return _compact(codec.to_plain(rack))
 
 
-def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
+def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
     """Return the devices in the text of `INVENTORY`, and what is held. Raises `BadInput`."""
-    rack = codec.loads(text, _Rack, source=f"node {node}: {INVENTORY}")
+    rack = codec.loads(inventory_json, _Rack, source=f"node {node}: {INVENTORY}")
     try:
         devices = tuple(_device(card, rack) for card in rack.cards)
     except IndexError:
@@ -186,9 +186,9 @@ def published(text: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
     }
 
 
-def published_devices(text: str, *, node: str) -> tuple[Device, ...]:
+def published_devices(inventory_json: str, *, node: str) -> tuple[Device, ...]:
     """Return the devices in the text of `INVENTORY`. Raises `BadInput`."""
-    return published(text, node=node)[0]
+    return published(inventory_json, node=node)[0]
 
 
 def _device(card: _Card, rack: _Rack) -> Device:
@@ -224,10 +224,15 @@ class GangSlot:
     row: int
     rows: int
 
-    def overlaps(self, other: GangSlot) -> bool:
+    def overlaps(self, other_slot: GangSlot) -> bool:
         """Return whether two rows have any part of the time in common."""
-        scaled_start, other_start = (self.row - 1) * other.rows, (other.row - 1) * self.rows
-        return scaled_start < other_start + self.rows and other_start < scaled_start + other.rows
+        scaled_start, other_start = (
+            (self.row - 1) * other_slot.rows,
+            (other_slot.row - 1) * self.rows,
+        )
+        return (
+            scaled_start < other_start + self.rows and other_start < scaled_start + other_slot.rows
+        )
 
 
 @frozen(kw_only=True)
@@ -283,9 +288,9 @@ def read_assignment(
 
 
 @lru_cache(maxsize=256)
-def _read(text: str, source: str) -> Assignment:
+def _read(allocation_json: str, source_name: str) -> Assignment:
     """Return what an allocation's text says; an agent reads the same ones again and again."""
-    return codec.loads(text, Assignment, source=source)
+    return codec.loads(allocation_json, Assignment, source=source_name)
 
 
 def without_core_limit(allocation: Allocation) -> Allocation:
@@ -302,8 +307,16 @@ def _compact(plain: dict[str, Any]) -> str:
 def _lean(plain: Any) -> Any:
     """Return the same without entries that are empty or null: a reader has them as defaults."""
     if isinstance(plain, dict):
-        lean_values = ((name, _lean(value)) for name, value in plain.items() if value is not None)
-        return {name: value for name, value in lean_values if value not in _EMPTY}
+        lean_values = (
+            (field_name, _lean(field_value))
+            for field_name, field_value in plain.items()
+            if field_value is not None
+        )
+        return {
+            field_name: field_value
+            for field_name, field_value in lean_values
+            if field_value not in _EMPTY
+        }
     if isinstance(plain, list | tuple):
         return [_lean(value) for value in plain]
     return plain

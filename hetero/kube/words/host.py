@@ -43,11 +43,16 @@ def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
 def amounts(quantities: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what is said of some resources: processors in thousandths, all else as it counts."""
     return {
-        name: rounded_up(name, quantities[name], unit=_UNITS.get(name, _ONE))
-        for name in names
-        if name in quantities
+        resource_name: rounded_up(
+            resource_name, quantities[resource_name], unit=_UNITS.get(resource_name, _ONE)
+        )
+        for resource_name in names
+        if resource_name in quantities
     }
 
 
-def _larger(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    return {name: max(first.get(name, 0), second.get(name, 0)) for name in {**first, **second}}
+def _larger(first_amounts: Mapping[str, int], second_amounts: Mapping[str, int]) -> dict[str, int]:
+    return {
+        counter: max(first_amounts.get(counter, 0), second_amounts.get(counter, 0))
+        for counter in {**first_amounts, **second_amounts}
+    }

@@ -20,12 +20,12 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     )
 
 
-def _compared(value: str | None, values: Collection[str], is_larger: bool) -> bool:
+def _compared(label_value: str | None, bounds: Collection[str], is_larger: bool) -> bool:
     try:
-        number, bound = int(value or ""), int(next(iter(values)))
+        label_number, bound = int(label_value or ""), int(next(iter(bounds)))
     except (ValueError, StopIteration):
         return False
-    return number > bound if is_larger else number < bound
+    return label_number > bound if is_larger else label_number < bound
 
 
 _OPERATORS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {

@@ -29,12 +29,12 @@ def path_of(pod: Pod) -> str:
     return "/api/v1/namespaces/{}/pods/{}".format(*pod.full_name)
 
 
-async def read_pod(api: ApiCalls, namespace: str, name: str) -> Pod | None:
+async def read_pod(api: ApiCalls, namespace: str, pod_name: str) -> Pod | None:
     """Return a pod as the API has it, None if it is gone. Raises `ApiError`.
 
     It is listed: who follows pods may do that, and needs no right to get them.
     """
-    query = {"fieldSelector": f"metadata.name={name}"}
+    query = {"fieldSelector": f"metadata.name={pod_name}"}
     pod_list = await api.get(f"/api/v1/namespaces/{namespace}/pods", query)
     return next(iter(read_all(Pod, pod_list["items"])), None)
 

@@ -186,7 +186,10 @@ class Vocabulary:
             added_parts = (
                 parts_by_container.get(container.name, {}) if container.name in init_names else {}
             )
-            init_parts = {name: added_parts[name] for name in self._parts.intersection(added_parts)}
+            init_parts = {
+                resource_name: added_parts[resource_name]
+                for resource_name in self._parts.intersection(added_parts)
+            }
             try:
                 container_request = self._asked(container, {**init_parts, **amounts}, annotations)
             except BadInput as error:
@@ -245,7 +248,8 @@ class Vocabulary:
             ),
             node_placement=_first(annotations, NODE_PLACEMENT),
             device_placement=next(
-                (name for name in placements if name in ("binpack", "spread")), None
+                (policy_name for policy_name in placements if policy_name in ("binpack", "spread")),
+                None,
             ),
         )
 
@@ -268,7 +272,7 @@ class Vocabulary:
 
     def _container(
         self,
-        name: str,
+        container_name: str,
         amounts: Amounts,
         annotations: Mapping[str, str],
         variables: Mapping[str, str | None],
@@ -301,7 +305,7 @@ class Vocabulary:
         has_priority = quantity(amounts, resource_names.priority) == 0 or is_first_class
         devices, choice = resource_names.devices, resource_names.choice
         return ContainerRequest(
-            container=name,
+            container=container_name,
             resource_names=resource_names,
             count=device_count,
             unlimited=policy is None,
@@ -338,12 +342,18 @@ class Vocabulary:
         if resource_names.devices.shape is not None:
             return Ask(shape=resource_names.devices.shape)
         sizes_bytes = (
-            bytes_of(amounts, name, resource_names.memory_unit) for name in resource_names.memory
+            bytes_of(amounts, resource_name, resource_names.memory_unit)
+            for resource_name in resource_names.memory
         )
         memory_bytes = next((size for size in sizes_bytes if size), None)
         memory_percent = quantity(amounts, resource_names.memory_percent) or None
         core = next(
-            (amount for name in resource_names.core if (amount := quantity(amounts, name))), None
+            (
+                amount
+                for resource_name in resource_names.core
+                if (amount := quantity(amounts, resource_name))
+            ),
+            None,
         )
         if core is not None:
             if core > resource_names.core_whole:
@@ -405,15 +415,14 @@ def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) 
 
 def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:
     """Return what an annotation says, None where it is not there. Raises `BadInput`."""
-    value = annotations.get(annotation)
-    if value is None:
+    annotation_text = annotations.get(annotation)
+    if annotation_text is None:
         return None
     for choice in choices:
-        if value == choice.value:
+        if annotation_text == choice.value:
             return choice
-    raise BadInput(
-        f"{annotation} {value!r} is none of {', '.join(str(choice.value) for choice in choices)}"
-    )
+    choice_list = ", ".join(str(choice.value) for choice in choices)
+    raise BadInput(f"{annotation} {annotation_text!r} is none of {choice_list}")
 
 
 def _noted(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -480,28 +489,28 @@ def _co_tenancy(classes: QosClasses, qos_class: str) -> tuple[CoTenancy, ...]:
 
 
 def _said(
-    annotations: Mapping[str, Any], name: str | None, meanings: Mapping[str, _T]
+    annotations: Mapping[str, Any], annotation: str | None, meanings: Mapping[str, _T]
 ) -> _T | None:
     """Return what the value of a note means; without one, or without a note, the default."""
-    value = (annotations.get(name) if name else None) or _DEFAULT
-    if value not in meanings and value != _DEFAULT:
-        raise BadInput(f"{name} {value!r} is none of {_list(meanings)}")
-    return meanings.get(value)
+    annotation_text = (annotations.get(annotation) if annotation else None) or _DEFAULT
+    if annotation_text not in meanings and annotation_text != _DEFAULT:
+        raise BadInput(f"{annotation} {annotation_text!r} is none of {_list(meanings)}")
+    return meanings.get(annotation_text)
 
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(sorted(filter(None, names)))
 
 
-def names(text: str | None) -> tuple[str, ...]:
+def names(list_text: str | None) -> tuple[str, ...]:
     """Return the names in a list separated by commas. Raises `BadInput` for too many.
 
     Each is compared with each device of the cluster.
     """
-    name_list = tuple(part.strip() for part in (text or "").split(",") if part.strip())
-    if len(name_list) > _MOST_NAMES or len(text or "") > _MOST_TEXT:
+    name_list = tuple(part.strip() for part in (list_text or "").split(",") if part.strip())
+    if len(name_list) > _MOST_NAMES or len(list_text or "") > _MOST_TEXT:
         raise BadInput(
-            f"a list of {len(name_list)} names, {len(text or '')} characters: "
+            f"a list of {len(name_list)} names, {len(list_text or '')} characters: "
             f"at most {_MOST_NAMES} "
             f"names, {_MOST_TEXT} characters"
         )

@@ -27,52 +27,60 @@ _MOST = 2**63
 _LONGEST = 64
 
 
-def quantity(amounts: Mapping[str, object], name: str | None) -> int | None:
+def quantity(amounts: Mapping[str, object], resource: str | None) -> int | None:
     """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
-    return None if name is None or name not in amounts else _number(name, amounts[name])
+    return (
+        None
+        if resource is None or resource not in amounts
+        else _number(resource, amounts[resource])
+    )
 
 
-def bytes_of(amounts: Mapping[str, object], name: str, unit: int) -> int | None:
+def bytes_of(amounts: Mapping[str, object], resource: str, unit: int) -> int | None:
     """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
-    if name not in amounts:
+    if resource not in amounts:
         return None
-    is_suffixed = str(amounts[name])[-2:] in _BINARY
-    return _number(name, amounts[name]) * (1 if is_suffixed else unit)
+    is_suffixed = str(amounts[resource])[-2:] in _BINARY
+    return _number(resource, amounts[resource]) * (1 if is_suffixed else unit)
 
 
-def decimal(text: object) -> Decimal:
+def decimal(amount: object) -> Decimal:
     """Return the number that a quantity is. Raises `BadInput`."""
-    return _parsed("quantity", str(text))
+    return _parsed("quantity", str(amount))
 
 
-def rounded_up(name: str, amount: object, *, unit: Decimal) -> int:
+def rounded_up(resource: str, amount: object, *, unit: Decimal) -> int:
     """Return a resource in so large units, rounded up as Kubernetes does. Raises `BadInput`."""
-    return ceil(_parsed(name, str(amount)) / unit)
+    return ceil(_parsed(resource, str(amount)) / unit)
 
 
-def _number(name: str, value: object) -> int:
-    number = _parsed(name, str(value))
+def _number(resource: str, amount: object) -> int:
+    number = _parsed(resource, str(amount))
     if number != int(number):
-        raise BadInput(f"{name} {str(value)!r} is not a whole number")
+        raise BadInput(f"{resource} {str(amount)!r} is not a whole number")
     return int(number)
 
 
-def _parsed(name: str, text: str) -> Decimal:
-    if len(text) > _LONGEST:
-        raise BadInput(f"{name}: {len(text)} characters are no amount: at most {_LONGEST} are")
-    return _known(name, text)
+def _parsed(resource: str, amount_text: str) -> Decimal:
+    if len(amount_text) > _LONGEST:
+        raise BadInput(
+            f"{resource}: {len(amount_text)} characters are no amount: at most {_LONGEST} are"
+        )
+    return _known(resource, amount_text)
 
 
 @lru_cache(maxsize=4096)  # pods of one workload say the same, at every event
-def _known(name: str, text: str) -> Decimal:
-    digits, suffix = (text[:-2], text[-2:]) if text[-2:] in _BINARY else (text, "")
+def _known(resource: str, amount_text: str) -> Decimal:
+    digits, suffix = (
+        (amount_text[:-2], amount_text[-2:]) if amount_text[-2:] in _BINARY else (amount_text, "")
+    )
     factor: Decimal | int = _BINARY.get(suffix, 1)
-    if not suffix and text[-1:] in _DECIMAL:
-        digits, factor = text[:-1], _DECIMAL[text[-1:]]
+    if not suffix and amount_text[-1:] in _DECIMAL:
+        digits, factor = amount_text[:-1], _DECIMAL[amount_text[-1:]]
     try:
         number = Decimal(digits) * factor
         if not 0 <= number < _MOST:
-            raise BadInput(f"{name} {text!r} is not a whole number")
+            raise BadInput(f"{resource} {amount_text!r} is not a whole number")
     except ArithmeticError:
-        raise BadInput(f"{name} {text!r} is not a number") from None
+        raise BadInput(f"{resource} {amount_text!r} is not a number") from None
     return number

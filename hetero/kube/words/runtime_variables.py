@@ -44,10 +44,10 @@ class InjectionWay(str, Enum):
         return self in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
 
 
-def noted_variable(container_name: str, name: str) -> Plain:
+def noted_variable(container_name: str, variable_name: str) -> Plain:
     """Return the variable of a container whose value is in its annotation."""
-    field = {"apiVersion": "v1", "fieldPath": _path(container_name, name)}
-    return {"name": name, "valueFrom": {"fieldRef": field}}
+    field = {"apiVersion": "v1", "fieldPath": _path(container_name, variable_name)}
+    return {"name": variable_name, "valueFrom": {"fieldRef": field}}
 
 
 def is_noted(container_name: str, variable: Variable) -> bool:
@@ -92,9 +92,9 @@ def notes_of_variables(
     return annotations
 
 
-def _note(container_name: str, name: str) -> str:
-    return VISIBLE.replace("*", container_name, 1).replace("*", name)
+def _note(container_name: str, variable_name: str) -> str:
+    return VISIBLE.replace("*", container_name, 1).replace("*", variable_name)
 
 
-def _path(container_name: str, name: str) -> str:
-    return f"metadata.annotations['{_note(container_name, name)}']"
+def _path(container_name: str, variable_name: str) -> str:
+    return f"metadata.annotations['{_note(container_name, variable_name)}']"

@@ -94,11 +94,11 @@ class Settings:
     vendors: tuple[str, ...] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
 
-    def of_node(self, name: str) -> NodeSettings:
+    def of_node(self, node_name: str) -> NodeSettings:
         """Return what the cluster says of a node."""
         node_settings = NodeSettings(vendors=self.vendors)
         for pattern, document in self.nodes.items():
-            if fnmatchcase(name, pattern):
+            if fnmatchcase(node_name, pattern):
                 node_settings = read_settings(document, node_settings)
         return node_settings
 
@@ -143,16 +143,20 @@ class Settings:
         return Vocabulary(vendors=renamed_vendors, defaults=self.defaults)
 
     def _renamed(self, vendor: Vendor) -> Vendor:
-        def new(name: str | None) -> str | None:
-            return None if name is None else self.resources.get(name, name)
+        def new(resource: str | None) -> str | None:
+            return None if resource is None else self.resources.get(resource, resource)
 
         def renamed(resource_names: ResourceNames) -> ResourceNames:
             return evolve(
                 resource_names,
                 count=self.resources.get(resource_names.count, resource_names.count),
-                memory=tuple(self.resources.get(name, name) for name in resource_names.memory),
+                memory=tuple(
+                    self.resources.get(resource, resource) for resource in resource_names.memory
+                ),
                 memory_percent=new(resource_names.memory_percent),
-                core=tuple(self.resources.get(name, name) for name in resource_names.core),
+                core=tuple(
+                    self.resources.get(resource, resource) for resource in resource_names.core
+                ),
                 priority=new(resource_names.priority),
             )
 
@@ -164,17 +168,17 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        return read(path.read_text(), source=f"settings {path}")
+        return read(path.read_text(), source_name=f"settings {path}")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"settings {path}: {error}") from None
 
 
-def read(text: str, *, source: str) -> Settings:
-    """Return the settings in a text; `source` is where it is from. Raises `BadInput`."""
+def read(toml_text: str, *, source_name: str) -> Settings:
+    """Return the settings in a text; `source_name` is where it is from. Raises `BadInput`."""
     try:
-        return _settings(tomllib.loads(text))
+        return _settings(tomllib.loads(toml_text))
     except (BadInput, tomllib.TOMLDecodeError) as error:
-        raise BadInput(f"{source}: {error}") from None
+        raise BadInput(f"{source_name}: {error}") from None
 
 
 def with_placements(
@@ -245,10 +249,10 @@ def _known(table: dict[str, Any], *known_keys: str) -> None:
 
 
 def _truth(table: dict[str, Any], key: str) -> bool:
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise BadInput(f"{key} {value!r} is neither true nor false")
-    return value
+    is_on = table.get(key, False)
+    if not isinstance(is_on, bool):
+        raise BadInput(f"{key} {is_on!r} is neither true nor false")
+    return is_on
 
 
 def _one_of(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:

@@ -58,23 +58,23 @@ class PublicKeys:
         raise BadInput(f"public keys {path}: {reason}")
 
     @classmethod
-    def of(cls, text: str) -> PublicKeys:
+    def of(cls, pem_text: str) -> PublicKeys:
         """Return the keys in PEM. Raises `ValueError`."""
-        return cls(raw=_raw(text))
+        return cls(raw=_raw(pem_text))
 
     def text(self) -> str:
         """Return the keys in PEM."""
         return "".join(_public(raw_key).decode() for raw_key in self.raw)
 
-    def __add__(self, other: PublicKeys) -> PublicKeys:
-        return PublicKeys(raw=tuple(dict.fromkeys((*self.raw, *other.raw))))
+    def __add__(self, other_keys: PublicKeys) -> PublicKeys:
+        return PublicKeys(raw=tuple(dict.fromkeys((*self.raw, *other_keys.raw))))
 
-    def signed(self, text: str, signature: str, *, uid: str, node: str) -> bool:
+    def signed(self, signed_text: str, signature: str, *, uid: str, node: str) -> bool:
         """Return whether one of the keys signed an allocation for this pod on this node."""
         if len(signature) != _SIGNATURE:
             return False
-        message = _message(text, uid, node)
-        return any(_signed(key, message, signature) for key in self.raw)
+        message = _message(signed_text, uid, node)
+        return any(_signed(raw_key, message, signature) for raw_key in self.raw)
 
 
 @frozen(kw_only=True)
@@ -100,9 +100,9 @@ class SigningKey:
         raise BadInput(f"signing key {path}: {reason}")
 
     @classmethod
-    def of(cls, text: bytes) -> SigningKey:
+    def of(cls, pem_bytes: bytes) -> SigningKey:
         """Return the key in PEM. Raises `ValueError`."""
-        private_key = load_pem_private_key(text, None)
+        private_key = load_pem_private_key(pem_bytes, None)
         if not isinstance(private_key, Ed25519PrivateKey):
             raise ValueError("not an Ed25519 key")
         return cls(private=private_key)
@@ -116,24 +116,24 @@ class SigningKey:
         """What tells this key's signatures."""
         return PublicKeys(raw=(self.private.public_key().public_bytes_raw(),))
 
-    def sign(self, text: str, *, uid: str, node: str) -> str:
+    def sign(self, signed_text: str, *, uid: str, node: str) -> str:
         """Return the signature of an allocation's text for this pod on this node, in hex."""
-        return self.private.sign(_message(text, uid, node)).hex()
+        return self.private.sign(_message(signed_text, uid, node)).hex()
 
 
-def _message(text: str, uid: str, node: str) -> bytes:
+def _message(signed_text: str, uid: str, node: str) -> bytes:
     # Lengths go first: no part can pass for the end of the one before it.
-    parts = [_WHAT, *(part.encode() for part in (text, uid, node))]
+    parts = [_WHAT, *(part.encode() for part in (signed_text, uid, node))]
     return b"".join(len(part).to_bytes(8, "big") + part for part in parts)
 
 
-def _signed(key: bytes, message: bytes, signature: str) -> bool:
+def _signed(raw_key: bytes, message: bytes, signature: str) -> bool:
     """Return whether the owner of a key signed a message."""
     try:
         signature_bytes = bytes.fromhex(signature)
-        digest = sha256(key + signature_bytes + message).digest()
+        digest = sha256(raw_key + signature_bytes + message).digest()
         if digest not in _verified:
-            Ed25519PublicKey.from_public_bytes(key).verify(signature_bytes, message)
+            Ed25519PublicKey.from_public_bytes(raw_key).verify(signature_bytes, message)
             if len(_verified) >= _MOST_VERIFIED:
                 _verified.clear()
             _verified.add(digest)
@@ -143,20 +143,20 @@ def _signed(key: bytes, message: bytes, signature: str) -> bool:
 
 
 @lru_cache(maxsize=8)
-def _raw(text: str) -> tuple[bytes, ...]:
-    keys = tuple(_read(part + _END) for part in text.split(_END)[:-1])
+def _raw(pem_text: str) -> tuple[bytes, ...]:
+    keys = tuple(_read(part + _END) for part in pem_text.split(_END)[:-1])
     if not keys:
         raise ValueError("no public key is in it")
     return keys
 
 
-def _read(text: str) -> bytes:
-    key = load_pem_public_key(text.strip().encode())
-    if not isinstance(key, Ed25519PublicKey):
+def _read(pem_text: str) -> bytes:
+    public_key = load_pem_public_key(pem_text.strip().encode())
+    if not isinstance(public_key, Ed25519PublicKey):
         raise ValueError("not an Ed25519 key")
-    return key.public_bytes_raw()
+    return public_key.public_bytes_raw()
 
 
 def _public(raw: bytes) -> bytes:
-    key = Ed25519PublicKey.from_public_bytes(raw)
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    public_key = Ed25519PublicKey.from_public_bytes(raw)
+    return public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -281,7 +281,9 @@ class Monitor:
         ignored_names = self.node.settings.ignore
         if ignored_names is None:
             vendors = self.node.registry.declarations()
-            ignored_names = tuple(name for vendor in vendors for name in vendor.monitors)
+            ignored_names = tuple(
+                program_name for vendor in vendors for program_name in vendor.monitors
+            )
         return not {str(path), path.name}.isdisjoint(ignored_names)
 
 

@@ -21,19 +21,19 @@ def holders(files: Mapping[str, Iterable[Path]]) -> dict[str, tuple[int, ...]]:
     other users are seen by root alone.
     """
     name_by_file: dict[_File, str] = {}
-    for name, paths in files.items():
+    for set_name, paths in files.items():
         for path in paths:
             try:
                 status = path.stat()
             except OSError:
                 continue
-            name_by_file[status.st_dev, status.st_ino] = name
-    pids_by_name: dict[str, list[int]] = {name: [] for name in files}
+            name_by_file[status.st_dev, status.st_ino] = set_name
+    pids_by_name: dict[str, list[int]] = {set_name: [] for set_name in files}
     if name_by_file:
-        for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
-            for name in {name_by_file[file] for file in held_files(pid, name_by_file)}:
-                pids_by_name[name].append(pid)
-    return {name: tuple(sorted(pids)) for name, pids in pids_by_name.items()}
+        for pid in (int(pid_text) for pid_text in os.listdir("/proc") if pid_text.isdecimal()):
+            for set_name in {name_by_file[file] for file in held_files(pid, name_by_file)}:
+                pids_by_name[set_name].append(pid)
+    return {set_name: tuple(sorted(pids)) for set_name, pids in pids_by_name.items()}
 
 
 def held_files(pid: int, wanted_files: Collection[_File]) -> set[_File]:

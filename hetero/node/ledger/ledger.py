@@ -410,7 +410,11 @@ class Ledger:
             names = os.listdir(self._grants)
         except (FileNotFoundError, PermissionError):
             return []
-        return sorted(name for name in names if with_drafts or not name.startswith("."))
+        return sorted(
+            directory_name
+            for directory_name in names
+            if with_drafts or not directory_name.startswith(".")
+        )
 
     def _read(
         self, unreadable: Iterable[Unreadable] = (), *, except_id: str | None = None
@@ -442,11 +446,11 @@ class Ledger:
         written as the entry says, in case a change was killed.
         """
         self._expect_this_boot()
-        for name in self._names(with_drafts=True):
-            if name.startswith("."):
-                shutil.rmtree(self._grants / name, ignore_errors=True)
-            elif not self.stands(name):
-                self._remove(name)
+        for directory_name in self._names(with_drafts=True):
+            if directory_name.startswith("."):
+                shutil.rmtree(self._grants / directory_name, ignore_errors=True)
+            elif not self.stands(directory_name):
+                self._remove(directory_name)
         snapshot = self._read(self._restore())
         self._cut_back(snapshot.grants)
         sweep_pages(self.boards, self._names())
@@ -503,8 +507,8 @@ class Ledger:
         if boot_id_on_file == boot_id:
             return
         if boot_id_on_file is not None:
-            for name in self._names(with_drafts=True):
-                self._remove(name.lstrip("."))
+            for directory_name in self._names(with_drafts=True):
+                self._remove(directory_name.lstrip("."))
         replace(path, boot_id, mode=0o644)
 
     def _restore(self) -> Iterator[Unreadable]:
@@ -576,9 +580,9 @@ def _is_there(path: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _entry(json_text: str, source: str) -> Grant:
+def _entry(json_text: str, source_name: str) -> Grant:
     """Return the entry in a file; a node's agent reads the same ones again and again."""
-    return codec.loads(json_text, Grant, source=source)
+    return codec.loads(json_text, Grant, source=source_name)
 
 
 def _boot() -> bytes:

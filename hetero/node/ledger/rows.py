@@ -50,12 +50,12 @@ class GangRow:
     devices: frozenset[str] = field(factory=frozenset)
     by_hand: bool = False
 
-    def overlaps(self, other: GangRow) -> bool:
+    def overlaps(self, other_row: GangRow) -> bool:
         """Return whether two rows have a device and any time in common."""
-        if not self.length or not other.length or self.devices.isdisjoint(other.devices):
+        if not self.length or not other_row.length or self.devices.isdisjoint(other_row.devices):
             return False
-        ahead_ns = (other.begin - self.begin) % self.period
-        return ahead_ns < self.length or self.period - ahead_ns < other.length
+        ahead_ns = (other_row.begin - self.begin) % self.period
+        return ahead_ns < self.length or self.period - ahead_ns < other_row.length
 
 
 def gang_row(
@@ -153,7 +153,7 @@ def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:
     return longest_row if longest_row.length >= min(LEAST, row.length) else evolve(row, length=0)
 
 
-def _until(other: GangRow, begin_ns: int) -> int:
+def _until(other_row: GangRow, begin_ns: int) -> int:
     """Return the nanoseconds from `begin_ns` to the beginning of another row."""
-    ahead_ns = (other.begin - begin_ns) % other.period
-    return 0 if other.period - ahead_ns < other.length or ahead_ns == 0 else ahead_ns
+    ahead_ns = (other_row.begin - begin_ns) % other_row.period
+    return 0 if other_row.period - ahead_ns < other_row.length or ahead_ns == 0 else ahead_ns

@@ -128,24 +128,26 @@ def describe(container_id: str, bundle: Path, *, state: str | None = None) -> Co
     """Return a container's name and image, from what its engine keeps next to its bundle."""
     oci_config = read_json(bundle / "config.json")
     annotations = oci_config.get("annotations") or {}
-    name = annotations.get("io.kubernetes.cri.container-name")
+    container_name = annotations.get("io.kubernetes.cri.container-name")
     image = annotations.get("io.kubernetes.cri.image-name")
     # podman: <storage>/overlay-containers/<id>/userdata is the bundle.
     for file_name in ("containers.json", "volatile-containers.json"):
         for container_entry in read_json(bundle.parent.parent / file_name, default=[]):
             if container_entry.get("id") == container_id:
-                name = next(iter(container_entry.get("names") or ()), None)
+                container_name = next(iter(container_entry.get("names") or ()), None)
                 image = json.loads(container_entry.get("metadata") or "{}").get("image-name")
     docker_config = read_json(Path("/var/lib/docker/containers") / container_id / "config.v2.json")
     if docker_config:
-        name = docker_config.get("Name", "").lstrip("/")
+        container_name = docker_config.get("Name", "").lstrip("/")
         image = docker_config.get("Config", {}).get("Image")
-    return ContainerInfo(id=container_id, name=name or container_id, image=image, state=state)
+    return ContainerInfo(
+        id=container_id, name=container_name or container_id, image=image, state=state
+    )
 
 
 def processes() -> Iterator[int]:
     """Yield all processes that /proc has."""
-    return (int(name) for name in os.listdir("/proc") if name.isdecimal())
+    return (int(pid_text) for pid_text in os.listdir("/proc") if pid_text.isdecimal())
 
 
 def running_task(pid: int) -> int | None:

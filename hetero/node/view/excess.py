@@ -137,8 +137,8 @@ def _figures(device_and_usage: tuple[Device, Usage]) -> tuple[object, ...]:
 
 def _held(regions: Mapping[str, Region]) -> dict[str, object]:
     return {
-        name: ([(counts.memory, counts.granted) for counts in region.counts], region.slots)
-        for name, region in regions.items()
+        grant_id: ([(counts.memory, counts.granted) for counts in region.counts], region.slots)
+        for grant_id, region in regions.items()
     }
 
 

@@ -57,12 +57,15 @@ def hetero_discover() -> Iterator[Device | DriverError]:
                 raise
             return cards.lost(index, health=str(error))
 
-    def between(first: Device, second: Device) -> str | None:
-        first_links, second_links = link_ends_of(first.index), link_ends_of(second.index)
-        direct_links = first_links[second.pci] if second.pci else 0
+    def between(first_device: Device, second_device: Device) -> str | None:
+        first_links, second_links = (
+            link_ends_of(first_device.index),
+            link_ends_of(second_device.index),
+        )
+        direct_links = first_links[second_device.pci] if second_device.pci else 0
         if link_count := direct_links or min(first_links[cards.SWITCH], second_links[cards.SWITCH]):
             return f"NV{link_count}"
-        handles = handle_of(first.index), handle_of(second.index)
+        handles = handle_of(first_device.index), handle_of(second_device.index)
         return _LEVELS.get(find(pynvml.nvmlDeviceGetTopologyCommonAncestor, *handles))
 
     with NVML.open():

@@ -105,7 +105,9 @@ class Daemon:
     @property
     def _environ(self) -> dict[str, str]:
         inherited_variables = {
-            name: text for name, text in os.environ.items() if name != "LD_PRELOAD"
+            variable_name: variable_text
+            for variable_name, variable_text in os.environ.items()
+            if variable_name != "LD_PRELOAD"
         }
         own_variables = {
             _PIPES: str(self._pipes),
