@@ -77,7 +77,7 @@ def cluster(view: ClusterView) -> Plain:
     )
 
 
-def claims(explained: Explained) -> Plain:
+def claims(explained_claims: Explained) -> Plain:
     """Return the document of `explain claim`: a claim gets devices, or `why` says why not."""
     return document(
         "claims",
@@ -87,9 +87,9 @@ def claims(explained: Explained) -> Plain:
                 "devices": claim_answer.answer.given,
                 "why": claim_answer.answer.why,
             }
-            for claim_answer in explained.answers
+            for claim_answer in explained_claims.answers
         ),
-        unread=explained.unread,
+        unread=explained_claims.unread,
     )
 
 
@@ -209,17 +209,19 @@ def _pieces(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> list[P
 
 
 def _piece(piece: DeviceAllocation, card: Device | None) -> Plain:
-    """Return what is given of one device; `core` None is no limit."""
+    """Return what is given of one device; `core_units` None is no limit."""
     takes = dict(piece.takes)
-    memory, core, slots = (takes.pop(counter, 0) for counter in (MEMORY, CORE, SLOTS))
+    memory_bytes, core_units, slot_count = (
+        takes.pop(counter, 0) for counter in (MEMORY, CORE, SLOTS)
+    )
     return {
         "device": piece.device,
         "vendor": piece.vendor,
         "template": piece.template,
         "part": piece.part,
-        "memory": memory,
-        "core": _percent(core or None, card),
-        "slots": slots,
+        "memory": memory_bytes,
+        "core": _percent(core_units or None, card),
+        "slots": slot_count,
         "counters": takes,
     }
 

@@ -84,11 +84,11 @@ def state(state_word: str) -> Text:
     return Text(state_word, _COLOURS.get(state_word, "red"))
 
 
-def heading(simulated: str | None) -> list[Part]:
+def heading(simulated_name: str | None) -> list[Part]:
     """Return the line that says that nothing below is real, where that is so."""
-    if simulated is None:
+    if simulated_name is None:
         return []
-    rack = simulated.rpartition("/")[2]
+    rack = simulated_name.rpartition("/")[2]
     return [Text(f"simulated by {rack}: no card below is real", "yellow")]
 
 

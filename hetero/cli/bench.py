@@ -25,8 +25,8 @@ def command(benchmark: str | None, arguments: tuple[str, ...]) -> int:
             click.echo(benchmark_name)
         return 0
     if benchmark not in commands:
-        available = (
+        available_list = (
             ", ".join(sorted(commands)) or "none: in hetero's sources, pip install ./benchmarks"
         )
-        raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {available})")
+        raise NotFound(f"no benchmark {benchmark!r} is installed (installed: {available_list})")
     return int(commands[benchmark].load()(list(arguments)))

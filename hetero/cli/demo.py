@@ -119,8 +119,8 @@ def _two_programs(demo: Demo, seconds: int) -> None:
     _title(f"Two programs share the {device_name}")
     put([Text(f"$ {demo.shown(share, seconds)}", "dim") for share in SHARES])
     with console.status("one alone, for comparison"):
-        rate = demo.alone(2)
-    put(f"alone a program makes {rate:.0f} steps/s; at once, measured for {seconds} s:")
+        alone_rate = demo.alone(2)
+    put(f"alone a program makes {alone_rate:.0f} steps/s; at once, measured for {seconds} s:")
     refusal: Ending | None = None
     columns = (
         TextColumn("  {task.description}"),
@@ -131,7 +131,7 @@ def _two_programs(demo: Demo, seconds: int) -> None:
         tasks = [
             bars.add_task(f"--memory {demo.memory}Mi --core {share}", total=100) for share in SHARES
         ]
-        for shares_got in demo.together(rate, seconds):
+        for shares_got in demo.together(alone_rate, seconds):
             for task, program_share in zip(tasks, shares_got, strict=True):
                 bars.update(task, completed=program_share.got)
             if refusal is None and demo.shared(view := demo.view()):

@@ -35,28 +35,32 @@ def _claim(file: Path, *, as_json: bool) -> int:
     """
     from hetero.kube.what_if.claims import explain_claims
 
-    explained = explain_claims(file)
-    show(lambda: explained, _render, _json.claims, as_json=as_json)
-    return 0 if all(claim_answer.answer.given for claim_answer in explained.answers) else 3
+    explained_claims = explain_claims(file)
+    show(lambda: explained_claims, _render, _json.claims, as_json=as_json)
+    return 0 if all(claim_answer.answer.given for claim_answer in explained_claims.answers) else 3
 
 
-def _render(explained: Explained) -> list[Part]:
+def _render(explained_claims: Explained) -> list[Part]:
     """Return a table of what is given, and a line for each request that is not served."""
-    answers = explained.answers
+    answers = explained_claims.answers
     given_table = table("claim", "request", "node", "device", "consumes", folds=("consumes",))
     for answer in answers:
-        for given in answer.answer.given:
+        for given_device in answer.answer.given:
             amounts = " ".join(
-                f"{capacity} {amount}" for capacity, amount in given.consumes.items()
+                f"{capacity} {amount}" for capacity, amount in given_device.consumes.items()
             )
-            node = given.node or "any"
+            node = given_device.node or "any"
             given_table.add_row(
-                answer.claim, given.request, node, given.device, amounts or "all of it"
+                answer.claim,
+                given_device.request,
+                node,
+                given_device.device,
+                amounts or "all of it",
             )
     lines = [f"{answer.claim}: {sentence}" for answer in answers for sentence in answer.answer.why]
-    unread = [explained.unread] if explained.unread else []
+    unread_parts = [explained_claims.unread] if explained_claims.unread else []
     return [
         *([given_table] if any(answer.answer.given for answer in answers) else []),
         *lines,
-        *unread,
+        *unread_parts,
     ]

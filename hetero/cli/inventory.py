@@ -82,7 +82,8 @@ def render(view: NodeView, *, wide: bool = False) -> Part:
         if row.state != "ok" and (row.state not in ("absent", "untrusted") or not view.devices)
     ]
     parts += [
-        Text(f"grant {unreadable.id}: {unreadable.reason}", "red") for unreadable in view.unreadable
+        Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
+        for unreadable_grant in view.unreadable
     ]
     if view.grants:
         parts += ["", holdings(view.grants, wide=wide)]

@@ -78,8 +78,8 @@ def render(view: GrantsView, *, wide: bool = False, none: str = "no grants stand
     return [
         *heading(view.simulated),
         *(
-            Text(f"grant {unreadable.id}: {unreadable.reason}", "red")
-            for unreadable in view.unreadable
+            Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
+            for unreadable_grant in view.unreadable
         ),
         holdings(view.grants, wide=wide) if view.grants else none,
     ]

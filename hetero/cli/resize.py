@@ -55,5 +55,7 @@ def command(
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")
     ask = ask_from(memory=memory, core=core, device=device)
-    changed = grants_of(Node.here()).resize(grant, ask, policy=Policy(policy) if policy else None)
-    say(*limits(changed), quiet=quiet)
+    changed_grant = grants_of(Node.here()).resize(
+        grant, ask, policy=Policy(policy) if policy else None
+    )
+    say(*limits(changed_grant), quiet=quiet)

@@ -132,11 +132,11 @@ def command(
     raise BadInput("give either --trace, a recorded workload, or --cluster")
 
 
-def _expect_none(options: Mapping[str, Any], needed: str) -> None:
+def _expect_none(options: Mapping[str, Any], needed_option: str) -> None:
     """Raise `BadInput` if one of the options is given, which all need another."""
     for option_name, option_value in options.items():
         if option_value:
-            raise BadInput(f"--{option_name} needs {needed}")
+            raise BadInput(f"--{option_name} needs {needed_option}")
 
 
 def _replay(

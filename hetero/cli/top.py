@@ -217,7 +217,8 @@ def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
     if not view.devices:
         parts.append("no devices")
     parts += [
-        Text(f"grant {unreadable.id}: {unreadable.reason}", "red") for unreadable in view.unreadable
+        Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
+        for unreadable_grant in view.unreadable
     ]
     parts += ["", _grants(view.grants) if view.grants else "no grants stand"]
     return parts
@@ -348,9 +349,9 @@ def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
             "program": f"  {process.program}",
         }
         device_rows = [
-            {**process_cells, "#": _number(share), "memory": format_memory(memory)}
-            for share, memory in zip(grant.shares, process.memory, strict=False)
-            if memory
+            {**process_cells, "#": _number(share), "memory": format_memory(memory_bytes)}
+            for share, memory_bytes in zip(grant.shares, process.memory, strict=False)
+            if memory_bytes
         ]
         rows += device_rows or [{**process_cells, "memory": UNKNOWN}]
     return rows

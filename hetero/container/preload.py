@@ -61,9 +61,9 @@ def libraries(preload_text: str) -> list[str]:
     return [word for words in lines for word in words if not word.startswith(f"{PLACE}/")]
 
 
-def preloading(limiters: Iterable[str], preloads: Iterable[str]) -> str:
+def preloading(limiter_paths: Iterable[str], preload_paths: Iterable[str]) -> str:
     """Return the text of a preload file that names our libraries, then the image's own."""
-    return "".join(f"{library}\n" for library in dict.fromkeys([*limiters, *preloads]))
+    return "".join(f"{library}\n" for library in dict.fromkeys([*limiter_paths, *preload_paths]))
 
 
 def hook() -> dict[str, object]:

@@ -54,9 +54,9 @@ def _of_egpu(request_text: str) -> Request:
     """
     source_name = f"{EGPU}={request_text!r}"
     example = "write POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
-    common, *device_texts = request_text.split(":")
+    common_text, *device_texts = request_text.split(":")
     names = {key_name: key_name for key_name in ("POLICY", "ONLINE", "TYPE")}
-    policy = pairs(common, source=source_name, names=names, example=example).get("POLICY", "0")
+    policy = pairs(common_text, source=source_name, names=names, example=example).get("POLICY", "0")
     policies = {"0": Policy.FIXED, "1": Policy.ELASTIC}
     if policy not in policies or not device_texts:
         raise BadInput(f"{source_name}: {example}")

@@ -125,12 +125,14 @@ def remove(node: Node, share_name: str, *, specs: Specs | None = None) -> str:
     specs = specs or Specs()
     _expect_root(node)
     with node.ledger.admission() as snapshot:
-        unreadable = [
+        unreadable_grants = [
             unreadable_grant
             for unreadable_grant in snapshot.unreadable
             if unreadable_grant.id == share_name
         ]
-        grant_id = unreadable[0].id if unreadable else _named(snapshot.grants, share_name).id
+        grant_id = (
+            unreadable_grants[0].id if unreadable_grants else _named(snapshot.grants, share_name).id
+        )
         using_containers = containers({grant_id: node.ledger.directory(grant_id) / GRANT})[grant_id]
         if using_containers:
             raise Refused(

@@ -64,9 +64,13 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     caller's question.
     """
     if ask.shape is not None:
-        return _shape(device, _named(device.granularity, ask.shape), memory=0, core=0, free=free)
-    memory, core = asked(device, ask)
-    portion_cut = cut(device, memory=memory, core=core, count=count, free=free)
+        return _shape(
+            device, _named(device.granularity, ask.shape), memory_bytes=0, core_units=0, free=free
+        )
+    memory_bytes, core_units = asked(device, ask)
+    portion_cut = cut(
+        device, memory_bytes=memory_bytes, core_units=core_units, count=count, free=free
+    )
     return (
         portion_cut
         if portion_cut is None or ask.sm is None
@@ -81,10 +85,15 @@ def _named(granularity: Granularity, shape: str) -> Templated:
 
 
 def cut(
-    device: Device, *, memory: int, core: int | None, count: int, free: Mapping[str, int]
+    device: Device,
+    *,
+    memory_bytes: int,
+    core_units: int | None,
+    count: int,
+    free: Mapping[str, int],
 ) -> Portion | None:
-    """Return the portion that covers `memory` bytes and `core` units, as `portion` does."""
-    if memory > device.capacity[MEMORY]:
+    """Return the portion that covers so much memory and core, as `portion` does."""
+    if memory_bytes > device.capacity[MEMORY]:
         return None
     match device.granularity:
         case Whole():
@@ -94,33 +103,35 @@ def cut(
         ) if count > 1:
             return whole(device)
         case Fractional(memory_grain, core_grain, together=together):
-            if core is None and together:
-                core = max(device.capacity[CORE] * memory // device.capacity[MEMORY], 1)
+            if core_units is None and together:
+                core_units = max(device.capacity[CORE] * memory_bytes // device.capacity[MEMORY], 1)
             return _fraction(
                 device,
-                memory=round_up(memory, memory_grain),
-                core=None if core is None else round_up(core, core_grain),
+                memory_bytes=round_up(memory_bytes, memory_grain),
+                core_units=None if core_units is None else round_up(core_units, core_grain),
             )
         case Templated() as templated:
-            return _shape(device, templated, memory=memory, core=core or 0, free=free)
+            return _shape(
+                device, templated, memory_bytes=memory_bytes, core_units=core_units or 0, free=free
+            )
 
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units asked of this device, before any grain."""
     core_percent = ask.core if ask.sm is None else ask.sm
-    core = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
+    core_units = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
     if ask.memory_percent is not None:
-        return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core
-    return _all_memory(device, core or 0) if ask.memory is None else ask.memory, core
+        return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core_units
+    return _all_memory(device, core_units or 0) if ask.memory is None else ask.memory, core_units
 
 
-def _all_memory(device: Device, core: int) -> int:
+def _all_memory(device: Device, core_units: int) -> int:
     """Return the bytes a request means that names no size: the card's, or its largest part's."""
     total_bytes = device.capacity[MEMORY]
     match device.granularity:
         case Templated(menu, whole=False):
             part_bytes = (
-                template.takes[MEMORY] for template in menu if template.takes[CORE] >= core
+                template.takes[MEMORY] for template in menu if template.takes[CORE] >= core_units
             )
             return max(part_bytes, default=total_bytes)
     return total_bytes
@@ -131,31 +142,38 @@ def whole(device: Device) -> Portion:
     return Portion(takes=device.capacity)
 
 
-def _fraction(device: Device, *, memory: int | None, core: int | None) -> Portion:
+def _fraction(device: Device, *, memory_bytes: int | None, core_units: int | None) -> Portion:
     """Return a cut of a fractional device; all its memory or a card's core makes it exclusive."""
     card_bytes, card_core_units = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
-    memory = card_bytes if memory is None else min(memory, card_bytes)
-    core = None if core is None else min(core, card_core_units)
-    exclusive = memory == card_bytes or core == card_core_units
+    memory_bytes = card_bytes if memory_bytes is None else min(memory_bytes, card_bytes)
+    core_units = None if core_units is None else min(core_units, card_core_units)
+    exclusive = memory_bytes == card_bytes or core_units == card_core_units
     takes = {
-        MEMORY: memory,
-        CORE: core if core is not None else device.capacity[CORE] if exclusive else 0,
+        MEMORY: memory_bytes,
+        CORE: core_units if core_units is not None else device.capacity[CORE] if exclusive else 0,
         SLOTS: device.capacity[SLOTS] if exclusive else 1,
     }
-    return Portion(takes=takes, core=None if core == card_core_units else core)
+    return Portion(takes=takes, core=None if core_units == card_core_units else core_units)
 
 
 def _shape(
-    device: Device, templated: Templated, *, memory: int, core: int, free: Mapping[str, int]
+    device: Device,
+    templated: Templated,
+    *,
+    memory_bytes: int,
+    core_units: int,
+    free: Mapping[str, int],
 ) -> Portion | None:
     """Return the first menu entry that covers the ask, one whose counters are free if any is."""
     # All of the core is the whole card, whatever the menu is ordered by.
-    least_core_units = core if CORE in templated.measured_by or core == device.of_card(CORE) else 0
+    least_core_units = (
+        core_units if CORE in templated.measured_by or core_units == device.of_card(CORE) else 0
+    )
     covering_templates = [
         template
         for template in templated.menu
-        if template.takes[MEMORY] >= memory and template.takes[CORE] >= least_core_units
+        if template.takes[MEMORY] >= memory_bytes and template.takes[CORE] >= least_core_units
     ]
     if not covering_templates:
         return whole(device) if templated.whole else None

@@ -86,14 +86,14 @@ class Demo:
 
     def many(self) -> NodeView:
         """Return a machine with cards of many vendors, as `hetero inventory` sees it."""
-        completed = subprocess.run(
+        completed_process = subprocess.run(
             (sys.executable, "-c", "from hetero.node.demo import tell; tell()"),
             env={**self.environ, "HETERO_RACK": MANY},
             stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
-        return codec.loads(completed.stdout, NodeView, source="the view of another rack")
+        return codec.loads(completed_process.stdout, NodeView, source="the view of another rack")
 
     def expect_runtime(self) -> None:
         """Raise `BadInput` if a program on this card lacks its runtime library."""
@@ -184,7 +184,7 @@ class Demo:
                 process.kill()
 
     def _end(self, *arguments: str) -> Ending:
-        completed = subprocess.run(
+        completed_process = subprocess.run(
             self._hetero(*arguments),
             env=dict(self.environ),
             capture_output=True,
@@ -193,8 +193,8 @@ class Demo:
         )
         return Ending(
             command=" ".join(("hetero", *arguments)),
-            code=completed.returncode,
-            output=(completed.stderr + completed.stdout).strip(),
+            code=completed_process.returncode,
+            output=(completed_process.stderr + completed_process.stdout).strip(),
         )
 
 
@@ -258,8 +258,8 @@ def why_shares_say_little() -> str | None:
     load_1_min, processor_count = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if load_1_min <= processor_count:
         return None
-    load = f"load {load_1_min:.1f} on {processor_count} processors"
-    return f"This machine is busy ({load}): shares say little."
+    load_text = f"load {load_1_min:.1f} on {processor_count} processors"
+    return f"This machine is busy ({load_text}): shares say little."
 
 
 def vendors() -> tuple[str, ...]:

@@ -59,4 +59,7 @@ def _names(snapshot: Snapshot) -> dict[str, list[str]]:
     names_by_id = {
         grant.id: [grant.id, *filter(None, (grant.label, grant.share))] for grant in snapshot.grants
     }
-    return {**names_by_id, **{unreadable.id: [unreadable.id] for unreadable in snapshot.unreadable}}
+    return {
+        **names_by_id,
+        **{unreadable_grant.id: [unreadable_grant.id] for unreadable_grant in snapshot.unreadable},
+    }

@@ -60,11 +60,11 @@ class Node:
 
         Its devices are simulated where the program entered a simulation (simulation.py).
         """
-        simulated = entered(environ)
+        entered_simulation = entered(environ)
 
         def within(directory: Path) -> Path:
             # Simulated grants never mix with real ones, nor those of two racks.
-            return directory / simulated.name if simulated else directory
+            return directory / entered_simulation.name if entered_simulation else directory
 
         uid = os.geteuid()
         user_dir = state_directory(environ, uid=uid)
@@ -91,7 +91,7 @@ class Node:
             settings=settings,
             system=Ledger(system_path) if system_path != ledger_path and uid != 0 else None,
             daemon=daemon_client,
-            simulation=simulated,
+            simulation=entered_simulation,
             environ=dict(environ),
         )
 
@@ -248,10 +248,11 @@ class Node:
         What a grant took of a card that was cut says nothing of a share of the card, and the
         reverse.
         """
-        for unreadable in snapshot.unreadable:
+        for unreadable_grant in snapshot.unreadable:
             raise Refused(
-                f"grant {unreadable.id} stands but cannot be read, so what is free is not known "
-                f"({unreadable.reason}): `hetero release --force {unreadable.id}` ends it"
+                f"grant {unreadable_grant.id} stands but cannot be read, "
+                f"so what is free is not known ({unreadable_grant.reason}): "
+                f"`hetero release --force {unreadable_grant.id}` ends it"
             )
         for grant in snapshot.grants:
             soft_now = self.softly(grant.allocation)

@@ -156,8 +156,11 @@ def _resize_slices(
     """
     devices, allocation = devices_of(discovery), grant_after.allocation
     is_contained = bool(grant_before.container or grant_before.share or grant_before.owner)
-    pairs = zip(grant_before.allocation.pieces, allocation.pieces, strict=True)
-    least_allocation = evolve(allocation, pieces=tuple(_least(old, new) for old, new in pairs))
+    old_and_new_pieces = zip(grant_before.allocation.pieces, allocation.pieces, strict=True)
+    least_allocation = evolve(
+        allocation,
+        pieces=tuple(_least(old_piece, new_piece) for old_piece, new_piece in old_and_new_pieces),
+    )
     resize_note = resizing(node.ledger, grant_before.id)
     resize_note.touch()
     try:
@@ -203,12 +206,13 @@ def _undo(
     node.ledger.change(grant)
 
 
-def _least(old: DeviceAllocation, new: DeviceAllocation) -> DeviceAllocation:
+def _least(old_piece: DeviceAllocation, new_piece: DeviceAllocation) -> DeviceAllocation:
     """Return the grant with the lower of each counter."""
     takes = {
-        counter: min(amount, new.takes.get(counter, 0)) for counter, amount in old.takes.items()
+        counter: min(amount, new_piece.takes.get(counter, 0))
+        for counter, amount in old_piece.takes.items()
     }
-    return evolve(new, takes=takes, core=takes[CORE] if new.core is not None else None)
+    return evolve(new_piece, takes=takes, core=takes[CORE] if new_piece.core is not None else None)
 
 
 def _expect_policy(grant: Grant, policy: Policy | None) -> None:
@@ -263,8 +267,8 @@ def _recut(
     device_free = free[device.uuid]
     portion = cut(
         device,
-        memory=memory_bytes,
-        core=core_units,
+        memory_bytes=memory_bytes,
+        core_units=core_units,
         count=len(grant.limits),
         free=device_free,
     )
@@ -367,19 +371,23 @@ def _lower(ledger: Ledger, grant_before: Grant, grant_after: Grant) -> None:
 
     The limit goes first: what is in use then can no longer grow past it.
     """
-    pairs = list(zip(grant_before.limits, grant_after.limits, strict=True))
-    if all(new.memory >= old.memory for old, new in pairs):
+    old_and_new_limits = list(zip(grant_before.limits, grant_after.limits, strict=True))
+    if all(new_limit.memory >= old_limit.memory for old_limit, new_limit in old_and_new_limits):
         return
     directory = ledger.directory(grant_before.id)
     policy = grant_before.allocation.policy
     grant_file.store_limits(directory / GRANT, grant_after.limits, policy=policy)
     time.sleep(_SETTLING)
-    counts_by_device = usage_region.read_counts(directory / USAGE, device_count=len(pairs))
-    for device_counts, (old, new) in zip(counts_by_device, pairs, strict=False):
-        if new.memory < old.memory and device_counts.memory > new.memory:
+    counts_by_device = usage_region.read_counts(
+        directory / USAGE, device_count=len(old_and_new_limits)
+    )
+    for device_counts, (old_limit, new_limit) in zip(
+        counts_by_device, old_and_new_limits, strict=False
+    ):
+        if new_limit.memory < old_limit.memory and device_counts.memory > new_limit.memory:
             grant_file.store_limits(directory / GRANT, grant_before.limits, policy=policy)
-            used_text, limit_text = format_both(device_counts.memory, new.memory)
+            used_text, limit_text = format_both(device_counts.memory, new_limit.memory)
             raise Refused(
-                f"grant {grant_before.id} uses {used_text} of {new.name}: "
+                f"grant {grant_before.id} uses {used_text} of {new_limit.name}: "
                 f"it cannot be lowered to {limit_text}"
             )

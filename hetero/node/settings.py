@@ -147,17 +147,19 @@ class NodeSettings:
         devices = [
             shared_softly(device) if device.vendor in self.soft else device for device in devices
         ]
-        offered = [
+        offered_devices = [
             device
             for device in devices
             if device.uuid not in self.exclude and device.index not in self.exclude
         ]
         if self.partitioned is Partitioned.NONE:
-            offered = [device for device in offered if not _partitioned(device)]
+            offered_devices = [device for device in offered_devices if not _partitioned(device)]
         if self.partitioned is Partitioned.SINGLE:
-            offered = list(_alike(offered))
-        offered = [self._shared(device, serving_vendors) for device in offered]
-        return tuple(self.scaled(self._limited(device, limiter_vendors)) for device in offered)
+            offered_devices = list(_alike(offered_devices))
+        offered_devices = [self._shared(device, serving_vendors) for device in offered_devices]
+        return tuple(
+            self.scaled(self._limited(device, limiter_vendors)) for device in offered_devices
+        )
 
     def _shared(self, device: Device, serving_vendors: AbstractSet[str]) -> Device:
         """Return a device with how it is shared; one that no limiter shares stays as it is."""
@@ -336,9 +338,11 @@ def _quotas(
 
 
 def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
-    memory = table.get("memory")
-    if memory is not None and (not isinstance(memory, str) or memory.strip().endswith("%")):
-        raise BadInput(f'{path}.memory {memory!r} is not a size: write "40Gi"')
+    memory_text = table.get("memory")
+    if memory_text is not None and (
+        not isinstance(memory_text, str) or memory_text.strip().endswith("%")
+    ):
+        raise BadInput(f'{path}.memory {memory_text!r} is not a size: write "40Gi"')
     limits: dict[str, int | None] = {"core": base_quota.core, "grants": base_quota.grants}
     for limit_name in limits:
         limit = table.get(limit_name, limits[limit_name])
@@ -347,7 +351,9 @@ def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
         ):
             raise BadInput(f"{path}.{limit_name} {limit!r} is not a whole number, 0 or more")
         limits[limit_name] = limit
-    return Quota(memory=base_quota.memory if memory is None else parse_memory(memory), **limits)
+    return Quota(
+        memory=base_quota.memory if memory_text is None else parse_memory(memory_text), **limits
+    )
 
 
 def _table(document: Mapping[str, Any], table_name: str, *, within: str = "") -> Mapping[str, Any]:

@@ -23,10 +23,10 @@ def held(ledger: Ledger, vendors: Iterable[str], *, within_s: float) -> Iterator
     Hardware takes seconds: who waits for it holds this, and others have the ledger meanwhile.
     Raises `HeteroError` when somebody else does for longer than `within_s` seconds.
     """
-    with ExitStack() as opened:
+    with ExitStack() as open_locks:
         for vendor in sorted(vendors):  # who holds several takes them in this order
             descriptor = _open_lock(ledger, vendor)
-            opened.callback(os.close, descriptor)
+            open_locks.callback(os.close, descriptor)
             if not lock(descriptor, within_s=within_s):
                 raise HeteroError(
                     f"{vendor}: another hetero is at its slices for more than {within_s:g} s:"

@@ -154,7 +154,7 @@ class SchedulerCache:
     def best(
         self,
         pod: PlacedPod,
-        offered: Container[str],
+        offered_names: Container[str],
         *,
         weights: Weights | None = None,
         uid: str = "",
@@ -175,7 +175,7 @@ class SchedulerCache:
             node_name = nodes[node_number].name
             return (
                 costs[node_number] < NEVER
-                and node_name in offered
+                and node_name in offered_names
                 and kinds[node_name] not in over_quota
             )
 
@@ -185,7 +185,7 @@ class SchedulerCache:
             for reserved_name in reserved_names
             if reserved_name in cluster.number
         )
-        cheapest = min(
+        best_cost_and_number = min(
             (
                 (costs[reserved] - RESERVED, reserved)
                 for reserved in reserved_numbers
@@ -194,19 +194,19 @@ class SchedulerCache:
             default=None,
         )
         skipped = list[tuple[int, int]]()
-        while heap and (cheapest is None or heap[0] < cheapest):
+        while heap and (best_cost_and_number is None or heap[0] < best_cost_and_number):
             cost, node_number = heap[0]
             if costs[node_number] == cost and serves(node_number):
-                cheapest = heap[0]
+                best_cost_and_number = heap[0]
                 break
             heappop(heap)
             if costs[node_number] == cost:
                 skipped.append((cost, node_number))
         for skipped_entry in skipped:
             heappush(heap, skipped_entry)
-        return nodes[cheapest[1]].name if cheapest else None
+        return nodes[best_cost_and_number[1]].name if best_cost_and_number else None
 
-    def reserve_nodes(self, uid: str, pod: PlacedPod, offered: Iterable[str]) -> None:
+    def reserve_nodes(self, uid: str, pod: PlacedPod, offered_names: Iterable[str]) -> None:
         """Keep the nodes nearest to empty clear for a pod that wants a whole node and waits.
 
         Those are the offered nodes with room on which the fewest pods stand. The reservation ends
@@ -230,7 +230,7 @@ class SchedulerCache:
 
         pods_and_numbers = sorted(
             (len(self._on.get(node_name, ())), node_number)
-            for node_name in offered
+            for node_name in offered_names
             if (node_number := cluster.number.get(node_name)) is not None
             and len(cluster.cards[node_number]) == card_count
             and cluster.free_milli[node_number]
@@ -383,7 +383,11 @@ class SchedulerCache:
 
         Those are the nodes with the least important pods, and among these the emptiest.
         """
-        cluster, standing, ranked = self.rows().cluster, self.standing, list[tuple[int, int, str]]()
+        cluster, standing, ranked_nodes = (
+            self.rows().cluster,
+            self.standing,
+            list[tuple[int, int, str]](),
+        )
         for node_name in node_names:
             least_priority = min(
                 (standing[uid].pod.priority for uid in self._on.get(node_name, ())), default=None
@@ -393,10 +397,10 @@ class SchedulerCache:
                 and least_priority < pod.priority
                 and node_name in cluster.number
             ):
-                ranked.append(
+                ranked_nodes.append(
                     (least_priority, -cluster.free_milli[cluster.number[node_name]], node_name)
                 )
-        return [node_name for _, _, node_name in sorted(ranked)]
+        return [node_name for _, _, node_name in sorted(ranked_nodes)]
 
     def victims(
         self,
@@ -457,9 +461,9 @@ class SchedulerCache:
             return Refusal(wanted=1, verdicts={node_name: NO_DEVICE}, of="node")
         prices = self._priced(weights)
         if policy is None and not without_uids:
-            cheapest = self._choose(pod, node_number, prices)
-            if cheapest is not None:
-                return cheapest
+            cheapest_choice = self._choose(pod, node_number, prices)
+            if cheapest_choice is not None:
+                return cheapest_choice
         free = {uuid: dict(counters) for uuid, counters in cluster.free(node_number).items()}
         host_free = dict(zip(cluster.counters, cluster.host[node_number], strict=True))
         for absent_uid in without_uids:

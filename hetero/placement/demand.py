@@ -49,13 +49,21 @@ def request_class_of(pod: PlacedPod) -> RequestClass:
     """Return what a pod asks of a node's devices."""
     containers = (*pod.containers, *pod.init, *pod.sidecars)
     requests = [container.request for container in containers if container.request is not None]
-    largest = max(requests, key=lambda request: len(request.asks), default=None)
-    if largest is None:
+    largest_request = max(requests, key=lambda request: len(request.asks), default=None)
+    if largest_request is None:
         return RequestClass(None, 0, True)
-    alike = len(set(largest.asks)) == 1
-    names_devices = largest.uuid != Selector() or largest.asks[0].device is not None
-    plain = len(requests) == 1 and alike and not (names_devices or largest.numa or largest.links)
-    return RequestClass(evolve(largest, uuid=Selector()), len(largest.asks) if alike else 1, plain)
+    asks_are_alike = len(set(largest_request.asks)) == 1
+    names_devices = largest_request.uuid != Selector() or largest_request.asks[0].device is not None
+    plain = (
+        len(requests) == 1
+        and asks_are_alike
+        and not (names_devices or largest_request.numa or largest_request.links)
+    )
+    return RequestClass(
+        evolve(largest_request, uuid=Selector()),
+        len(largest_request.asks) if asks_are_alike else 1,
+        plain,
+    )
 
 
 def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, int, int] | None]:
@@ -77,18 +85,21 @@ def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, 
     return evolve(request_class, request=evolve(request_class.request, asks=(unit_ask,))), sizes
 
 
-def with_size(sizeless: RequestClass, sizes: tuple[int, int, int]) -> RequestClass:
+def with_size(class_without_size: RequestClass, sizes: tuple[int, int, int]) -> RequestClass:
     """Return the class with this size in place of the 1 that `without_size` left."""
-    if sizeless.request is None:
-        return sizeless
+    if class_without_size.request is None:
+        return class_without_size
     memory_bytes, memory_percent, core_percent = (amount or None for amount in sizes)
     ask = evolve(
-        sizeless.request.asks[0],
+        class_without_size.request.asks[0],
         memory=memory_bytes,
         memory_percent=memory_percent,
         core=core_percent,
     )
-    return evolve(sizeless, request=evolve(sizeless.request, asks=(ask,) * sizeless.cards))
+    return evolve(
+        class_without_size,
+        request=evolve(class_without_size.request, asks=(ask,) * class_without_size.cards),
+    )
 
 
 @define(eq=False)
@@ -113,39 +124,47 @@ class _Joins:
     _heap: list[tuple[float, int, _Sized, _Sized, _Sized]] = field(factory=list)
     _offered: int = 0
 
-    def offer(self, sized: _Sized) -> None:
+    def offer(self, sized_class: _Sized) -> None:
         """Put a class and the next one, if there is one, among the pairs."""
-        larger = sized.after
-        if larger is None:
+        larger_class = sized_class.after
+        if larger_class is None:
             return
-        memory_bytes, memory_percent, core_percent = map(max, sized.amounts, larger.amounts)
+        memory_bytes, memory_percent, core_percent = map(
+            max, sized_class.amounts, larger_class.amounts
+        )
         amounts = memory_bytes, memory_percent, core_percent
-        needs = tuple(map(max, sized.pod[1], larger.pod[1]))  # the larger amount of each counter
-        pod_class = with_size(sized.bare, amounts), needs
-        joined = _Sized(
-            pod_class, sized.bare, amounts, self.size(pod_class), sized.weight + larger.weight
+        needs = tuple(
+            map(max, sized_class.pod[1], larger_class.pod[1])
+        )  # the larger amount of each counter
+        pod_class = with_size(sized_class.bare, amounts), needs
+        joined_class = _Sized(
+            pod_class,
+            sized_class.bare,
+            amounts,
+            self.size(pod_class),
+            sized_class.weight + larger_class.weight,
         )
-        added_size = sized.weight * (joined.size - sized.size) + larger.weight * (
-            joined.size - larger.size
-        )
+        added_size = sized_class.weight * (
+            joined_class.size - sized_class.size
+        ) + larger_class.weight * (joined_class.size - larger_class.size)
         self._offered += 1
-        heappush(self._heap, (added_size, self._offered, sized, larger, joined))
+        heappush(self._heap, (added_size, self._offered, sized_class, larger_class, joined_class))
 
     def take(self) -> _Sized | None:
         """Join the pair that adds least and return the joined class, None if no pair is left."""
         while self._heap:
-            _, _, sized, larger, joined = heappop(self._heap)
-            if sized.gone or larger.gone:
+            _, _, sized_class, larger_class, joined_class = heappop(self._heap)
+            if sized_class.gone or larger_class.gone:
                 continue
-            sized.gone = larger.gone = True
-            joined.before, joined.after = sized.before, larger.after
-            if joined.before is not None:
-                joined.before.after = joined
-                self.offer(joined.before)
-            if joined.after is not None:
-                joined.after.before = joined
-                self.offer(joined)
-            return joined
+            sized_class.gone = larger_class.gone = True
+            joined_class.before, joined_class.after = sized_class.before, larger_class.after
+            if joined_class.before is not None:
+                joined_class.before.after = joined_class
+                self.offer(joined_class.before)
+            if joined_class.after is not None:
+                joined_class.after.before = joined_class
+                self.offer(joined_class)
+            return joined_class
         return None
 
 
@@ -194,18 +213,20 @@ class Demand:
 
     def _weight(self) -> float:
         """Return the weight of a pod that comes now; weights above a limit are scaled down."""
-        weight: float = pow(2.0, min((self._now - self._origin) / self.half_life, 1000.0))
-        if weight <= _LARGEST:
-            return weight
+        current_weight: float = pow(2.0, min((self._now - self._origin) / self.half_life, 1000.0))
+        if current_weight <= _LARGEST:
+            return current_weight
         self._origin = self._now
-        self._arrived /= weight
-        self._ended /= weight
+        self._arrived /= current_weight
+        self._ended /= current_weight
         self.weights = {
             pod_class: weight_now
             for pod_class, old_weight in self.weights.items()
-            if (weight_now := old_weight / weight) > _FORGOTTEN
+            if (weight_now := old_weight / current_weight) > _FORGOTTEN
         }
-        self.host = {counter: old_amount / weight for counter, old_amount in self.host.items()}
+        self.host = {
+            counter: old_amount / current_weight for counter, old_amount in self.host.items()
+        }
         return 1.0
 
     def join(self, milli_of: Callable[[RequestClass], int], *, most: int = MOST_CLASSES) -> None:
@@ -220,12 +241,14 @@ class Demand:
         sized_by_kind: dict[object, list[_Sized]] = {}
         weights: dict[PodClass, float] = {}  # of classes without a size, then of all
         for pod_class, weight in self.weights.items():
-            sizeless, ask_sizes = without_size(pod_class[0])
+            class_without_size, ask_sizes = without_size(pod_class[0])
             if ask_sizes is None:
                 weights[pod_class] = weight
             else:
-                kind_key = sizeless, tuple(counter for counter, _ in pod_class[1])
-                sized_class = _Sized(pod_class, sizeless, ask_sizes, size_of(pod_class), weight)
+                kind_key = class_without_size, tuple(counter for counter, _ in pod_class[1])
+                sized_class = _Sized(
+                    pod_class, class_without_size, ask_sizes, size_of(pod_class), weight
+                )
                 sized_by_kind.setdefault(kind_key, []).append(sized_class)
         joiner = _Joins(size_of)
         for neighbours in sized_by_kind.values():
@@ -236,14 +259,14 @@ class Demand:
                     sized_class.pod[1],
                 )
             )
-            for sized_class, larger in pairwise(neighbours):
-                sized_class.after, larger.before = larger, sized_class
+            for sized_class, larger_class in pairwise(neighbours):
+                sized_class.after, larger_class.before = larger_class, sized_class
                 joiner.offer(sized_class)
         joined_classes = [joiner.take() for _ in range(len(self.weights) - most)]
         for sized_class in (
-            sized
-            for sized in (*chain(*sized_by_kind.values()), *joined_classes)
-            if sized and not sized.gone
+            sized_class
+            for sized_class in (*chain(*sized_by_kind.values()), *joined_classes)
+            if sized_class and not sized_class.gone
         ):
             weights[sized_class.pod] = weights.get(sized_class.pod, 0.0) + sized_class.weight
         if len(weights) > most:

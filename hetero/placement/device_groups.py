@@ -40,14 +40,14 @@ def agreed(devices: Sequence[Device], offers: Sequence[Offers]) -> list[dict[str
 def sets(devices: Sequence[Device], offers: Sequence[Offers]) -> Iterator[list[Device]]:
     """Yield the devices to choose among: those given singly, and as many groups as are asked."""
     groups: dict[str, list[Device]] = {}
-    single: list[Device] = []
+    single_devices: list[Device] = []
     for device in devices:
         if device.group and any(_all_of(device, offer) for offer in offers):
             groups.setdefault(device.group, []).append(device)
         else:
-            single.append(device)
-    if single or not groups:
-        yield single
+            single_devices.append(device)
+    if single_devices or not groups:
+        yield single_devices
     group_members: list[Device] = []
     for group_devices in groups.values():
         group_members += group_devices

@@ -127,7 +127,7 @@ def _cheapest(
 ) -> list[tuple[str, Portion]] | None:
     """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
     by_uuid = {device.uuid: device for device in devices}
-    cheapest: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
+    best_cost_and_cuts: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for candidates in (
         device_set
         for group in groups(devices, request)
@@ -140,10 +140,10 @@ def _cheapest(
             costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in cuts)
             downgrade, *policy_costs = map(sum, zip(*costs, strict=True))
             cost = (downgrade, -weight, *policy_costs)
-            if cheapest is None or cost < cheapest[0]:
-                cheapest = (cost, cuts)
+            if best_cost_and_cuts is None or cost < best_cost_and_cuts[0]:
+                best_cost_and_cuts = (cost, cuts)
             break
-    return None if cheapest is None else cheapest[1]
+    return None if best_cost_and_cuts is None else best_cost_and_cuts[1]
 
 
 def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
@@ -172,15 +172,15 @@ def _refusal(
             shortages[verdict] = device_shortage.nearer(shortages.get(verdict))
     device_count = len(request.asks)
     refusal = Refusal(wanted=device_count, verdicts=verdicts, shortages=shortages)
-    fitting = Counter(
+    fitting_by_group = Counter(
         device.vendor if not request.numa else f"{device.vendor} on NUMA node {device.numa}"
         for device in devices
         if verdicts[device.uuid] == FITS
     )
-    if fitting.total() < device_count or max(fitting.values()) >= device_count:
+    if fitting_by_group.total() < device_count or max(fitting_by_group.values()) >= device_count:
         return refusal
     group_noun = "vendor on one NUMA node" if request.numa else "vendor"
-    return evolve(refusal, group=group_noun, fitting=dict(sorted(fitting.items())))
+    return evolve(refusal, group=group_noun, fitting=dict(sorted(fitting_by_group.items())))
 
 
 def _heard(
@@ -240,11 +240,12 @@ def missing(devices: Sequence[Device], request: Request) -> str | None:
     for ask in request.asks:
         if ask.device is None:
             continue
-        matching = named(devices, ask.device)
-        if not matching:
+        matching_devices = named(devices, ask.device)
+        if not matching_devices:
             return f"no device {ask.device!r} here: `hetero inventory` lists those there are"
-        if len(matching) > 1:
-            return f"device {ask.device!r} names {len(matching)} devices: give more of its UUID"
+        if len(matching_devices) > 1:
+            count = len(matching_devices)
+            return f"device {ask.device!r} names {count} devices: give more of its UUID"
     return named_twice(devices, request)
 
 
@@ -252,8 +253,8 @@ def named_twice(devices: Sequence[Device], request: Request) -> str | None:
     """Return the sentence about a device that two asks name, if there is one."""
     named_uuids: set[str] = set()
     for ask in request.asks:
-        matching = [] if ask.device is None else named(devices, ask.device)
-        for device in matching[:1]:
+        matching_devices = [] if ask.device is None else named(devices, ask.device)
+        for device in matching_devices[:1]:
             if device.uuid in named_uuids:
                 return f"device {ask.device!r} is named twice: each ask needs a device of its own"
             named_uuids.add(device.uuid)
@@ -336,9 +337,11 @@ def _sets(
     ask_count = len(request.asks)
     weights = {(device.uuid, link.peer): link.weight for device in group for link in device.links}
     if ask_count == 1:
-        ranked = [(-sum(link.weight for link in device.links), [device]) for device in serving]
+        weighted_sets = [
+            (-sum(link.weight for link in device.links), [device]) for device in serving
+        ]
     elif comb(len(serving), ask_count) <= _LINK_SETS:
-        ranked = [
+        weighted_sets = [
             (
                 sum(
                     weights.get((first.uuid, second.uuid), 0)
@@ -349,8 +352,8 @@ def _sets(
             for devices in combinations(serving, ask_count)
         ]
     else:
-        ranked = [(0, serving)]
-    yield from sorted(ranked, key=lambda weight_and_set: -weight_and_set[0])
+        weighted_sets = [(0, serving)]
+    yield from sorted(weighted_sets, key=lambda weight_and_set: -weight_and_set[0])
 
 
 def _match(

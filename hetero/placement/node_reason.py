@@ -21,13 +21,15 @@ def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int
     """
     verdicts = list(device_verdicts)
     count_by_reason = Counter(reason for reason, _ in verdicts)
-    fitting = count_by_reason.pop(FITS, 0)
-    if fitting >= wanted_devices:
+    fitting_count = count_by_reason.pop(FITS, 0)
+    if fitting_count >= wanted_devices:
         return FITS, None
     if not count_by_reason:
         if not verdicts:
             return NO_DEVICE, None
-        return _TOO_FEW, Shortage(counter=DEVICES, asked=wanted_devices, free=fitting, of=fitting)
+        return _TOO_FEW, Shortage(
+            counter=DEVICES, asked=wanted_devices, free=fitting_count, of=fitting_count
+        )
     reason = min(
         count_by_reason,
         key=lambda verdict: (
@@ -41,7 +43,9 @@ def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int
         shortage for verdict, shortage in verdicts if verdict == reason and shortage is not None
     ]
     shortages.sort(key=lambda shortage: -shortage.free / shortage.asked)
-    deciding = shortages[min(wanted_devices - fitting, len(shortages)) - 1] if shortages else None
+    deciding = (
+        shortages[min(wanted_devices - fitting_count, len(shortages)) - 1] if shortages else None
+    )
     return _of_node(reason, wanted_devices), deciding
 
 

@@ -106,8 +106,12 @@ def shortage(
 
 def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
     """Return the counter that the cut lacks, a size before a count of holders."""
-    lacking = [counter for counter, amount in cut.takes.items() if free.get(counter, 0) < amount]
-    return min(lacking, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None)
+    lacking_counters = [
+        counter for counter, amount in cut.takes.items() if free.get(counter, 0) < amount
+    ]
+    return min(
+        lacking_counters, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None
+    )
 
 
 def _downgrade(device: Device, cut: Portion) -> int:

@@ -128,7 +128,7 @@ def _place_pod(
         ]
         if any(isinstance(init_answer, Refusal) for init_answer in init_answers):
             return None
-        placed = _search(
+        allocations = _search(
             devices,
             free_after_sidecars,
             main_requests,
@@ -137,9 +137,9 @@ def _place_pod(
             tries_left,
             phase=_Phase.CONTAINERS,
         )
-        if placed is None:
+        if allocations is None:
             return None
-        return placed + [
+        return allocations + [
             init_answer for init_answer in init_answers if isinstance(init_answer, Allocation)
         ]
 
@@ -285,7 +285,7 @@ def _ways(
 
     One stands for all equal devices, unless requests tell devices apart.
     """
-    ranked = []
+    ranked_cuts = []
     tried_kinds: set[object] = set()
     for position, device in enumerate(devices):
         device_free = free[device.uuid]
@@ -294,11 +294,12 @@ def _ways(
         kind_key = (device.uuid,) if names_devices else kind_key
         if isinstance(cut, Portion) and cut.downgrade <= level and kind_key not in tried_kinds:
             tried_kinds.add(kind_key)
-            ranked.append(
+            ranked_cuts.append(
                 ((cut.downgrade, *policy(device, device_free, cut)), position, device, cut)
             )
     return [
-        (device, cut) for _, _, device, cut in sorted(ranked, key=lambda ranked_cut: ranked_cut[:2])
+        (device, cut)
+        for _, _, device, cut in sorted(ranked_cuts, key=lambda ranked_cut: ranked_cut[:2])
     ]
 
 
@@ -316,9 +317,9 @@ def holds(
     sidecar_takes, largest_takes = _per_device(sidecars), _per_device(containers)
     for allocation in init:
         for uuid, takes in _per_device((allocation,)).items():
-            largest = largest_takes.setdefault(uuid, {})
+            largest_take = largest_takes.setdefault(uuid, {})
             for counter, amount in takes.items():
-                largest[counter] = max(largest.get(counter, 0), amount)
+                largest_take[counter] = max(largest_take.get(counter, 0), amount)
     return tuple(
         DeviceUsage(
             device=uuid, takes=total((sidecar_takes.get(uuid, {}), largest_takes.get(uuid, {})))

@@ -258,13 +258,15 @@ class Prices:
         `card_states` are the states of a node's cards; `node_value` is the node's value afterwards.
         """
         states, card_count = self.cluster.card_states.states, profile.request_class.cards
-        empty = sum(states[state_number].empty for state_number in card_states)
+        empty_cards = sum(states[state_number].empty for state_number in card_states)
         costs: Mapping[int, int] | list[int]
         if node_value is None:
             costs, empty_card_cost = self._card_costs(profile), 0
         else:
             costs = self._card_losses(card_states, profile, node_value)
-            empty_card_cost = node_value.empty[empty] - node_value.empty[max(empty - 1, 0)]
+            empty_card_cost = (
+                node_value.empty[empty_cards] - node_value.empty[max(empty_cards - 1, 0)]
+            )
         ranked_cards = [
             (
                 costs[state_number] + states[state_number].empty * empty_card_cost,
@@ -277,13 +279,15 @@ class Prices:
         if len(ranked_cards) < card_count:
             return None
         chosen_cards = [min(ranked_cards)] if card_count == 1 else sorted(ranked_cards)[:card_count]
-        opened = sum(is_empty for _, is_empty, _ in chosen_cards)
-        cost = sum(cost for cost, _, _ in chosen_cards) - opened * empty_card_cost
+        opened_cards = sum(is_empty for _, is_empty, _ in chosen_cards)
+        cost = sum(cost for cost, _, _ in chosen_cards) - opened_cards * empty_card_cost
         if node_value is None:
             points = self.demand_stats.whole_cards
-            cost += self.weights.whole_cards * (points[empty - opened] - points[empty])
+            cost += self.weights.whole_cards * (
+                points[empty_cards - opened_cards] - points[empty_cards]
+            )
         else:
-            cost += node_value.empty[empty] - node_value.empty[empty - opened]
+            cost += node_value.empty[empty_cards] - node_value.empty[empty_cards - opened_cards]
         return cost, [position for _, _, position in chosen_cards]
 
     def _card_losses(

@@ -160,10 +160,12 @@ class Cluster:
 
     def compact(self) -> bool:
         """Forget unused states, if they are most; return whether state numbers changed."""
-        live = sorted({state_number for card_states in self.cards for state_number in card_states})
-        if len(self.card_states.states) <= 2 * len(live) + _SPARE:
+        live_states = sorted(
+            {state_number for card_states in self.cards for state_number in card_states}
+        )
+        if len(self.card_states.states) <= 2 * len(live_states) + _SPARE:
             return False
-        new_number_of = self.card_states.compact(live)
+        new_number_of = self.card_states.compact(live_states)
         self.cards = [
             [new_number_of[state_number] for state_number in card_states]
             for card_states in self.cards

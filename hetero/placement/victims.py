@@ -60,10 +60,10 @@ def choose_victims(
     def has_spared(gang: Iterable[str]) -> bool:
         return any(uid in spared_uids or standing[uid].pod.priority >= pod.priority for uid in gang)
 
-    certain = dict.fromkeys(chain(certain_uids, *map(gang_of, certain_uids)))
-    if has_spared(certain.keys() - certain_uids):
+    certain_victims = dict.fromkeys(chain(certain_uids, *map(gang_of, certain_uids)))
+    if has_spared(certain_victims.keys() - certain_uids):
         return None
-    leaving_uids = {*certain, *ending_uids}
+    leaving_uids = {*certain_victims, *ending_uids}
     # Each pod of a gang gives the same set.
     candidates = {gang_of(uid) for uid in uids_on_node if uid not in leaving_uids}
     candidates = {other_gang for other_gang in candidates if not has_spared(other_gang)}
@@ -75,7 +75,7 @@ def choose_victims(
         return None
     return Victims(
         node=node_name,
-        uids=(*certain, *chosen_uids),
+        uids=(*certain_victims, *chosen_uids),
         ending=tuple(ending_uids),
         priorities=tuple(sorted((priorities[uid] for uid in chosen_uids), reverse=True)),
     )

@@ -45,21 +45,19 @@ class ForkServer:
     _connection: socket.socket | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
-    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
+    def start(self, plugin: Plugin, request_fd: int, reply_fd: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
         if not isinstance(plugin, Entry):
             raise Failure(f"{plugin.name} is an object of this program: no other can load it")
-        pid = self._asked(
-            {"start": codec.to_plain(plugin), "path": sys.path}, question_pipe, answer_pipe
-        )
+        pid = self._asked({"start": codec.to_plain(plugin), "path": sys.path}, request_fd, reply_fd)
         if not isinstance(pid, int):
             raise Failure("the server that starts vendors' processes ended")
         return pid
 
     def reap(self, pid: int) -> int | None:
         """Return the wait status of a process that ended; None: not known, or it runs."""
-        status = self._asked({"reap": pid}, patience_s=_BURIED)
-        return status if isinstance(status, int) else None
+        wait_status = self._asked({"reap": pid}, patience_s=_BURIED)
+        return wait_status if isinstance(wait_status, int) else None
 
     def _asked(
         self, request: Mapping[str, object], *descriptors: int, patience_s: float = -1

@@ -54,7 +54,7 @@ class WorkerEnded(Exception):
 class Starter(Protocol):
     """Starts processes, and reaps those that ended."""
 
-    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
+    def start(self, plugin: Plugin, request_fd: int, reply_fd: int) -> int:
         """Start a process that answers what it reads; return its PID. Raises `Failure`."""
 
     def reap(self, pid: int) -> int | None:
@@ -64,12 +64,12 @@ class Starter(Protocol):
 class Forks:
     """Starts processes by forking this one, which must have a single thread."""
 
-    def start(self, plugin: Plugin, question_pipe: int, answer_pipe: int) -> int:
+    def start(self, plugin: Plugin, request_fd: int, reply_fd: int) -> int:
         """Start a process that answers what it reads; return its PID."""
         prepare()  # else half of what the process computes is an import that all of them share
         pid = os.fork()
         if pid == 0:
-            become(plugin, question_pipe, answer_pipe)
+            become(plugin, request_fd, reply_fd)
         return pid
 
     def reap(self, pid: int) -> int | None:
@@ -115,10 +115,10 @@ class VendorProcess:
     def send(self, request: WorkerRequest, deadline_s: float) -> None:
         """Send a request by `deadline_s` (monotonic seconds). Raises `WorkerEnded`, `Overdue`."""
         self._asked += 1
-        unsent = framed(self._text(request), self._asked)
-        while unsent:
+        unsent_bytes = framed(self._text(request), self._asked)
+        while unsent_bytes:
             try:
-                unsent = unsent[os.write(self._questions, unsent) :]
+                unsent_bytes = unsent_bytes[os.write(self._questions, unsent_bytes) :]
             except BlockingIOError:
                 self._wait(self._questions, select.POLLOUT, deadline_s)
             except BrokenPipeError:
@@ -229,9 +229,9 @@ def _dismiss(maker_pid: int, pid: int, descriptors: list[int], starter: Starter)
     """End a process that has answered: the end of its pipe tells it. Runs at exit, too."""
     if os.getpid() != maker_pid:
         return  # a fork of who started it
-    question_pipe, answer_pipe, *pidfd = descriptors
-    os.close(question_pipe)
-    os.close(answer_pipe)
+    request_fd, reply_fd, *pidfd = descriptors
+    os.close(request_fd)
+    os.close(reply_fd)
     if pidfd:
         _ready(pidfd[0], select.POLLIN, PATIENCE)
     elif _awaited(pid, None, starter, PATIENCE)[0]:
@@ -257,13 +257,13 @@ def how_it_ended(wait_status: int | None) -> str:
 # --- in the process of the vendor -----------------------------------------------------------------
 
 
-def become(plugin: Plugin, question_pipe: int, answer_pipe: int) -> NoReturn:
+def become(plugin: Plugin, request_fd: int, reply_fd: int) -> NoReturn:
     """Run as the process of a vendor, which was just forked, until the requests end."""
     exit_code = 1
     gc.freeze()  # a search of the parent's objects for garbage would copy their pages
     try:
-        question_pipe, answer_pipe = _alone(question_pipe, answer_pipe)
-        _serve(plugin, question_pipe, answer_pipe)
+        request_fd, reply_fd = _alone(request_fd, reply_fd)
+        _serve(plugin, request_fd, reply_fd)
         exit_code = 0
     finally:
         os._exit(exit_code)  # what the vendor and its library registered for an exit is not run
@@ -288,9 +288,9 @@ def _alone(*pipes: int) -> tuple[int, ...]:
     return high_descriptors
 
 
-def _serve(plugin: Plugin, question_pipe: int, answer_pipe: int) -> None:
+def _serve(plugin: Plugin, request_fd: int, reply_fd: int) -> None:
     respondent = Respondent(plugin)
-    while (number_and_text := _received(question_pipe)) is not None:
+    while (number_and_text := _received(request_fd)) is not None:
         request_number, request_text = number_and_text
         request = read(request_text, WorkerRequest, source="a question")
         _bound_processor_time(request.within)
@@ -301,7 +301,7 @@ def _serve(plugin: Plugin, question_pipe: int, answer_pipe: int) -> None:
             failure_reply = WorkerReply(failure=f"{plugin.name}: {request.ask}: {error}")
             message = framed(written(failure_reply), request_number)
         while message:
-            message = message[os.write(answer_pipe, message) :]
+            message = message[os.write(reply_fd, message) :]
         if is_last(request, reply):
             return
 

@@ -174,8 +174,8 @@ class Registry:
             refusing = InProcess(lambda _: WorkerReply(failure=refusal))
             return _Member(plugin, refusing, refusing, trusted=False)
         if not self._apart:
-            asker = InProcess(Respondent(plugin).answer)
-            return _Member(plugin, asker, asker)
+            in_process = InProcess(Respondent(plugin).answer)
+            return _Member(plugin, in_process, in_process)
         acting_supervisor = Supervisor(plugin, self._starter, self._pauses)
         if not self._watch:
             return _Member(plugin, acting_supervisor, acting_supervisor)

@@ -136,10 +136,10 @@ def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     figure = _figure(9, 4)
     whole_axes, end_axes = figure.subplots(1, 2)
     for summary in summaries:
-        arrived = [point.arrived for point in summary.curve]
-        allocated = [point.allocated for point in summary.curve]
+        arrived_percent = [point.arrived for point in summary.curve]
+        allocated_percent = [point.allocated for point in summary.curve]
         for axes in (whole_axes, end_axes):
-            axes.plot(arrived, allocated, label=summary.placement, linewidth=1.2)
+            axes.plot(arrived_percent, allocated_percent, label=summary.placement, linewidth=1.2)
     last_points = [summary.curve[-1] for summary in summaries]
     end_axes.set_xlim(85, max(point.arrived for point in last_points))
     end_axes.set_ylim(min(point.allocated for point in last_points) - 5, 100)

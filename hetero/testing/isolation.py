@@ -64,13 +64,13 @@ class IsolationContract:
     def test_memory_is_refused_at_the_limit_and_not_below(self) -> None:
         """Also, programs are told what the grant has, and what of it is free."""
         size_bytes = self.memory * MiB
-        expected = {
+        expected_outcome = {
             "held": True,
             "full": [0, size_bytes],
             "over": 0,
             "freed": [size_bytes // 4, size_bytes],
         }
-        self._assert(expected, self._run("limit", size_bytes))
+        self._assert(expected_outcome, self._run("limit", size_bytes))
 
     def test_memory_that_is_freed_is_the_grants_again(self) -> None:
         """Many times over."""
@@ -237,8 +237,10 @@ class IsolationContract:
         assert process.returncode == 0, f"exit {process.returncode}\n{output}\n{errors}"
         return output
 
-    def _assert(self, expected: Any, actual: Any) -> None:
-        assert expected == actual, f"expected {expected}, and there was {actual}"
+    def _assert(self, expected_value: Any, actual_value: Any) -> None:
+        assert expected_value == actual_value, (
+            f"expected {expected_value}, and there was {actual_value}"
+        )
 
     def _assert_shares(self, shares_percent: Sequence[float]) -> None:
         print(

@@ -153,8 +153,8 @@ def alone(driver: DriverCalls) -> float:
 def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, seconds: float) -> None:
     """Measure and allocate; do it again when a line of input says that the grant was changed."""
     for _ in range(2):
-        rate = _rate(driver, warm_up_s, seconds)
-        _say([rate, driver.allocate(size_bytes) > 0, driver.memory()])
+        kernel_rate = _rate(driver, warm_up_s, seconds)
+        _say([kernel_rate, driver.allocate(size_bytes) > 0, driver.memory()])
         sys.stdin.readline()
 
 

@@ -131,11 +131,11 @@ def hetero_vendor() -> plugin.Vendor:
 @plugin.hookimpl
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the NPUs of every card: a 910C shows its two dies, one group."""
-    dcmi, count, cards = _DCMI.open(), c_int(), (c_int * 64)()
-    dcmi.call("dcmi_get_card_list", count, cards, len(cards))
+    dcmi, card_count, cards = _DCMI.open(), c_int(), (c_int * 64)()
+    dcmi.call("dcmi_get_card_list", card_count, cards, len(cards))
     card_and_chip = [
         (cards[card_number], chip_number)
-        for card_number in plugin.counted(count.value)
+        for card_number in plugin.counted(card_count.value)
         for chip_number in plugin.counted(
             dcmi.get("dcmi_get_device_num_in_card", cards[card_number], c_int)
         )
@@ -175,28 +175,28 @@ def hetero_enforce(
 @plugin.hookimpl
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy the vNPUs we noted on this chip that no grant holds and no container runs on."""
-    dcmi, place = _DCMI.open(), _place(device)
+    dcmi, chip_place = _DCMI.open(), _place(device)
     for number in _numbers(device):
         note = directory / str(number)
         if note.name in parts or not note.exists():
             continue
-        is_made = number in _vnpus(dcmi, *place)
-        if is_made and _said(dcmi, place, _ONE, _Vnpu(id=number)).in_container:
+        is_made = number in _vnpus(dcmi, *chip_place)
+        if is_made and _said(dcmi, chip_place, _ONE, _Vnpu(id=number)).in_container:
             continue
-        if not is_made or dcmi.destroy("dcmi_set_destroy_vdevice", *place, number):
+        if not is_made or dcmi.destroy("dcmi_set_destroy_vdevice", *chip_place, number):
             note.unlink(missing_ok=True)
 
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the share of time the AI cores were busy, heat and power."""
-    dcmi, place = _DCMI.open(), _place(device)
-    busy_percent = dcmi.find("dcmi_get_device_utilization_rate", *place, _AICORE, c_uint)
-    power_tenths = dcmi.find("dcmi_get_device_power_info", *place, c_int)  # tenths of a watt
+    dcmi, chip_place = _DCMI.open(), _place(device)
+    busy_percent = dcmi.find("dcmi_get_device_utilization_rate", *chip_place, _AICORE, c_uint)
+    power_tenths = dcmi.find("dcmi_get_device_power_info", *chip_place, c_int)  # tenths of a watt
     return plugin.Usage(
-        memory=_memory(dcmi, *place)[1],
+        memory=_memory(dcmi, *chip_place)[1],
         core=None if busy_percent is None else busy_percent / 100,
-        temperature=dcmi.find("dcmi_get_device_temperature", *place, c_int),
+        temperature=dcmi.find("dcmi_get_device_temperature", *chip_place, c_int),
         power=None if power_tenths is None else power_tenths / 10,
     )
 
@@ -278,18 +278,18 @@ def _said(dcmi: Library, card_and_chip: Sequence[int], query: int, result_struct
     return result_struct
 
 
-def _make(dcmi: Library, device: Device, template: str, directory: Path) -> str:
+def _make(dcmi: Library, device: Device, template_name: str, directory: Path) -> str:
     """Make a vNPU and return its number, noted before it exists: it has no name to mark."""
-    place = _place(device)
+    chip_place = _place(device)
     vnpu_number = plugin.free_number(
-        _numbers(device), _vnpus(dcmi, *place), f"vNPU of card {place}"
+        _numbers(device), _vnpus(dcmi, *chip_place), f"vNPU of card {chip_place}"
     )
     plugin.note(directory / str(vnpu_number))
-    creation_request = _Asked(id=vnpu_number, template=template.encode())
-    creation_result = dcmi.get("dcmi_create_vdevice", *place, creation_request, _Made)
+    creation_request = _Asked(id=vnpu_number, template=template_name.encode())
+    creation_result = dcmi.get("dcmi_create_vdevice", *chip_place, creation_request, _Made)
     if creation_result.id != vnpu_number:
-        dcmi.call("dcmi_set_destroy_vdevice", *place, creation_result.id)
+        dcmi.call("dcmi_set_destroy_vdevice", *chip_place, creation_result.id)
         raise DriverError(
-            f"card {place}: asked for vNPU {vnpu_number} and got {creation_result.id}"
+            f"card {chip_place}: asked for vNPU {vnpu_number} and got {creation_result.id}"
         )
     return str(vnpu_number)

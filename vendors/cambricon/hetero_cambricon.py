@@ -122,14 +122,14 @@ def hetero_vendor() -> plugin.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sMLU mode is off is given as a whole."""
     cndev = _CNDEV.open()
-    count = cndev.get("cndevGetDeviceCount", _Count)
+    card_count = cndev.get("cndevGetDeviceCount", _Count)
 
     def between(first_device: Device, second_device: Device) -> str | None:
         handles = _handle(cndev, first_device.index), _handle(cndev, second_device.index)
         relation = cndev.find("cndevTopologyGetRelationship", _Way, *handles)
         return _WAYS.get(relation.relation) if relation else None
 
-    indices = plugin.counted(count.number)
+    indices = plugin.counted(card_count.number)
     return plugin.each_card(lambda index: _device(cndev, index), indices, between)
 
 
@@ -214,9 +214,9 @@ def _device(cndev: Library, index: int) -> Device:
 
 def _instances(cndev: Library, handle: int) -> list[Any]:
     most_instances = 128
-    instances, count = (_Instance * most_instances)(), c_int(most_instances)
-    cndev.call("cndevGetAllSMluInstanceInfo", count, instances, handle)
-    return list(instances[: count.value])
+    instances, instance_count = (_Instance * most_instances)(), c_int(most_instances)
+    cndev.call("cndevGetAllSMluInstanceInfo", instance_count, instances, handle)
+    return list(instances[: instance_count.value])
 
 
 def _instance(cndev: Library, device: Device, piece: DeviceAllocation, directory: Path) -> Any:

@@ -78,8 +78,8 @@ def hetero_vendor() -> plugin.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ixml lists."""
     ixml = _IXML.open()
-    count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
-    version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
+    card_count = ixml.get("nvmlDeviceGetCount_v2", c_uint)
+    driver_version = plugin.text(ixml.find("nvmlSystemGetDriverVersion", c_char * 80, 80))
     enforcement = _enforcement()
 
     def between(first_device: Device, second_device: Device) -> str | None:
@@ -87,9 +87,9 @@ def hetero_discover() -> Iterator[Device | DriverError]:
         return _WAYS.get(ixml.find("nvmlDeviceGetTopologyCommonAncestor", *handles, c_int))
 
     def read(index: int) -> Device:
-        return _device(ixml, index, enforcement, version)
+        return _device(ixml, index, enforcement, driver_version)
 
-    return plugin.each_card(read, plugin.counted(count), between)
+    return plugin.each_card(read, plugin.counted(card_count), between)
 
 
 @plugin.hookimpl
@@ -111,7 +111,9 @@ def _handle(ixml: Library, index: int) -> int:
     return ixml.get("nvmlDeviceGetHandleByIndex_v2", index, c_void_p) or 0
 
 
-def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | None) -> Device:
+def _device(
+    ixml: Library, index: int, enforcement: Enforcement, driver_version: str | None
+) -> Device:
     handle = _handle(ixml, index)
     minor = ixml.find("nvmlDeviceGetMinorNumber", handle, c_uint)
     pci_address = plugin.pci_of(ixml.find("nvmlDeviceGetPciInfo_v3", handle, _Pci))
@@ -124,7 +126,7 @@ def _device(ixml: Library, index: int, enforcement: Enforcement, version: str | 
         health=_health(ixml, handle),
         numa=plugin.numa_of(pci_address),
         pci=pci_address,
-        attributes={"driver": version, "minor": index if minor is None else minor},
+        attributes={"driver": driver_version, "minor": index if minor is None else minor},
     )
 
 

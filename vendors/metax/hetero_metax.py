@@ -114,7 +114,7 @@ def hetero_vendor() -> plugin.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards; one whose sGPU mode is on comes out divisible."""
     mxsml = _MXSML.open()
-    count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
+    card_count = mxsml.value("mxSmlGetDeviceCount", kind=c_uint)
 
     def between(first_device: Device, second_device: Device) -> str | None:
         return _WAYS.get(
@@ -124,7 +124,7 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     def read(index: int) -> Device:
         return _device(mxsml, index)
 
-    return plugin.each_card(read, plugin.counted(count), between, {"MetaXLink": 20})
+    return plugin.each_card(read, plugin.counted(card_count), between, {"MetaXLink": 20})
 
 
 @plugin.hookimpl
@@ -182,7 +182,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
 
 def _device(mxsml: Library, index: int) -> Device:
     info = mxsml.get("mxSmlGetDeviceInfo", index, _Info)
-    memory = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
+    memory_info = mxsml.get("mxSmlGetMemoryInfo", index, _Memory)
     nodes = mxsml.find("mxSmlGetNodeAffinity", index, 1, c_uint)
     pci_address = plugin.text(info.pci)
     is_sliced = mxsml.find("mxSmlGetSgpuToggle", index, c_uint) == 1
@@ -191,7 +191,7 @@ def _device(mxsml: Library, index: int) -> Device:
         uuid=plugin.text(info.uuid),
         model=plugin.text(info.name),
         index=index,
-        memory=memory.total * 1024,
+        memory=memory_info.total * 1024,
         enforcement=plugin.Enforcement.PARTITION if is_sliced else plugin.Enforcement.NONE,
         granularity=_SLICED if is_sliced else None,
         capacity={SLOTS: _MOST_SLICES, **plugin.POLICY_SLOTS} if is_sliced else None,
@@ -203,9 +203,9 @@ def _device(mxsml: Library, index: int) -> Device:
 
 
 def _health(mxsml: Library, index: int) -> str | None:
-    state = mxsml.find("mxSmlGetDeviceState", index, c_int)
-    if state != 0:
-        return "ok" if state else None
+    state_code = mxsml.find("mxSmlGetDeviceState", index, c_int)
+    if state_code != 0:
+        return "ok" if state_code else None
     reason = mxsml.find("mxSmlGetDeviceUnavailableReason", index, _Reason)
     return (plugin.text(reason.text) if reason else None) or "not available"
 

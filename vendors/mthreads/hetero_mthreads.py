@@ -118,8 +118,8 @@ def hetero_enforce(allocation: Allocation, devices: Sequence[Device]) -> Edits:
 def hetero_observe(device: Device) -> plugin.Usage:
     """Return the memory in use, the utilization of the card, its heat and power."""
     with _MTML.open(), _card(device.index) as card:
-        with mtml.mtmlMemoryContext(card) as memory:
-            used_bytes = _get(mtml.mtmlMemoryGetUsed, memory)
+        with mtml.mtmlMemoryContext(card) as memory_context:
+            used_bytes = _get(mtml.mtmlMemoryGetUsed, memory_context)
         with mtml.mtmlGpuContext(card) as gpu:
             busy_percent = _find(mtml.mtmlGpuGetUtilization, gpu)
             heat = _find(mtml.mtmlGpuGetTemperature, gpu)
@@ -146,9 +146,9 @@ def _card(index: int) -> Iterator[Any]:
 
 def _device(index: int) -> Device:
     with _card(index) as card:
-        with mtml.mtmlMemoryContext(card) as memory:
-            total_bytes = _get(mtml.mtmlMemoryGetTotal, memory)
-            is_pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory)
+        with mtml.mtmlMemoryContext(card) as memory_context:
+            total_bytes = _get(mtml.mtmlMemoryGetTotal, memory_context)
+            is_pending = _find(mtml.mtmlMemoryGetRetiredPagesPendingStatus, memory_context)
         pci_info = _find(mtml.mtmlDeviceGetPciInfo, card)
         numa_mask = _find(mtml.mtmlDeviceGetMemoryAffinityWithinNode, card, 1)
         return VENDOR.device(

@@ -78,10 +78,11 @@ def processes(rsmi: Library, index: int) -> Mapping[int, int] | None:
         return None
     try:
         most_processes = rsmi.get(_LIST, None, c_uint32) + _COMING
-        process_array, count = (_Process * most_processes)(), c_uint32(most_processes)
-        rsmi.call(_LIST, process_array, count)
+        process_array, process_count = (_Process * most_processes)(), c_uint32(most_processes)
+        rsmi.call(_LIST, process_array, process_count)
         bytes_by_pid = {
-            process.pid: _held(rsmi, process.pid, index) for process in process_array[: count.value]
+            process.pid: _held(rsmi, process.pid, index)
+            for process in process_array[: process_count.value]
         }
     except DriverError:
         return None
@@ -117,10 +118,10 @@ def facts(rsmi: Library, index: int) -> dict[str, Any]:
         else pci_address(pci_id >> 32, pci_id >> 8 & 255, pci_id >> 3 & 31, pci_id & 7)
     )
     numa_node = rsmi.find("rsmi_topo_numa_affinity_get", index, c_int32)
-    errors = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
-    health = "ok" if errors else None
-    if errors and errors.uncorrected:
-        health = f"{errors.uncorrected} uncorrected memory errors: reset the card"
+    error_counts = rsmi.find("rsmi_dev_ecc_count_get", index, _MEMORY_BLOCK, _Errors)
+    health = "ok" if error_counts else None
+    if error_counts and error_counts.uncorrected:
+        health = f"{error_counts.uncorrected} uncorrected memory errors: reset the card"
     return {
         "memory": rsmi.get("rsmi_dev_memory_total_get", index, _VRAM, c_uint64),
         "health": health,

@@ -127,12 +127,12 @@ class Allocator:
     # --- what the kubelet asks ------------------------------------------------------------------
 
     async def prefer(
-        self, resource: str, available: list[str], required: list[str], id_count: int
+        self, resource: str, available_ids: list[str], required_ids: list[str], id_count: int
     ) -> list[str]:
         """Return the ids that are slots of the cards that the container was given."""
         container = await self._wanted(resource, id_count)
-        chosen_ids = list(required)
-        other_ids = [slot_id for slot_id in available if slot_id not in chosen_ids]
+        chosen_ids = list(required_ids)
+        other_ids = [slot_id for slot_id in available_ids if slot_id not in chosen_ids]
         for piece in container.allocation.pieces:
             if any(device_of(slot_id) == piece.device for slot_id in chosen_ids):
                 continue

@@ -54,8 +54,10 @@ class UserInfo:
             "extra": {extra_name: list(values) for extra_name, values in self.extra.items()},
             **{attributes_kind: dict(values) for attributes_kind, values in attributes.items()},
         }
-        review = await api.post(_ACCESS, _review("authorization", "SubjectAccessReview", spec))
-        return bool((review.get("status") or {}).get("allowed"))
+        access_review = await api.post(
+            _ACCESS, _review("authorization", "SubjectAccessReview", spec)
+        )
+        return bool((access_review.get("status") or {}).get("allowed"))
 
 
 async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> UserInfo | None:
@@ -64,11 +66,11 @@ async def user_of(api: ApiCalls, token: str, *, audience: str | None = None) -> 
     `audience` is the service it must be issued for; None: the API server.
     """
     spec = {"token": token, **({"audiences": [audience]} if audience else {})}
-    review = _review("authentication", "TokenReview", spec)
-    status = (await api.post(_TOKENS, review)).get("status") or {}
-    is_meant = audience is None or audience in (status.get("audiences") or ())
-    is_known = status.get("authenticated") and is_meant
-    return UserInfo.read(status.get("user") or {}) if is_known else None
+    token_review = _review("authentication", "TokenReview", spec)
+    review_status = (await api.post(_TOKENS, token_review)).get("status") or {}
+    is_meant = audience is None or audience in (review_status.get("audiences") or ())
+    is_known = review_status.get("authenticated") and is_meant
+    return UserInfo.read(review_status.get("user") or {}) if is_known else None
 
 
 def _review(group: str, kind: str, spec: Plain) -> Plain:

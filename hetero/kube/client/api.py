@@ -43,8 +43,10 @@ _UNREAD = (DecodeError, RecursionError, ValueError)
 class ApiError(HeteroError):
     """The API said no; `status` is HTTP's, 0 where no answer came."""
 
-    def __init__(self, call: str, status: int, reason: str) -> None:
-        super().__init__(f"{call}: {status} {reason}" if status else f"{call}: {reason}")
+    def __init__(self, failed_call: str, status: int, reason: str) -> None:
+        super().__init__(
+            f"{failed_call}: {status} {reason}" if status else f"{failed_call}: {reason}"
+        )
         self.status = status
 
 
@@ -199,7 +201,7 @@ class Api:
         headers: Mapping[str, str] | None = None,
     ) -> _T:
         """Return what `parse` makes of the answer."""
-        call = f"{method} {path}"
+        call_text = f"{method} {path}"
         try:
             async with self._session.request(
                 method,
@@ -212,14 +214,14 @@ class Api:
                 response_text = await response.text()
                 if response.status >= 400:
                     raise ApiError(
-                        call, response.status, _message(response_text) or response.reason or ""
+                        call_text, response.status, _message(response_text) or response.reason or ""
                     )
                 return parse(response_text)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             reason = f"{self.access.server} cannot be reached ({_unreachable(error)})"
-            raise ApiError(call, 0, reason) from None
+            raise ApiError(call_text, 0, reason) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
-            raise ApiError(call, 0, str(error) or type(error).__name__) from None
+            raise ApiError(call_text, 0, str(error) or type(error).__name__) from None
 
     def _headers(self) -> dict[str, str]:
         token = self.access.token
@@ -249,12 +251,12 @@ class Api:
         wait_s, reader_of_kind = 0.5, reader(kind)
         while True:
             try:
-                items, version = await self._list(
+                items, list_version = await self._list(
                     path, query or {}, reader_of_kind.page, metadata=metadata
                 )
                 listed(items)
                 wait_s = 0.5
-                resource_version: str | None = version
+                resource_version: str | None = list_version
                 while resource_version is not None:
                     resource_version = await self._watch(
                         path,
@@ -296,7 +298,7 @@ class Api:
         self,
         path: str,
         query: Mapping[str, str],
-        version: str,
+        resource_version: str,
         read: Reader[_O],
         changed: Callable[[str, _O], None],
         *,
@@ -308,7 +310,7 @@ class Api:
             params={
                 **query,
                 "watch": "true",
-                "resourceVersion": version,
+                "resourceVersion": resource_version,
                 "timeoutSeconds": str(_WATCH),
                 "allowWatchBookmarks": "true",
             },
@@ -320,17 +322,17 @@ class Api:
         ) as response:
             if response.status >= 400:
                 raise ApiError(f"watch {path}", response.status, response.reason or "")
-            unread = b""
+            unread_bytes = b""
             async for chunk in response.content.iter_any():
-                *lines, unread = (unread + chunk).split(b"\n")
+                *lines, unread_bytes = (unread_bytes + chunk).split(b"\n")
                 for line in filter(None, lines):
                     event = read.event(line)
                     if event.type == "ERROR":
                         return None  # what we know is too old
-                    version = event.object.metadata.resource_version or version
+                    resource_version = event.object.metadata.resource_version or resource_version
                     if event.type != "BOOKMARK" and event.object.is_named:
                         changed(event.type, event.object)
-        return version
+        return resource_version
 
 
 def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) -> str:
@@ -347,8 +349,8 @@ def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
 
 
 def _plain(json_text: str) -> Plain:
-    decoded: Plain = json.decode(json_text or "{}")
-    return decoded
+    decoded_json: Plain = json.decode(json_text or "{}")
+    return decoded_json
 
 
 def _message(json_text: str) -> str:

@@ -164,8 +164,8 @@ class Books:
                 for counter, counter_value in consumption["counters"].items()
             }
             counters[set_key] = _sum(counters.get(set_key, {}), used_amounts)
-        consumed = _sum(self.consumed.get(candidate.key, {}), amounts)
-        return Books(consumed={**self.consumed, candidate.key: consumed}, counters=counters)
+        consumed_amounts = _sum(self.consumed.get(candidate.key, {}), amounts)
+        return Books(consumed={**self.consumed, candidate.key: consumed_amounts}, counters=counters)
 
 
 def _sum(
@@ -192,20 +192,24 @@ def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Book
     A request with adminAccess uses what others have, but only where there is room for one more
     share.
     """
-    consumed, is_shared = (
+    consumed_amounts, is_shared = (
         books.consumed.get(candidate.key),
         candidate.device.get("allowMultipleAllocations"),
     )
-    if consumed is not None and not is_shared and not exact_request.get("adminAccess"):
+    if consumed_amounts is not None and not is_shared and not exact_request.get("adminAccess"):
         return "taken"
     for consumption in (
-        candidate.device.get("consumesCounters") or () if consumed is None or not is_shared else ()
+        candidate.device.get("consumesCounters") or ()
+        if consumed_amounts is None or not is_shared
+        else ()
     ):
         total_by_counter = pools.sets.get((candidate.pool, consumption["counterSet"]), {})
         used_by_counter = books.counters.get((candidate.pool, consumption["counterSet"]), {})
         for counter, counter_value in consumption["counters"].items():
-            left = total_by_counter.get(counter, 0) - used_by_counter.get(counter, Decimal(0))
-            if decimal(counter_value["value"]) > left:
+            left_amount = total_by_counter.get(counter, 0) - used_by_counter.get(
+                counter, Decimal(0)
+            )
+            if decimal(counter_value["value"]) > left_amount:
                 return f"beside parts that leave too little {counter}"
     return None
 
@@ -240,16 +244,18 @@ def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
     return None
 
 
-def short(device: Plain, exact_request: Plain, consumed: Mapping[str, Decimal]) -> str | None:
+def short(
+    device: Plain, exact_request: Plain, consumed_amounts: Mapping[str, Decimal]
+) -> str | None:
     """Return which capacity is too small."""
     wanted_amounts = consumes_of(device, exact_request)
     for capacity in (exact_request.get("capacity") or {}).get("requests") or ():
         if capacity not in (device.get("capacity") or {}):
             return f"without {capacity}"
     for capacity, amount in wanted_amounts.items():
-        if amount is None or amount > decimal(device["capacity"][capacity]["value"]) - consumed.get(
-            capacity, 0
-        ):
+        if amount is None or amount > decimal(
+            device["capacity"][capacity]["value"]
+        ) - consumed_amounts.get(capacity, 0):
             return f"lack {capacity}"
     return None
 
@@ -259,15 +265,17 @@ def consumes_of(device: Plain, exact_request: Plain) -> dict[str, Decimal | None
 
     Amounts are rounded up as the capacity's policy requires.
     """
-    requested = (exact_request.get("capacity") or {}).get("requests") or {}
-    consumed: dict[str, Decimal | None] = {}
+    requested_amounts = (exact_request.get("capacity") or {}).get("requests") or {}
+    consumed_amounts: dict[str, Decimal | None] = {}
     for capacity_name, capacity in (device.get("capacity") or {}).items():
         policy = capacity.get("requestPolicy") or {}
-        if capacity_name in requested:
-            consumed[capacity_name] = _rounded(decimal(requested[capacity_name]), policy)
+        if capacity_name in requested_amounts:
+            consumed_amounts[capacity_name] = _rounded(
+                decimal(requested_amounts[capacity_name]), policy
+            )
         elif device.get("allowMultipleAllocations"):
-            consumed[capacity_name] = decimal(policy.get("default") or capacity["value"])
-    return consumed
+            consumed_amounts[capacity_name] = decimal(policy.get("default") or capacity["value"])
+    return consumed_amounts
 
 
 def _rounded(amount: Decimal, policy: Plain) -> Decimal | None:

@@ -111,16 +111,16 @@ def _condition(
     fault: str | None = None,
 ) -> Plain:
     """Return a condition; one that does not change keeps its time."""
-    status, condition_before = (
+    condition_status, condition_before = (
         "False" if fault else "True",
         condition_by_type.get(condition_type, {}),
     )
     return {
         "type": condition_type,
-        "status": status,
+        "status": condition_status,
         "reason": reason,
         "message": (fault or "")[:_TEXT],
         "lastTransitionTime": condition_before["lastTransitionTime"]
-        if condition_before.get("status") == status
+        if condition_before.get("status") == condition_status
         else now_text,
     }

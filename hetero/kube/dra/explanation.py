@@ -88,23 +88,29 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
             )
         rank = sum(
             rank_by_name[request_name]
-            for request_name in {given.request for given, _ in solution or ()}
+            for request_name in {given_device.request for given_device, _ in solution or ()}
         )
         if solution and (best_found is None or rank < best_found[0]):
             best_found = rank, solution
     if best_found is not None:
-        return ClaimSelection(given=tuple(given for given, _ in best_found[1]))
+        return ClaimSelection(given=tuple(given_device for given_device, _ in best_found[1]))
     sentences = tuple(_why(request, pools, books) for request in requests)
     return ClaimSelection(why=sentences or ("the claim asks for nothing",))
 
 
 def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     """Return the devices that each node has, with those that all have."""
-    by_node: dict[str, list[Candidate]] = {}
-    anywhere: list[Candidate] = []
+    candidates_by_node: dict[str, list[Candidate]] = {}
+    nodeless_candidates: list[Candidate] = []
     for candidate in candidates:
-        (by_node.setdefault(candidate.node, []) if candidate.node else anywhere).append(candidate)
-    return [[*node_candidates, *anywhere] for node_candidates in by_node.values()]
+        (
+            candidates_by_node.setdefault(candidate.node, [])
+            if candidate.node
+            else nodeless_candidates
+        ).append(candidate)
+    return [
+        [*node_candidates, *nodeless_candidates] for node_candidates in candidates_by_node.values()
+    ]
 
 
 _Found = Sequence[tuple[Given, Candidate]]
@@ -175,22 +181,22 @@ class _Search:
         Where a request asks for all devices and a constraint excludes one, the search ends on all
         nodes and for all alternatives: raises `Lacking`.
         """
-        count = self._count(exact_request, candidates)
-        if len(given_before) + count > _RESULTS:
+        device_count = self._count(exact_request, candidates)
+        if len(given_before) + device_count > _RESULTS:
             return
         if exact_request.get("allocationMode") != "All":
             yield from self._several(
-                request_name, exact_request, candidates, books, given_before, count
+                request_name, exact_request, candidates, books, given_before, device_count
             )
             return
-        given, books_after = given_before, books
+        given_devices, books_after = given_before, books
         for candidate in filter(partial(self._meant, exact_request), candidates):
             if unsuited(candidate, exact_request, self.pools) or in_use(
                 candidate, exact_request, self.pools, books_after
             ):
                 return
             chosen_then, books_then = _with(
-                request_name, exact_request, candidate, books_after, given
+                request_name, exact_request, candidate, books_after, given_devices
             )
             if not all(_holds(constraint, chosen_then) for constraint in self.constraints):
                 device_text = f"device {candidate.device['name']} of node {candidate.node}"
@@ -200,9 +206,9 @@ class _Search:
                 )
             if short(candidate.device, exact_request, books_after.consumed.get(candidate.key, {})):
                 return
-            given, books_after = chosen_then, books_then
-        if count:
-            yield given, books_after
+            given_devices, books_after = chosen_then, books_then
+        if device_count:
+            yield given_devices, books_after
 
     def _several(
         self,
@@ -211,10 +217,10 @@ class _Search:
         candidates: list[Candidate],
         books: Books,
         given_before: _Found,
-        count: int,
+        device_count: int,
     ) -> Iterator[tuple[_Found, Books]]:
         """Yield the ways to give a request so many devices, each once, even if it is shared."""
-        if count == 0:
+        if device_count == 0:
             yield given_before, books
             return
         if given_before and next(self._tries, None) is None:
@@ -222,7 +228,7 @@ class _Search:
                 f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
-        for position in range(len(candidates) - count + 1):
+        for position in range(len(candidates) - device_count + 1):
             if self._fits(request_name, exact_request, candidates[position], books, given_before):
                 chosen_then, books_after = _with(
                     request_name, exact_request, candidates[position], books, given_before
@@ -234,7 +240,7 @@ class _Search:
                     candidates_after,
                     books_after,
                     chosen_then,
-                    count - 1,
+                    device_count - 1,
                 )
 
     def _meant(self, exact_request: Plain, candidate: Candidate) -> bool:
@@ -284,26 +290,26 @@ def _with(
         capacity: amount or Decimal(0)
         for capacity, amount in consumes_of(candidate.device, exact_request).items()
     }
-    given = Given(
+    given_device = Given(
         request=request_name,
         node=candidate.node,
         driver=candidate.pool[0],
         device=candidate.device["name"],
         consumes=_said(candidate, exact_request),
     )
-    return (*given_before, (given, candidate)), books.plus(candidate, amount_by_capacity)
+    return (*given_before, (given_device, candidate)), books.plus(candidate, amount_by_capacity)
 
 
 def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
     """Return what is consumed in the claim's notation; rounded amounts in the policy's."""
     if not candidate.device.get("allowMultipleAllocations"):
         return {}
-    requested = (exact_request.get("capacity") or {}).get("requests") or {}
+    requested_amounts = (exact_request.get("capacity") or {}).get("requests") or {}
     amount_texts = {}
     for capacity_name, amount in consumes_of(candidate.device, exact_request).items():
         capacity = candidate.device["capacity"][capacity_name]
         usual_amount = (capacity.get("requestPolicy") or {}).get("default") or capacity["value"]
-        amount_text = str(requested.get(capacity_name, usual_amount))
+        amount_text = str(requested_amounts.get(capacity_name, usual_amount))
         amount_texts[capacity_name] = amount_text if amount == decimal(amount_text) else f"{amount}"
     return amount_texts
 
@@ -314,8 +320,9 @@ def _holds(constraint: Plain, given_devices: _Found) -> bool:
     attribute_name = constraint.get("matchAttribute") or constraint["distinctAttribute"]
     attribute_values = [
         attribute(candidate.device, attribute_name, driver_name=candidate.pool[0])
-        for given, candidate in given_devices
-        if not request_names or {given.request, given.request.partition("/")[0]} & {*request_names}
+        for given_device, candidate in given_devices
+        if not request_names
+        or {given_device.request, given_device.request.partition("/")[0]} & {*request_names}
     ]
     if None in attribute_values:
         return False

@@ -141,10 +141,10 @@ def slices(
 
 def device_name(uuid: str) -> str:
     """Return the name of a device in its pool: its UUID as far as that is a DNS label."""
-    label = re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")
-    if label == uuid.lower() and len(label) <= _OWN_NAME:
-        return label
-    return f"{label[: _OWN_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
+    label_text = re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")
+    if label_text == uuid.lower() and len(label_text) <= _OWN_NAME:
+        return label_text
+    return f"{label_text[: _OWN_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
 
 
 def published(device: Device) -> dict[str, int]:
@@ -236,7 +236,7 @@ def _consumable(device: Device) -> Plain:
             published_amounts["cores"],
             granularity.core,
             default=default_core,
-            largest=most_core,
+            largest_amount=most_core,
         ),
         "slots": _capacity(SLOTS, published_amounts["slots"], Step(1), default=1),
     }
@@ -244,55 +244,59 @@ def _consumable(device: Device) -> Plain:
 
 def _capacity(
     counter: str,
-    total: int,
+    total_amount: int,
     grain: Grain,
     *,
     default: int | None = None,
-    largest: int | None = None,
+    largest_amount: int | None = None,
 ) -> Plain:
     """Return a capacity of which claims consume by a grain; `default` None: all of a device."""
 
     def amount_text(amount: int) -> str:
         return amount_of(counter, amount)
 
-    largest = total if largest is None else largest
-    default_amount = largest if default is None else default
+    largest_amount = total_amount if largest_amount is None else largest_amount
+    default_amount = largest_amount if default is None else default
     policy: Plain = {"default": amount_text(default_amount)}
     match grain:
-        case Step(step) if total >= 2 * step:
+        case Step(step) if total_amount >= 2 * step:
             least_amount = min(step, default_amount)
             policy["validRange"] = {
                 "min": amount_text(least_amount),
-                "max": amount_text(largest),
+                "max": amount_text(largest_amount),
                 "step": amount_text(step),
             }
         case Ladder(sizes):
             valid_sizes = sorted(
-                {default_amount, largest, *(size for size in sizes if size < largest)}
+                {default_amount, largest_amount, *(size for size in sizes if size < largest_amount)}
             )
             policy["validValues"] = [amount_text(size) for size in valid_sizes[-_LADDER:]]
         case _:
             policy["validValues"] = [
-                amount_text(size) for size in sorted({default_amount, largest})
+                amount_text(size) for size in sorted({default_amount, largest_amount})
             ]
-    return {"value": amount_text(total), "requestPolicy": policy}
+    return {"value": amount_text(total_amount), "requestPolicy": policy}
 
 
 def amount_of(counter: str, amount: int) -> str:
     """Return an amount in the API's own notation, so that the two can be compared."""
-    unit, suffixes = (1024, ("Ki", "Mi", "Gi", "Ti", "Pi"))
+    unit_size, suffixes = (1024, ("Ki", "Mi", "Gi", "Ti", "Pi"))
     if counter != MEMORY:
-        unit, suffixes = (1000, ("k", "M", "G", "T", "P"))
+        unit_size, suffixes = (1000, ("k", "M", "G", "T", "P"))
     suffix_text = ""
     for suffix in suffixes:
-        if amount == 0 or amount % unit:
+        if amount == 0 or amount % unit_size:
             break
-        amount, suffix_text = amount // unit, suffix
+        amount, suffix_text = amount // unit_size, suffix
     return f"{amount}{suffix_text}"
 
 
-def _whole_steps(total: int, grain: Grain) -> int:
-    return total // grain.of * grain.of if isinstance(grain, Step) and total >= grain.of else total
+def _whole_steps(total_amount: int, grain: Grain) -> int:
+    return (
+        total_amount // grain.of * grain.of
+        if isinstance(grain, Step) and total_amount >= grain.of
+        else total_amount
+    )
 
 
 def _takes(offer: Offer, device: Device) -> Mapping[str, int]:
@@ -310,8 +314,8 @@ def _obtainable(device: Device, counter: str) -> int:
 
 def _reserved(device: Device) -> int:
     """Return the bytes of a device that its driver keeps for itself, as far as it says so."""
-    reserved = device.attributes.get("reserved", "")
-    return min(int(reserved), device.capacity[MEMORY]) if reserved.isdecimal() else 0
+    reserved_text = device.attributes.get("reserved", "")
+    return min(int(reserved_text), device.capacity[MEMORY]) if reserved_text.isdecimal() else 0
 
 
 def _counter_set(device: Device) -> Plain:

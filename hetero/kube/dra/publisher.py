@@ -219,13 +219,13 @@ def counted(
     for device in devices:
         for resource_names in names_of_vendor(device.vendor):
             if resource_names.devices.mean(device):
-                shape_resources = (
+                device_key = (
                     f"{device.uuid}/{resource_names.devices.shape}"
                     if resource_names.devices.shape
                     else device.uuid
                 )
-                resources[shape_resources] = (
-                    *resources.get(shape_resources, ()),
+                resources[device_key] = (
+                    *resources.get(device_key, ()),
                     resource_names.count,
                 )
     return resources

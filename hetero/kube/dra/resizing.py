@@ -71,23 +71,28 @@ def _goal(
     amount_by_word: dict[str, str], piece: DeviceAllocation, device: Device, granularity: Fractional
 ) -> DeviceAllocation:
     """Return the size that is asked. Raises `Refused` where it is more than the claim consumes."""
-    consumed = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
+    amount_by_counter = {MEMORY: piece.takes[MEMORY], CORE: piece.takes[CORE]}
     memory_bytes, cores = bytes_of(amount_by_word, "memory", 1), quantity(amount_by_word, "cores")
-    if memory_bytes is not None and memory_bytes > consumed[MEMORY]:
-        asked_text, most_text = format_both(memory_bytes, consumed[MEMORY])
+    if memory_bytes is not None and memory_bytes > amount_by_counter[MEMORY]:
+        asked_text, most_text = format_both(memory_bytes, amount_by_counter[MEMORY])
         raise Refused(
             f"{RESIZE}: {asked_text} of memory is more than the claim consumes, {most_text}"
         )
-    if cores is not None and cores > consumed[CORE]:
-        raise Refused(f"{RESIZE}: {cores} cores are more than the claim consumes, {consumed[CORE]}")
+    if cores is not None and cores > amount_by_counter[CORE]:
+        raise Refused(
+            f"{RESIZE}: {cores} cores are more than the claim consumes, {amount_by_counter[CORE]}"
+        )
     if 0 in (memory_bytes, cores):
         raise BadInput(f"{RESIZE}: 0 is no size: leave out what is to be as the claim consumes it")
     if memory_bytes is not None:
-        consumed[MEMORY] = min(
-            round_up(memory_bytes, granularity.memory) or consumed[MEMORY], consumed[MEMORY]
+        amount_by_counter[MEMORY] = min(
+            round_up(memory_bytes, granularity.memory) or amount_by_counter[MEMORY],
+            amount_by_counter[MEMORY],
         )
     if cores is None:
-        return evolve(piece, takes={**piece.takes, **consumed})
-    consumed[CORE] = min(round_up(cores, granularity.core) or consumed[CORE], consumed[CORE])
-    core_units = consumed[CORE] if consumed[CORE] < device.of_card(CORE) else None
-    return evolve(piece, takes={**piece.takes, **consumed}, core=core_units)
+        return evolve(piece, takes={**piece.takes, **amount_by_counter})
+    amount_by_counter[CORE] = min(
+        round_up(cores, granularity.core) or amount_by_counter[CORE], amount_by_counter[CORE]
+    )
+    core_units = amount_by_counter[CORE] if amount_by_counter[CORE] < device.of_card(CORE) else None
+    return evolve(piece, takes={**piece.takes, **amount_by_counter}, core=core_units)

@@ -87,8 +87,8 @@ def _whole(amount: Decimal) -> int:
     return int(amount * 1000)
 
 
-def _compare(left: int, right: int) -> int:
-    return (left > right) - (left < right)
+def _compare(left_thousandths: int, right_thousandths: int) -> int:
+    return (left_thousandths > right_thousandths) - (left_thousandths < right_thousandths)
 
 
 _FUNCTIONS: Mapping[str, Any] = {

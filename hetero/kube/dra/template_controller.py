@@ -136,8 +136,8 @@ class TemplateController:
 
     async def _says_so(self, template_key: _Key, template: Object) -> bool:
         """Whether the content of a template matches its name; an unreadable one stays."""
-        version = template.metadata.resource_version
-        if self._true.get(template_key) == version:
+        resource_version = template.metadata.resource_version
+        if self._true.get(template_key) == resource_version:
             return True
         try:
             existing = await self.api.get(f"{_path(template_key[0])}/{template_key[1]}")
@@ -146,7 +146,7 @@ class TemplateController:
             return True
         if template_name((existing.get("spec") or {}).get("spec") or {}) != template_key[1]:
             return False
-        self._true[template_key] = version
+        self._true[template_key] = resource_version
         return True
 
     async def _wanted(self, pod: Pod) -> dict[_Key, Plain]:

@@ -227,7 +227,7 @@ def _devices(vocabulary: Vocabulary, container_request: ContainerRequest) -> Pla
     """Return the devices of a claim for a container, with all that the API would fill in."""
     request = container_request.request
     _expect_sayable(vocabulary, container_request)
-    count = _count(container_request)
+    device_count = _count(container_request)
     alternatives = [
         _exactly(vocabulary, container_request, kind)
         for kind in _kinds(vocabulary, container_request)
@@ -244,7 +244,7 @@ def _devices(vocabulary: Vocabulary, container_request: ContainerRequest) -> Pla
     constraints = [("distinctAttribute", "uuid")]
     constraints += [("matchAttribute", "numaNode")] if request.numa else []
     constraints += [("matchAttribute", "linkGroup")] if request.links else []
-    if count > 1:
+    if device_count > 1:
         devices_spec["constraints"] = [
             {"requests": [_REQUEST], constraint_kind: f"{DRIVER}/{attribute}"}
             for constraint_kind, attribute in constraints
@@ -265,13 +265,13 @@ def _count(container_request: ContainerRequest) -> int:
 
 def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind) -> Plain:
     """Return a request for cards of a kind."""
-    request, count = container_request.request, _count(container_request)
+    request, device_count = container_request.request, _count(container_request)
     amounts = {} if request.exclusive else _amounts(vocabulary, container_request, kind)
     expressions = [*_selectors(request)]
     if kind.models:
         models = Selector(include=kind.models)
         expressions.append(_allows(f"{_ATTRIBUTES}.model", models, is_exact=True))
-    if count > 1 and not _several_shared(vocabulary, container_request):
+    if device_count > 1 and not _several_shared(vocabulary, container_request):
         if "memory" in amounts:
             expressions.append(
                 f'device.capacity["{DRIVER}"].memory'
@@ -286,7 +286,7 @@ def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: 
     exact_request: Plain = {
         "deviceClassName": device_class,
         "allocationMode": "ExactCount",
-        "count": count,
+        "count": device_count,
     }
     if amounts:
         exact_request["capacity"] = {"requests": amounts}

@@ -72,8 +72,8 @@ def slice_probe(node_name: str) -> Probe:
         "spec": {"driver": DRIVER, "nodeName": node_name, "pool": pool, "devices": [device]},
     }
 
-    def is_known(created: Plain) -> bool:
-        return "allowMultipleAllocations" in created["spec"]["devices"][0]
+    def is_known(created_object: Plain) -> bool:
+        return "allowMultipleAllocations" in created_object["spec"]["devices"][0]
 
     return Probe(SLICES, body, is_known)
 
@@ -90,8 +90,8 @@ def template_probe(namespace: str) -> Probe:
     }
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
 
-    def is_known(created: Plain) -> bool:
-        return "capacity" in created["spec"]["spec"]["devices"]["requests"][0]["exactly"]
+    def is_known(created_object: Plain) -> bool:
+        return "capacity" in created_object["spec"]["spec"]["devices"]["requests"][0]["exactly"]
 
     return Probe(path, body, is_known)
 
@@ -115,11 +115,11 @@ async def served(api: Api, allocation_way: AllocationWay, probe: Probe) -> Alloc
 async def _lacking(api: Api, probe: Probe) -> str | None:
     """Return what the API server lacks for devices that several claims consume."""
     try:
-        created = await api.post(f"{probe.path}?dryRun=All", probe.body)
+        created_object = await api.post(f"{probe.path}?dryRun=All", probe.body)
     except ApiError as error:
         if error.status != 404:
             raise
         return "the API server has no resource.k8s.io/v1: claims need Kubernetes 1.34 or later"
-    if probe.known(created):
+    if probe.known(created_object):
         return None
     return "the API server has DRAConsumableCapacity off: switch it on in all components"

@@ -71,10 +71,10 @@ class Reader(Generic[_O]):
     def object(self, object_json: bytes | str | Raw) -> _O | None:
         """Return an object, None for what is none."""
         try:
-            decoded = self._object.decode(object_json)
+            decoded_object = self._object.decode(object_json)
         except ValidationError:
-            decoded = read(self._kind, json.decode(object_json))
-        return decoded if decoded.is_named else None
+            decoded_object = read(self._kind, json.decode(object_json))
+        return decoded_object if decoded_object.is_named else None
 
     def page(self, page_json: str) -> Page[_O]:
         """Return a part of a list, without what is no object."""
@@ -165,9 +165,9 @@ def _without(plain: Any, path_steps: list[str], wrong_type: type | None) -> Any:
             if wrong_type and type(field_value) is not wrong_type
         }
     step_key = int(step) if isinstance(plain, list) else step
-    copied = plain.copy()
+    plain_copy = plain.copy()
     if other_steps:
-        copied[step_key] = _without(plain[step_key], other_steps, wrong_type)
+        plain_copy[step_key] = _without(plain[step_key], other_steps, wrong_type)
     else:
-        del copied[step_key]
-    return copied
+        del plain_copy[step_key]
+    return plain_copy

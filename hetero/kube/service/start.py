@@ -66,7 +66,7 @@ def scheduler(
     """
     if mix is not None and not all(mix.partition("/")):
         raise BadInput(f"mix {mix!r}: write namespace/name")
-    (key, previous_keys), cluster_settings = _keys(environ), settings.load(config)
+    (signing_key, previous_keys), cluster_settings = _keys(environ), settings.load(config)
     _log()
     vocabulary = _vocabulary(cluster_settings)
 
@@ -77,7 +77,7 @@ def scheduler(
             scheduler = Scheduler(
                 api,
                 vocabulary,
-                key,
+                signing_key,
                 previous=previous_keys,
                 settings=cluster_settings,
                 mix_in=mix,

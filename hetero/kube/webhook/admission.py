@@ -168,15 +168,18 @@ class Webhook:
         )
         return [*self.visible.patches(pod, container_requests, known_names=names_before)]
 
-    def _expect_writer(self, request: AdmissionRequest, changed: Iterable[str]) -> None:
+    def _expect_writer(self, request: AdmissionRequest, changed_annotations: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is changed by another user."""
         user_name = request.user_info.get("username")
-        own_annotations = [*fnmatch.filter(changed, VISIBLE), *set(_SIGNED).intersection(changed)]
+        own_annotations = [
+            *fnmatch.filter(changed_annotations, VISIBLE),
+            *set(_SIGNED).intersection(changed_annotations),
+        ]
         if user_name != self.allocation_writer and own_annotations:
             raise BadInput(
                 f"{min(own_annotations)} is written by the scheduler alone: leave it out"
             )
-        hami_annotations = sorted(fnmatch.filter(changed, HAMI_ALLOCATION))
+        hami_annotations = sorted(fnmatch.filter(changed_annotations, HAMI_ALLOCATION))
         if hami_annotations and user_name not in self.other_writers:
             raise BadInput(
                 f"{hami_annotations[0]} says which devices HAMi gave, and is written by HAMi alone:"
@@ -429,8 +432,8 @@ async def _within_quota(
         raise BadInput(f"the quotas of namespace {namespace} cannot be read: {error}") from None
     quotas = Quotas(vocabulary)
     for quota in read_all(ResourceQuota, quota_list["items"]):
-        allowed = limits(quota.spec.hard, vocabulary.resources)
-        quotas.allow(namespace, quota.metadata.name, allowed)
+        allowed_amounts = limits(quota.spec.hard, vocabulary.resources)
+        quotas.allow(namespace, quota.metadata.name, allowed_amounts)
     passed_quota = quotas.over(namespace, _charge(pod, container_requests))
     if passed_quota:
         raise BadInput(passed_quota)
@@ -446,10 +449,10 @@ def _charge(pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> Count
     def charges_of(group: tuple[Container, ...]) -> list[Counter[str]]:
         return [charge_by_container.get(container.name, Counter()) for container in group]
 
-    largest = sum(charges_of(pod.spec.containers), Counter[str]())
+    largest_amounts = sum(charges_of(pod.spec.containers), Counter[str]())
     for charge in charges_of(pod.spec.init_containers):
-        largest |= charge  # name by name the larger
-    return largest
+        largest_amounts |= charge  # name by name the larger
+    return largest_amounts
 
 
 def _charge_of(container_request: ContainerRequest) -> Counter[str]:

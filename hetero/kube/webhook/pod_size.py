@@ -22,14 +22,14 @@ class _Review(Struct):
     request: _Pods
 
 
-def too_large(review: bytes) -> str | None:
+def too_large(review_json: bytes) -> str | None:
     """Return why a pod is not to be made, or to grow, None if it may be changed later.
 
     Raises `ValueError` for what is no review.
     """
-    if len(review) <= _MOST_OF_POD:
+    if len(review_json) <= _MOST_OF_POD:
         return None
-    pods = json.decode(review, type=_Review).request
+    pods = json.decode(review_json, type=_Review).request
     size_bytes, bytes_before = len(memoryview(pods.object)), len(memoryview(pods.oldObject))
     if size_bytes <= max(_MOST_OF_POD, bytes_before):
         return None

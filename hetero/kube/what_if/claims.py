@@ -56,20 +56,20 @@ def explain_claims(path: Path) -> Explained:
                     for kind in ("resourceslices", "deviceclasses", "resourceclaims")
                 ),
             )
-            taint_rules, unread = await _rules(api)
+            taint_rules, unread_parts = await _rules(api)
         return Pools.read(
             slices=slices, classes=device_classes, claims=claims, rules=taint_rules
-        ), unread
+        ), unread_parts
 
     try:
-        pools, unread = asyncio.run(ask())
+        pools, unread_parts = asyncio.run(ask())
     except ApiError as error:
         raise BadInput(f"Kubernetes: claims cannot be read: {error}") from None
     answers = tuple(
         ClaimAnswer(claim=claim_name, answer=explain(spec, pools))
         for claim_name, spec in claims.items()
     )
-    return Explained(answers=answers, unread=unread)
+    return Explained(answers=answers, unread=unread_parts)
 
 
 async def _rules(api: Api) -> tuple[list[Plain], str | None]:

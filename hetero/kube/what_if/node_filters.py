@@ -88,12 +88,12 @@ class NodeFilters:
     def _closed_to(self, spec: Plain) -> dict[str, str]:
         """Return why nodes are closed to a pod, whatever they have left."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
-        required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+        required_affinity = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
         selector, tolerations = spec.get("nodeSelector") or {}, spec.get("tolerations") or ()
-        constraints_key = json.dumps([required, selector, tolerations], sort_keys=True)
+        constraints_key = json.dumps([required_affinity, selector, tolerations], sort_keys=True)
         if constraints_key not in self._closed:
             names_and_reasons = (
-                (node_name, _closed(node, selector, required, tolerations))
+                (node_name, _closed(node, selector, required_affinity, tolerations))
                 for node_name, node in self.nodes.items()
             )
             self._closed[constraints_key] = {
@@ -107,17 +107,17 @@ def _lacking(
 ) -> Shortage | None:
     """Return what a node has too little of; it has nothing of what it does not say."""
     for resource, amount in requests.items():
-        total = allocatable.get(resource, 0)
-        free_amount = max(total - used_amounts.get(resource, 0), 0)
+        allocatable_amount = allocatable.get(resource, 0)
+        free_amount = max(allocatable_amount - used_amounts.get(resource, 0), 0)
         if amount > free_amount:
-            return Shortage(counter=resource, asked=amount, free=free_amount, of=total)
+            return Shortage(counter=resource, asked=amount, free=free_amount, of=allocatable_amount)
     return None
 
 
 def _closed(
     node: Plain,
     selector: Mapping[str, str],
-    required: Plain | None,
+    required_affinity: Plain | None,
     tolerations: Collection[Plain],
 ) -> str | None:
     spec, labels = node.get("spec") or {}, node["metadata"].get("labels") or {}
@@ -128,8 +128,10 @@ def _closed(
         if not _tolerated(taint, tolerations):
             return f"have taint {taint['key']}"
     fields = {"metadata.name": node["metadata"]["name"]}
-    selector_terms = (required or {}).get("nodeSelectorTerms") or ()
-    is_chosen = required is None or any(_meets(term, labels, fields) for term in selector_terms)
+    selector_terms = (required_affinity or {}).get("nodeSelectorTerms") or ()
+    is_chosen = required_affinity is None or any(
+        _meets(term, labels, fields) for term in selector_terms
+    )
     return None if is_chosen and selector.items() <= labels.items() else _ELSEWHERE
 
 

@@ -339,9 +339,9 @@ def _notes(queued: Queued) -> Iterator[str]:
     if queued.origin == MOVED and not metadata.get("ownerReferences"):
         yield "nothing makes it again: it has no controller"
     affinity = spec.get("affinity") or {}
-    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    required_terms_key = "requiredDuringSchedulingIgnoredDuringExecution"
     for affinity_kind in ("podAffinity", "podAntiAffinity"):
-        if (affinity.get(affinity_kind) or {}).get(required):
+        if (affinity.get(affinity_kind) or {}).get(required_terms_key):
             yield f"its {affinity_kind} is not looked at"
     spreads = spec.get("topologySpreadConstraints") or ()
     if any(spread.get("whenUnsatisfiable") != "ScheduleAnyway" for spread in spreads):

@@ -120,7 +120,7 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
     card_records = []
     position_by_uuid = {device.uuid: position for position, device in enumerate(devices)}
     for device in devices:
-        kind = _Kind(
+        device_kind = _Kind(
             vendor=device.vendor,
             model=device.model,
             capacity=device.capacity,
@@ -128,12 +128,12 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
             enforcement=device.enforcement,
             card=device.card,
         )
-        if kind not in kinds:
-            kinds.append(kind)
+        if device_kind not in kinds:
+            kinds.append(device_kind)
         card_records.append(
             _Card(
                 uuid=device.uuid,
-                kind=kinds.index(kind),
+                kind=kinds.index(device_kind),
                 index=device.index,
                 health=device.health,
                 numa=device.numa,
@@ -192,15 +192,15 @@ def published_devices(inventory_json: str, *, node: str) -> tuple[Device, ...]:
 
 
 def _device(card: _Card, rack: _Rack) -> Device:
-    kind = rack.kinds[card.kind]
+    device_kind = rack.kinds[card.kind]
     return Device(
         uuid=card.uuid,
-        vendor=kind.vendor,
-        model=kind.model,
+        vendor=device_kind.vendor,
+        model=device_kind.model,
         index=card.index,
-        capacity=kind.capacity,
-        granularity=kind.granularity,
-        enforcement=kind.enforcement,
+        capacity=device_kind.capacity,
+        granularity=device_kind.granularity,
+        enforcement=device_kind.enforcement,
         health=card.health,
         numa=card.numa,
         pci=card.pci,
@@ -209,8 +209,8 @@ def _device(card: _Card, rack: _Rack) -> Device:
             Link(rack.cards[position].uuid, link_kind, weight)
             for position, link_kind, weight in card.links
         ),
-        attributes={**kind.attributes, **card.attributes},
-        card=kind.card,
+        attributes={**device_kind.attributes, **card.attributes},
+        card=device_kind.card,
     )
 
 
@@ -256,11 +256,11 @@ class Assignment:
         return GangSlot(row=self.row, rows=self.rows)
 
 
-def signed_assignment(assignment: Assignment, key: SigningKey) -> dict[str, str]:
+def signed_assignment(assignment: Assignment, signing_key: SigningKey) -> dict[str, str]:
     """Return the annotations that give a pod its allocation."""
     # An assignment has no value that is written by more than its own name: `codec` takes longer.
     allocation_json = _compact(to_builtins(assignment))
-    signature = key.sign(allocation_json, uid=assignment.uid, node=assignment.node)
+    signature = signing_key.sign(allocation_json, uid=assignment.uid, node=assignment.node)
     return {ALLOCATION: allocation_json, SIGNATURE: signature}
 
 

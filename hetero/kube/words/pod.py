@@ -115,8 +115,8 @@ def expect_unhidden(container: Container) -> None:
                 f"{message}: `..` may lead to what limits its cards: write the path without"
             )
         if _TO_ROOT.match(own_path) or any(
-            own_path.startswith(reserved) or reserved.startswith(own_path)
-            for reserved in (f"{PLACE}/", f"{TARGET}/")
+            own_path.startswith(reserved_path) or reserved_path.startswith(own_path)
+            for reserved_path in (f"{PLACE}/", f"{TARGET}/")
         ):
             raise BadInput(
                 f"{message}, where what limits its cards is or may be: mount it elsewhere"

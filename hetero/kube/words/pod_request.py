@@ -221,10 +221,12 @@ class Vocabulary:
         def containers(
             group: Iterable[Container], host: Mapping[str, int] | None = None
         ) -> tuple[PlacedContainer, ...]:
-            placed = [PlacedContainer(request=requests.get(container.name)) for container in group]
+            placed_containers = [
+                PlacedContainer(request=requests.get(container.name)) for container in group
+            ]
             if host:
-                placed[0] = evolve(placed[0], host=host)
-            return tuple(placed)
+                placed_containers[0] = evolve(placed_containers[0], host=host)
+            return tuple(placed_containers)
 
         placements = names(_first(annotations, DEVICE_PLACEMENT))
         return PodRequest(
@@ -347,21 +349,15 @@ class Vocabulary:
         )
         memory_bytes = next((size for size in sizes_bytes if size), None)
         memory_percent = quantity(amounts, resource_names.memory_percent) or None
-        core = next(
-            (
-                amount
-                for resource_name in resource_names.core
-                if (amount := quantity(amounts, resource_name))
-            ),
-            None,
-        )
-        if core is not None:
-            if core > resource_names.core_whole:
+        core_amounts = (quantity(amounts, resource_name) for resource_name in resource_names.core)
+        core_amount, core_percent = next(filter(None, core_amounts), None), None
+        if core_amount is not None:
+            if core_amount > resource_names.core_whole:
                 raise BadInput(
-                    f"{resource_names.core[0]} {core} is more than a card has: it is at most "
-                    f"{resource_names.core_whole}, per card"
+                    f"{resource_names.core[0]} {core_amount} is more than a card has: "
+                    f"it is at most {resource_names.core_whole}, per card"
                 )
-            core = max(core * 100 // resource_names.core_whole, 1)
+            core_percent = max(core_amount * 100 // resource_names.core_whole, 1)
         if memory_percent is not None and memory_percent > 100:
             raise BadInput(
                 f"{resource_names.memory_percent} {memory_percent} is over 100 percent of a card"
@@ -373,7 +369,7 @@ class Vocabulary:
         return Ask(
             memory=memory_bytes,
             memory_percent=memory_percent,
-            core=core or self.defaults.core,
+            core=core_percent or self.defaults.core,
         )
 
     def _policy(
@@ -404,13 +400,13 @@ def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) 
         enforcements_asked = tuple(
             kind for kind in enforcements_asked if (kind is Enforcement.SERVICE) == is_mps
         )
-    allowed = tuple(
+    allowed_kinds = tuple(
         kind.value for kind in enforcements_asked if enforcements.allows(kind.value, all_of_it=True)
     )
-    if not allowed:
+    if not allowed_kinds:
         reason = f"{SLICES} {slices.value}" if slices else f"{SHARING} {annotations[SHARING]}"
         raise BadInput(f"{reason}: no {resource_names.count} is shared so")
-    return Selector(include=allowed)
+    return Selector(include=allowed_kinds)
 
 
 def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:
@@ -540,11 +536,11 @@ def _models(
 
 def _expect_no_contradiction(choice: DeviceChoice, annotations: Mapping[str, str]) -> None:
     """Raise `BadInput` if annotations choose and exclude the same."""
-    pairs = (
+    contradictory_pairs = (
         (choice.include_model, choice.exclude_model),
         (choice.include_uuid, choice.exclude_uuid),
     )
-    for include, exclude in pairs:
+    for include, exclude in contradictory_pairs:
         contradiction = set(names(annotations.get(include or ""))) & set(
             names(annotations.get(exclude or ""))
         )

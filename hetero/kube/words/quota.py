@@ -32,12 +32,12 @@ def limits(hard: Mapping[str, object], resources: Iterable[str]) -> dict[str, in
     allowed_amounts = {}
     for resource in resources:
         try:
-            allowed = quantity(hard, f"{PREFIX}{resource}")
+            allowed_amount = quantity(hard, f"{PREFIX}{resource}")
         except BadInput as error:
             log.warning("quota: %s: it limits nothing", error)
             continue
-        if allowed is not None:
-            allowed_amounts[resource] = allowed
+        if allowed_amount is not None:
+            allowed_amounts[resource] = allowed_amount
     return allowed_amounts
 
 
@@ -100,13 +100,15 @@ class Quotas:
         """Return which quota so much more would pass, None if none."""
         used_amounts = self.used.get(namespace, Counter())
         for quota, allowed_amounts in self.most.get(namespace, {}).items():
-            for counter, allowed in allowed_amounts.items():
-                if used_amounts[counter] + charge.get(counter, 0) > allowed and charge.get(counter):
-                    largest = f"{used_amounts[counter]} used, " if used_amounts[counter] else ""
+            for counter, allowed_amount in allowed_amounts.items():
+                if used_amounts[counter] + charge.get(counter, 0) > allowed_amount and charge.get(
+                    counter
+                ):
+                    used_text = f"{used_amounts[counter]} used, " if used_amounts[counter] else ""
                     return (
                         f"over quota {quota} of namespace {namespace} "
-                        f"({counter}: {allowed} allowed, "
-                        f"{largest}{charge[counter]} asked)"
+                        f"({counter}: {allowed_amount} allowed, "
+                        f"{used_text}{charge[counter]} asked)"
                     )
         return None
 
@@ -122,10 +124,10 @@ class Quotas:
             charges_of(pod.init),
             charges_of(pod.sidecars),
         )
-        largest = sum(main, Counter())
+        largest_amounts = sum(main, Counter())
         for charge in init:
-            largest |= charge  # name by name the larger
-        return sum(sidecars, largest)
+            largest_amounts |= charge  # name by name the larger
+        return sum(sidecars, largest_amounts)
 
     def _least(self, container: PlacedContainer, devices: list[Device]) -> Counter[str]:
         request, least_charge = container.request, Counter[str]()

@@ -159,9 +159,9 @@ async def _read(connection: socket.socket) -> str:
 async def _send(connection: socket.socket, action: Done) -> None:
     message = framed(action.answer)
     descriptors = [action.handle.descriptor] if action.handle else []
-    unsent = message[socket.send_fds(connection, [message], descriptors) :]
-    if unsent:  # a client that has it all may be gone
-        await asyncio.get_running_loop().sock_sendall(connection, unsent)
+    unsent_bytes = message[socket.send_fds(connection, [message], descriptors) :]
+    if unsent_bytes:  # a client that has it all may be gone
+        await asyncio.get_running_loop().sock_sendall(connection, unsent_bytes)
 
 
 def _is_gone(connection: socket.socket) -> bool:

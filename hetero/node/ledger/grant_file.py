@@ -138,7 +138,7 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
     )
 
 
-def holds_limits(contents: bytes, expected: bytes) -> bool:
+def holds_limits(contents: bytes, expected_contents: bytes) -> bool:
     """Return whether a file contains what was packed, with any excess."""
     if len(contents) != SIZE:
         return False
@@ -146,7 +146,7 @@ def holds_limits(contents: bytes, expected: bytes) -> bool:
     for position in range(MAX_DEVICES):
         offset = HEADER.size + position * ENTRY.size + _EXCESS_AT
         without_excess[offset : offset + 8] = bytes(8)
-    return without_excess == expected
+    return without_excess == expected_contents
 
 
 def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:

@@ -188,9 +188,9 @@ class Ledger:
         Raises `HeteroError` when another process holds it for too long, or it cannot be written.
         """
         prepare(self.path)
-        with ExitStack() as opened:
+        with ExitStack() as open_files:
             with self._in_a_line():
-                descriptor = opened.enter_context(self._open_lock())
+                descriptor = open_files.enter_context(self._open_lock())
             if not lock(descriptor, within_s=self.patience):
                 raise HeteroError(
                     f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
@@ -417,10 +417,10 @@ class Ledger:
         )
 
     def _read(
-        self, unreadable: Iterable[Unreadable] = (), *, except_id: str | None = None
+        self, unreadable_grants: Iterable[Unreadable] = (), *, except_id: str | None = None
     ) -> Snapshot:
         grants: list[Grant] = []
-        unreadable = list(unreadable)
+        unreadable_grants = list(unreadable_grants)
         stale_ids: list[str] = []
         for grant_id in self._names():
             if grant_id == except_id:
@@ -434,10 +434,12 @@ class Ledger:
             except (BadInput, OSError, UnicodeDecodeError) as error:
                 if not self.stands(grant_id):
                     continue  # it ended while we looked
-                unreadable.append(Unreadable(id=grant_id, reason=str(error)))
+                unreadable_grants.append(Unreadable(id=grant_id, reason=str(error)))
             else:
                 grants.append(grant)
-        return Snapshot(grants=tuple(grants), unreadable=tuple(unreadable), stale=tuple(stale_ids))
+        return Snapshot(
+            grants=tuple(grants), unreadable=tuple(unreadable_grants), stale=tuple(stale_ids)
+        )
 
     def _sweep(self) -> Snapshot:
         """With the lock held: bring the ledger in line with the facts, and return what stands.

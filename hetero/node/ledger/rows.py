@@ -108,28 +108,32 @@ def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> di
     }
 
 
-def place_rows(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> dict[str, GangRow]:
-    """Return where each row is, by the grant's id; those in `fixed` stay where they are.
+def place_rows(
+    asked_rows: Mapping[str, GangRow], fixed_rows: Mapping[str, GangRow]
+) -> dict[str, GangRow]:
+    """Return where each row is, by the grant's id; those in `fixed_rows` stay where they are.
 
-    First fit around the period, in the order of `asked`. If one does not fit, the longest goes
+    First fit around the period, in the order of `asked_rows`. If one does not fit, the longest goes
     first. One that does not fit even so has the longest part that is free, if it is of any use.
     """
-    longest_first = dict(sorted(asked.items(), key=lambda id_and_row: -id_and_row[1].length))
-    placed = _first_fit(asked, fixed)
-    if any(placed[grant_id].length < row.length for grant_id, row in asked.items()):
-        other_placed = _first_fit(longest_first, fixed)
+    longest_first = dict(sorted(asked_rows.items(), key=lambda id_and_row: -id_and_row[1].length))
+    placed_rows = _first_fit(asked_rows, fixed_rows)
+    if any(placed_rows[grant_id].length < row.length for grant_id, row in asked_rows.items()):
+        other_placed = _first_fit(longest_first, fixed_rows)
         if sum(row.length for row in other_placed.values()) > sum(
-            row.length for row in placed.values()
+            row.length for row in placed_rows.values()
         ):
-            placed = other_placed
-    return placed
+            placed_rows = other_placed
+    return placed_rows
 
 
-def _first_fit(asked: Mapping[str, GangRow], fixed: Mapping[str, GangRow]) -> dict[str, GangRow]:
-    placed = dict(fixed)
-    for grant_id, row in asked.items():
-        placed[grant_id] = _fitted(row, placed.values())
-    return placed
+def _first_fit(
+    asked_rows: Mapping[str, GangRow], fixed_rows: Mapping[str, GangRow]
+) -> dict[str, GangRow]:
+    placed_rows = dict(fixed_rows)
+    for grant_id, row in asked_rows.items():
+        placed_rows[grant_id] = _fitted(row, placed_rows.values())
+    return placed_rows
 
 
 def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:

@@ -70,15 +70,15 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
     span_s = samples[-1].at - samples[0].at if samples else 0.0
     if span_s < LEAST:
         return ()
-    worked: dict[str, dict[int, float]] = {}
+    parts_by_grant: dict[str, dict[int, float]] = {}
     for sample in samples:
         for (grant_id, pid), uncharged_part in sample.worked.items():
-            part_by_pid = worked.setdefault(grant_id, {})
+            part_by_pid = parts_by_grant.setdefault(grant_id, {})
             part_by_pid[pid] = part_by_pid.get(pid, 0.0) + uncharged_part / len(samples)
     charged = _rates(samples[0].charged, samples[-1].charged, span_s)
     light_parts = _rates(samples[0].light, samples[-1].light, span_s)
     uncharged_parts = {
-        grant_id: sum(worked.get(grant_id, {}).values())
+        grant_id: sum(parts_by_grant.get(grant_id, {}).values())
         - min(charged_part, share_by_grant.get(grant_id, 1.0) + SLACK)
         for grant_id, charged_part in charged.items()
     }
@@ -97,7 +97,7 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
             and uncharged_part * span_s >= TAKEN
             and missing_part >= MISSING * uncharged_part
         ):
-            pid = max(worked[grant_id], key=lambda pid: worked[grant_id][pid])
+            pid = max(parts_by_grant[grant_id], key=lambda pid: parts_by_grant[grant_id][pid])
             overuses.append(Overuse(grant=grant_id, pid=pid, part=uncharged_part))
     return tuple(overuses)
 
@@ -173,7 +173,7 @@ def sample_of(
                 region = regions.get(grant.id)  # none where its tenant scribbled on it
                 counts = region.counts if region else ()
                 charged_s[grant.id] = counts[position].device_ns / 1e9 if counts else 0.0
-    worked = {
+    part_by_process = {
         (grant_by_pid[pid], pid): busy_part
         for pid, busy_part in (usage.busy or {}).items()
         if grant_by_pid.get(pid) in charged_s
@@ -182,7 +182,7 @@ def sample_of(
     return Sample(
         at=time.monotonic(),
         busy=usage.core or 0.0,
-        worked=worked,
+        worked=part_by_process,
         charged=charged_s,
         light={
             grant_id: last_sample.light[grant_id]

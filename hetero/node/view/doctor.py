@@ -120,8 +120,8 @@ def _vendor(row: VendorRow) -> Finding:
     subject = f"vendor {row.name}"
     match row.state:
         case "ok":
-            count = f"{row.devices} device{'s' * (row.devices != 1)}"
-            return Finding(subject, Diagnosis.OK, f"{row.source}: {count}")
+            count_text = f"{row.devices} device{'s' * (row.devices != 1)}"
+            return Finding(subject, Diagnosis.OK, f"{row.source}: {count_text}")
         case "absent" | "partial" | "untrusted":
             return Finding(subject, Diagnosis.NOTE, f"{row.source}: {row.reason}")
         case _:
@@ -266,12 +266,12 @@ def _gangs(node: Node) -> Iterator[Finding]:
 
 def _ledger(node: Node) -> Iterator[Finding]:
     snapshot = node.snapshot()
-    for unreadable in snapshot.unreadable:
+    for unreadable_grant in snapshot.unreadable:
         yield Finding(
-            f"grant {unreadable.id}",
+            f"grant {unreadable_grant.id}",
             Diagnosis.BAD,
-            f"stands but {unreadable.reason}; nothing is given until it ends: "
-            f"`hetero release --force {unreadable.id}` ends it",
+            f"stands but {unreadable_grant.reason}; nothing is given until it ends: "
+            f"`hetero release --force {unreadable_grant.id}` ends it",
         )
     pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
     for grant in snapshot.grants:

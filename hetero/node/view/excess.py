@@ -154,36 +154,42 @@ def compare(
 
     Where nothing changed since `last_comparison`, all of that is kept but its times.
     """
-    before = _regions(node, snapshot.grants)
+    regions_before = _regions(node, snapshot.grants)
     usages, faults = node.registry.observe_all(devices)
-    if last_comparison and last_comparison.is_still(snapshot, usages, before):
-        return evolve(last_comparison, usages=usages, faults=faults, regions=before)
+    if last_comparison and last_comparison.is_still(snapshot, usages, regions_before):
+        return evolve(last_comparison, usages=usages, faults=faults, regions=regions_before)
     shared_usages = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
     named_pids = {
         pid for _, usage in shared_usages for pid in (*(usage.processes or ()), *(usage.busy or ()))
     }
     owner_by_pid = owner_finder.of(sorted(named_pids), snapshot.grants)
-    after = _regions(node, snapshot.grants)
+    regions_after = _regions(node, snapshot.grants)
     limited_pids = frozenset(
-        pid for pid, owner in owner_by_pid.items() if owner and _slots(after, before, owner)
+        pid
+        for pid, owner in owner_by_pid.items()
+        if owner and _slots(regions_after, regions_before, owner)
     )
     excess_by_grant = {
         (grant.id, device.uuid): grant_excess
         for device, usage in shared_usages
         if usage.processes is not None
         for grant in snapshot.grants
-        if (grant_excess := _excess(grant, device, usage.processes, owner_by_pid, before, after))
+        if (
+            grant_excess := _excess(
+                grant, device, usage.processes, owner_by_pid, regions_before, regions_after
+            )
+        )
         is not None
     }
     return Comparison(
         snapshot=snapshot,
         usages=usages,
         faults=faults,
-        regions=after,
+        regions=regions_after,
         owners=owner_by_pid,
         limited=limited_pids,
         excess=excess_by_grant,
-        settled=_held(before) == _held(after),
+        settled=_held(regions_before) == _held(regions_after),
     )
 
 
@@ -242,14 +248,20 @@ def _regions(node: Node, grants: Iterable[Grant]) -> dict[str, Region]:
 
 
 def _slots(
-    after: Mapping[str, Region], before: Mapping[str, Region], owner: Owner
+    regions_after: Mapping[str, Region], regions_before: Mapping[str, Region], owner: Owner
 ) -> frozenset[int]:
     """Return the live slots of a process: those it keeps, by their locks.
 
     An unreadable region has none.
     """
-    live = [regions[owner.grant].slots for regions in (before, after) if owner.grant in regions]
-    return frozenset(slot for slot in owner.slots if any(slot in slots for slots in live))
+    slots_by_region = [
+        regions[owner.grant].slots
+        for regions in (regions_before, regions_after)
+        if owner.grant in regions
+    ]
+    return frozenset(
+        slot for slot in owner.slots if any(slot in slots for slots in slots_by_region)
+    )
 
 
 def _excess(
@@ -257,8 +269,8 @@ def _excess(
     device: Device,
     bytes_by_pid: Mapping[int, int],
     owner_by_pid: Mapping[int, Owner | None],
-    before: Mapping[str, Region],
-    after: Mapping[str, Region],
+    regions_before: Mapping[str, Region],
+    regions_after: Mapping[str, Region],
 ) -> Excess | None:
     """Return a grant's excess on a device, None where it has no piece of it, or no limit."""
     positions = [
@@ -268,10 +280,18 @@ def _excess(
     ]
     if not positions or grant.allocation.policy is Policy.OFF:
         return None
-    empty = Region(slots={})
-    first_and_last = (before.get(grant.id, empty), after.get(grant.id, empty))
+    empty_region = Region(slots={})
+    first_and_last = (
+        regions_before.get(grant.id, empty_region),
+        regions_after.get(grant.id, empty_region),
+    )
     use_by_pid = {
-        pid: _use(bytes_by_pid[pid], _slots(after, before, owner), first_and_last, positions)
+        pid: _use(
+            bytes_by_pid[pid],
+            _slots(regions_after, regions_before, owner),
+            first_and_last,
+            positions,
+        )
         for pid, owner in owner_by_pid.items()
         if owner and owner.grant == grant.id and pid in bytes_by_pid
     }

@@ -353,7 +353,7 @@ def _views(
     bytes_by_device = {device.uuid: usage.processes or {} for device, usage in comparison.usages}
     region_by_grant = meter.sample(snapshot.grants)
     pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
-    inside = containers_by_space(
+    containers_by_grant = containers_by_space(
         {grant.id: node.directory(grant.id) / GRANT for grant in snapshot.grants if grant.share}
     )
     bypasses = find_bypass(node, snapshot, comparison)
@@ -371,10 +371,10 @@ def _views(
             processes=pids_by_grant[grant.id],
             containers=(grant.container,)
             if grant.container
-            else tuple(inside.get(grant.id, {}).values()),
+            else tuple(containers_by_grant.get(grant.id, {}).values()),
             share=grant.share,
             running=_running(
-                node, grant, pids_by_grant[grant.id], inside, region_by_grant[grant.id]
+                node, grant, pids_by_grant[grant.id], containers_by_grant, region_by_grant[grant.id]
             ),
             shares=_shares(
                 grant,
@@ -507,14 +507,16 @@ def _running(
     node: Node,
     grant: Grant,
     pids: Sequence[int],
-    inside: Mapping[str, Mapping[str, ContainerInfo]],
+    containers_by_grant: Mapping[str, Mapping[str, ContainerInfo]],
     region: Region | None,
 ) -> tuple[Process, ...]:
     path = node.directory(grant.id) / USAGE
     slot_by_number = region.slots if region else {}
     process_views = []
     for pid in pids:
-        container = grant.container or inside.get(grant.id, {}).get(space_of(pid) or "")
+        container = grant.container or containers_by_grant.get(grant.id, {}).get(
+            space_of(pid) or ""
+        )
         # A PID in the region is what the process calls itself; the slot it keeps is its own.
         used_bytes = (
             [

@@ -82,7 +82,7 @@ def _health(handle: Any) -> str | None:
     """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     remapped_rows = find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
     pages = find(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)  # before Ampere
-    errors = find(
+    error_count = find(
         pynvml.nvmlDeviceGetTotalEccErrors,
         handle,
         pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
@@ -96,9 +96,9 @@ def _health(handle: Any) -> str | None:
     is_hot = bool(throttle_reasons & pynvml.nvmlClocksThrottleReasonHwThermalSlowdown)
     if HOT.holds(get(pynvml.nvmlDeviceGetUUID, handle), seen=is_hot):
         return "too hot: the hardware slows it down"
-    if errors:
-        return f"{errors} uncorrected memory errors: reset the card"
-    return None if remapped_rows is pages is errors is None else "ok"
+    if error_count:
+        return f"{error_count} uncorrected memory errors: reset the card"
+    return None if remapped_rows is pages is error_count is None else "ok"
 
 
 def nvlinks(handle: Any) -> Counter[str]:

@@ -164,7 +164,7 @@ class Daemon:
         """Return the daemon's answer to a command; None where it does not run."""
         if not self._pipes.exists():
             return None
-        completed = subprocess.run(
+        completed_process = subprocess.run(
             [_control()],
             env=self._environ,
             input=f"{command}\n",
@@ -173,7 +173,7 @@ class Daemon:
             timeout=_PATIENCE,
             check=False,
         )
-        return completed.stdout if completed.returncode == 0 else None
+        return completed_process.stdout if completed_process.returncode == 0 else None
 
     def _processes(self) -> tuple[int, ...]:
         """Return its processes and its servers', started by any process."""
