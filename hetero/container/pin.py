@@ -36,7 +36,7 @@ class Libraries:
 
     path: Path
 
-    def put(self, sources: Sequence[Path]) -> tuple[Mount, ...]:
+    def put(self, library_paths: Sequence[Path]) -> tuple[Mount, ...]:
         """Copy limiters there and return their mounts, with the preload file that names them.
 
         Names carry a digest of what is inside: a running container keeps the version it started
@@ -45,7 +45,7 @@ class Libraries:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             mounts = []
-            for source_path in sources:
+            for source_path in library_paths:
                 source_status = source_path.stat()
                 digest = _digest(
                     source_path,
@@ -57,11 +57,11 @@ class Libraries:
                     f"{digest}-{source_path.name}", source_path.read_bytes, mode=0o755
                 )
                 mounts.append(Mount(str(copy_path), f"{PLACE}/{source_path.name}"))
-            preload = preloading((mount.target for mount in mounts), ()).encode()
+            preload_bytes = preloading((mount.target for mount in mounts), ()).encode()
             if mounts:
-                preload_name = f"{_named(preload)}-preload"
+                preload_name = f"{_named(preload_bytes)}-preload"
                 mounts.append(
-                    Mount(str(self._put(preload_name, lambda: preload, mode=0o644)), TARGET)
+                    Mount(str(self._put(preload_name, lambda: preload_bytes, mode=0o644)), TARGET)
                 )
             return tuple(mounts)
         except OSError as error:
@@ -134,7 +134,7 @@ def pin(
         edits = _real(node, edits, injection or without_driver)
         confined_edits = confine(node, grant, evolve(edits, cdi=()), limiters=limiters)
         grant = evolve(grant, edits=evolve(confined_edits, cdi=edits.cdi))
-        node.ledger.pin(grant, instead_of=handle, standing=own_snapshot.grants)
+        node.ledger.pin(grant, instead_of=handle, standing_grants=own_snapshot.grants)
     node.ledger.abort(handle)  # it stands under its own id now
     return grant
 

@@ -58,7 +58,7 @@ def preload_of(root_path: str) -> list[str]:
 def libraries(preload_text: str) -> list[str]:
     """Return the libraries a preload file names, but for ours: spaces and colons part them."""
     lines = (line.partition("#")[0].replace(":", " ").split() for line in preload_text.splitlines())
-    return [word for words in lines for word in words if not word.startswith(f"{PLACE}/")]
+    return [word for line_words in lines for word in line_words if not word.startswith(f"{PLACE}/")]
 
 
 def preloading(limiter_paths: Iterable[str], preload_paths: Iterable[str]) -> str:

@@ -164,7 +164,7 @@ class SchedulerCache:
         A node that is reserved for another pod than `uid` comes after all others.
         """
         rows, over_quota = self.rows(), self._over_quota(pod)
-        row, cluster, kinds = (
+        row, cluster, kinds_by_node = (
             rows.row(pod, weights or self.weights),
             rows.cluster,
             rows.kinds,
@@ -176,7 +176,7 @@ class SchedulerCache:
             return (
                 costs[node_number] < NEVER
                 and node_name in offered_names
-                and kinds[node_name] not in over_quota
+                and kinds_by_node[node_name] not in over_quota
             )
 
         reserved_names = self.reservations.of(uid)
@@ -217,16 +217,16 @@ class SchedulerCache:
         if card_count < 2 or uid in self.reservations or not self.demand.pods_end:
             return
         rows, over_quota = self.rows(), self._over_quota(pod)
-        cluster, kinds = rows.cluster, rows.kinds
+        cluster, kinds_by_node = rows.cluster, rows.kinds
         serves_by_contents: dict[object, bool] = {}  # by what nodes have when they are empty
 
         def could_serve(node: PlacedNode) -> bool:
-            contents = kinds[node.name], len(node.devices), tuple(node.host.items())
-            if contents not in serves_by_contents:
+            node_contents = kinds_by_node[node.name], len(node.devices), tuple(node.host.items())
+            if node_contents not in serves_by_contents:
                 uids_on_node = self.on(node.name)
                 placement = self._place_pod(pod, node.name, without_uids=[uid, *uids_on_node])
-                serves_by_contents[contents] = isinstance(placement, Placement)
-            return serves_by_contents[contents]
+                serves_by_contents[node_contents] = isinstance(placement, Placement)
+            return serves_by_contents[node_contents]
 
         pods_and_numbers = sorted(
             (len(self._on.get(node_name, ())), node_number)
@@ -235,7 +235,7 @@ class SchedulerCache:
             and len(cluster.cards[node_number]) == card_count
             and cluster.free_milli[node_number]
             and not cluster.nodes[node_number].cordoned
-            and kinds[node_name] not in over_quota
+            and kinds_by_node[node_name] not in over_quota
             and node_name not in self.reservations.nodes
         )
         able_names = (
@@ -383,14 +383,15 @@ class SchedulerCache:
 
         Those are the nodes with the least important pods, and among these the emptiest.
         """
-        cluster, standing, ranked_nodes = (
+        cluster, placement_by_uid, ranked_nodes = (
             self.rows().cluster,
             self.standing,
             list[tuple[int, int, str]](),
         )
         for node_name in node_names:
             least_priority = min(
-                (standing[uid].pod.priority for uid in self._on.get(node_name, ())), default=None
+                (placement_by_uid[uid].pod.priority for uid in self._on.get(node_name, ())),
+                default=None,
             )
             if (
                 least_priority is not None
@@ -430,7 +431,7 @@ class SchedulerCache:
         return choose_victims(
             pod,
             node_name,
-            standing=self.standing,
+            placement_by_uid=self.standing,
             uids_on_node=self._on.get(node_name, ()),
             certain_uids=certain,
             ending_uids=ending,
@@ -556,11 +557,11 @@ class SchedulerCache:
         over_quota: dict[frozenset[int], str] = {}
         if self.quotas is not None and pod.namespace in self.quotas.most:
             rows = self.rows()
-            for kinds in set(rows.kinds.values()):
-                devices = [rows.cluster.card_states.kinds[kind].device for kind in kinds]
+            for kind_numbers in set(rows.kinds.values()):
+                devices = [rows.cluster.card_states.kinds[kind].device for kind in kind_numbers]
                 quota = self.quotas.over(pod.namespace, self.quotas.least(pod, devices))
                 if quota:
-                    over_quota[kinds] = quota
+                    over_quota[kind_numbers] = quota
         return over_quota
 
     # --- what follows from it ---------------------------------------------------------------------

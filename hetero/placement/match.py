@@ -329,30 +329,32 @@ def _sets(
     if not request.links:
         yield 0, group
         return
-    serving = [
+    serving_devices = [
         device
         for device in group
         if any(isinstance(offers[device.uuid], Portion) for offers in offers_by_ask)
     ]
     ask_count = len(request.asks)
-    weights = {(device.uuid, link.peer): link.weight for device in group for link in device.links}
+    link_weights = {
+        (device.uuid, link.peer): link.weight for device in group for link in device.links
+    }
     if ask_count == 1:
         weighted_sets = [
-            (-sum(link.weight for link in device.links), [device]) for device in serving
+            (-sum(link.weight for link in device.links), [device]) for device in serving_devices
         ]
-    elif comb(len(serving), ask_count) <= _LINK_SETS:
+    elif comb(len(serving_devices), ask_count) <= _LINK_SETS:
         weighted_sets = [
             (
                 sum(
-                    weights.get((first.uuid, second.uuid), 0)
-                    for first, second in combinations(devices, 2)
+                    link_weights.get((first_device.uuid, second_device.uuid), 0)
+                    for first_device, second_device in combinations(devices, 2)
                 ),
                 list(devices),
             )
-            for devices in combinations(serving, ask_count)
+            for devices in combinations(serving_devices, ask_count)
         ]
     else:
-        weighted_sets = [(0, serving)]
+        weighted_sets = [(0, serving_devices)]
     yield from sorted(weighted_sets, key=lambda weight_and_set: -weight_and_set[0])
 
 

@@ -52,29 +52,31 @@ class HostRate:
 
 def fragmentation(demands: Iterable[DemandClass]) -> tuple[int, ...]:
     """Return the points of a card that stay unused, by its free thousandths from 0 to 1000."""
-    weights: dict[int, int] = {}
+    weight_by_size: dict[int, int] = {}
     for demand in demands:
         if demand.cards:
-            weights[demand.size] = weights.get(demand.size, 0) + demand.times * demand.cards
-    return _fragmentation(tuple(sorted(weights.items())))
+            weight_by_size[demand.size] = (
+                weight_by_size.get(demand.size, 0) + demand.times * demand.cards
+            )
+    return _fragmentation(tuple(sorted(weight_by_size.items())))
 
 
 @lru_cache(maxsize=64)  # a cluster that is built anew learned the same
 def _fragmentation(sizes_and_weights: tuple[tuple[int, int], ...]) -> tuple[int, ...]:
-    weights = dict(sizes_and_weights)
-    sizes_milli = list(weights)
-    total_weight = max(sum(weights.values()), 1)
+    weight_by_size = dict(sizes_and_weights)
+    sizes_milli = list(weight_by_size)
+    total_weight = max(sum(weight_by_size.values()), 1)
     certainty = total_weight**PATIENCE
     used_points = [0] * (CARD_MILLI + 1)
     fitting_weight = fitting_sizes = 0  # of the sizes up to `free_milli`
     for milli in range(1, CARD_MILLI + 1):
         if fitting_sizes < len(sizes_milli) and sizes_milli[fitting_sizes] == milli:
-            fitting_weight += weights[milli]
+            fitting_weight += weight_by_size[milli]
             fitting_sizes += 1
         if not fitting_weight:
             continue
         filled_points = sum(
-            weights[size_milli] * (size_milli * POINTS + used_points[milli - size_milli])
+            weight_by_size[size_milli] * (size_milli * POINTS + used_points[milli - size_milli])
             for size_milli in sizes_milli[:fitting_sizes]
         )
         fit_chance = certainty - (total_weight - fitting_weight) ** PATIENCE
@@ -107,12 +109,12 @@ def whole_cards(demands: Iterable[DemandClass], *, most_cards: int) -> tuple[int
     )
 
 
-def host_rate(card_points: int, amount: int) -> HostRate | None:
+def host_rate(card_points: int, host_amount: int) -> HostRate | None:
     """Return the rate of a host counter, None while either side of it was never asked for.
 
     The points are shortened to 18 bits, so that products with any counter stay within 64.
     """
     shift_bits = max(card_points.bit_length() - 18, 0)
-    if not card_points or not amount >> shift_bits:
+    if not card_points or not host_amount >> shift_bits:
         return None
-    return HostRate(points=card_points >> shift_bits, amount=amount >> shift_bits)
+    return HostRate(points=card_points >> shift_bits, amount=host_amount >> shift_bits)

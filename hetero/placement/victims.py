@@ -40,7 +40,7 @@ def choose_victims(
     pod: PlacedPod,
     node_name: str,
     *,
-    standing: Mapping[str, Placement],
+    placement_by_uid: Mapping[str, Placement],
     uids_on_node: Iterable[str],
     certain_uids: Collection[str],
     ending_uids: Iterable[str],
@@ -58,7 +58,9 @@ def choose_victims(
         return gangs.get(uid) or frozenset({uid})
 
     def has_spared(gang: Iterable[str]) -> bool:
-        return any(uid in spared_uids or standing[uid].pod.priority >= pod.priority for uid in gang)
+        return any(
+            uid in spared_uids or placement_by_uid[uid].pod.priority >= pod.priority for uid in gang
+        )
 
     certain_victims = dict.fromkeys(chain(certain_uids, *map(gang_of, certain_uids)))
     if has_spared(certain_victims.keys() - certain_uids):
@@ -67,7 +69,7 @@ def choose_victims(
     # Each pod of a gang gives the same set.
     candidates = {gang_of(uid) for uid in uids_on_node if uid not in leaving_uids}
     candidates = {other_gang for other_gang in candidates if not has_spared(other_gang)}
-    priorities = {uid: standing[uid].pod.priority for gang in candidates for uid in gang}
+    priorities = {uid: placement_by_uid[uid].pod.priority for gang in candidates for uid in gang}
     chosen_uids = fewest(
         candidates, priorities, fits=lambda uids: fits([*leaving_uids, *uids]), may_evict=may_evict
     )

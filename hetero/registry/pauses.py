@@ -52,16 +52,18 @@ class Pauses:
 
     def add(self, plugin: Plugin, hook: str, reason: str) -> None:
         """Note that a vendor gave no reply."""
-        notes, key = self._read(), _key(plugin, hook)
-        failure_count = notes.get(key, {}).get("times", 0)
+        note_by_key, note_key = self._read(), _key(plugin, hook)
+        failure_count = note_by_key.get(note_key, {}).get("times", 0)
         until_s = _now() + doubled(PAUSE, failure_count, most_s=LONGEST_PAUSE)
-        self._write({**notes, key: {"until": until_s, "why": reason, "times": failure_count + 1}})
+        self._write(
+            {**note_by_key, note_key: {"until": until_s, "why": reason, "times": failure_count + 1}}
+        )
 
     def remove(self, plugin: Plugin, hook: str) -> None:
         """Note that it replied."""
-        notes = self._read()
-        if notes.pop(_key(plugin, hook), None):
-            self._write(notes)
+        note_by_key = self._read()
+        if note_by_key.pop(_key(plugin, hook), None):
+            self._write(note_by_key)
 
     def _read(self) -> dict[str, Any]:
         try:
@@ -69,11 +71,11 @@ class Pauses:
         except (OSError, ValueError, TypeError):
             return {}
 
-    def _write(self, notes: dict[str, Any]) -> None:
+    def _write(self, note_by_key: dict[str, Any]) -> None:
         draft_path = self.path.with_name(f".{self.path.name}.{threading.get_native_id()}")
         with suppress(OSError, HeteroError):
             self.prepare()
-            draft_path.write_text(json.dumps(notes))
+            draft_path.write_text(json.dumps(note_by_key))
             draft_path.replace(self.path)
 
 

@@ -136,22 +136,24 @@ class Mix:
             key=lambda demand_and_count: (demand_and_count[1], demand_and_count[0]),
             reverse=True,
         )
-        typical, counted_pods = [], 0
+        typical_demands, counted_pods = [], 0
         for demand_key, times in ranked_demands:
             if counted_pods * 100 >= _TYPICAL * len(pods):
                 break
-            typical.append((demand_key, times))
+            typical_demands.append((demand_key, times))
             counted_pods += times
-        self._times = np.array([times for _, times in typical], dtype=np.int64)
+        self._times = np.array([times for _, times in typical_demands], dtype=np.int64)
         self._total = counted_pods
-        self._cpu = np.array([demand_key[0] for demand_key, _ in typical], dtype=np.int64)
-        self._count = np.array([demand_key[2] for demand_key, _ in typical], dtype=np.int64)
-        shares_milli = sorted({demand_key[1] for demand_key, _ in typical})
+        self._cpu = np.array([demand_key[0] for demand_key, _ in typical_demands], dtype=np.int64)
+        self._count = np.array([demand_key[2] for demand_key, _ in typical_demands], dtype=np.int64)
+        shares_milli = sorted({demand_key[1] for demand_key, _ in typical_demands})
         self._shares = np.array(shares_milli, dtype=np.int64)
-        self._share = np.array([shares_milli.index(demand_key[1]) for demand_key, _ in typical])
+        self._share = np.array(
+            [shares_milli.index(demand_key[1]) for demand_key, _ in typical_demands]
+        )
         allowed_models = [
             room.allowed(BaselinePod(demand_key[0], 0, demand_key[2], demand_key[1], demand_key[3]))
-            for demand_key, _ in typical
+            for demand_key, _ in typical_demands
         ]
         self._allowed = np.array(allowed_models).T  # by model
 

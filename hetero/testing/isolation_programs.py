@@ -232,7 +232,11 @@ def leave(driver: DriverCalls) -> None:
 @program
 def free(_: DriverCalls, size_bytes: int) -> Any:
     """Say what a process with the limiter and without a grant gets."""
-    environment = {key: text for key, text in os.environ.items() if key != "HETERO_GRANT"}
+    environment = {
+        variable_name: variable_text
+        for variable_name, variable_text in os.environ.items()
+        if variable_name != "HETERO_GRANT"
+    }
     with _again("limit", size_bytes, environment=environment) as other_process:
         return json.loads(other_process.communicate()[0])
 

@@ -187,9 +187,9 @@ class NodeClaims:
         A grant of an earlier allocation of the claim is removed first.
         """
         device_uuids = {piece.device for piece in prepared_claim.allocation.pieces}
-        for standing in self._beside(wire_claim, pods):
-            held_uuids = {piece.device for piece in standing.allocation.pieces}
-            if standing.id == identity_of(wire_claim.uid) and device_uuids != held_uuids:
+        for standing_grant in self._beside(wire_claim, pods):
+            held_uuids = {piece.device for piece in standing_grant.allocation.pieces}
+            if standing_grant.id == identity_of(wire_claim.uid) and device_uuids != held_uuids:
                 self._replace(wire_claim)
         self.admin.hide(_device(wire_claim.uid))
         grant = pin(

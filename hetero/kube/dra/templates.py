@@ -59,13 +59,17 @@ class ClaimTemplate:
     def whole(self) -> bool:
         """Whether it asks for whole cards of a kind by their number, and says no more of them."""
         devices = self.spec["devices"]
-        exactly = devices["requests"][0].get("exactly")
-        if exactly is None or {"capacity", "selectors"} & exactly.keys() or "config" in devices:
+        exact_request = devices["requests"][0].get("exactly")
+        if (
+            exact_request is None
+            or {"capacity", "selectors"} & exact_request.keys()
+            or "config" in devices
+        ):
             return False
         has_match = any(
             "matchAttribute" in constraint for constraint in devices.get("constraints") or ()
         )
-        return not has_match and [str(exactly["count"])] == [*self.limits.values()]
+        return not has_match and [str(exact_request["count"])] == [*self.limits.values()]
 
 
 @frozen(kw_only=True)

@@ -315,13 +315,13 @@ async def _bind(
     snapshot: ClusterSnapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
     """Bind a pod to its node; return its UID, and its answer with what it holds there."""
-    uid, pod_name = queued.pod.metadata.uid, queued.pod.full_name
-    binding_request = dict(zip(("podnamespace", "podname"), pod_name, strict=True))
+    uid, full_name = queued.pod.metadata.uid, queued.pod.full_name
+    binding_request = dict(zip(("podnamespace", "podname"), full_name, strict=True))
     try:
         await scheduler.binding.bind({**binding_request, "poduid": uid, "node": answer.node})
     except HeteroError as error:
         return uid, evolve(answer, node=None, refusal=str(error))
-    allocation_json = snapshot.objects[PODS][pod_name]["metadata"]["annotations"].get(ALLOCATION)
+    allocation_json = snapshot.objects[PODS][full_name]["metadata"]["annotations"].get(ALLOCATION)
     assignment = (
         codec.loads(allocation_json, Assignment, source=f"pod {answer.pod}")
         if allocation_json

@@ -228,17 +228,21 @@ class Ledger:
         os.close(new_handle.descriptor)
         return evolve(new_handle, descriptor=handle.descriptor)
 
-    def pin(self, grant: Grant, *, instead_of: GrantHandle, standing: Sequence[Grant]) -> None:
+    def pin(
+        self, grant: Grant, *, instead_of: GrantHandle, standing_grants: Sequence[Grant]
+    ) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
 
-        It replaces the grant that this process held for it. `standing` are the grants that the
+        It replaces the grant that this process held for it. `standing_grants` are those that the
         admission read: a kubelet waits meanwhile, so nothing is read again.
         """
         self._remove(instead_of.grant.id)
         os.close(self._build(grant))
         try:
             with self._in_a_line():
-                other_grants = (grant for grant in standing if grant.id != instead_of.grant.id)
+                other_grants = (
+                    grant for grant in standing_grants if grant.id != instead_of.grant.id
+                )
                 self._write_limits((*other_grants, grant))
         except HeteroError:
             self._remove(grant.id)

@@ -147,14 +147,16 @@ def _region(
     """Return the content of these bytes. A grant that does nothing always has the same."""
     unknown_bytes = HEADER.unpack_from(head_bytes)[-1]
     live_slots = {
-        slot_number: _slot(words)
-        for slot_number, words in enumerate(SLOT.iter_unpack(slot_bytes[: _whole(slot_bytes)]))
-        if words[-1] == LEFT or slot_number in held_slots
+        slot_number: _slot(slot_words)
+        for slot_number, slot_words in enumerate(SLOT.iter_unpack(slot_bytes[: _whole(slot_bytes)]))
+        if slot_words[-1] == LEFT or slot_number in held_slots
     }
     device_counts = []
     for position in range(device_count):
-        words = DEVICE.unpack_from(head_bytes, HEADER.size + position * DEVICE.size)
-        _, peak_bytes, denials, _, device_ns, _, _, granted_bytes, stopped_ns, borrowed_ns = words
+        device_words = DEVICE.unpack_from(head_bytes, HEADER.size + position * DEVICE.size)
+        _, peak_bytes, denials, _, device_ns, _, _, granted_bytes, stopped_ns, borrowed_ns = (
+            device_words
+        )
         memory_bytes = sum(slot.used[position] for slot in live_slots.values())
         device_counts.append(
             Counts(
@@ -196,10 +198,12 @@ def _whole(contents: bytes) -> int:
     return len(contents) - len(contents) % SLOT.size
 
 
-def _slot(words: tuple[int, ...]) -> Slot:
+def _slot(slot_words: tuple[int, ...]) -> Slot:
     device_count = MAX_DEVICES
     return Slot(
-        used=words[:device_count], uncharged=words[device_count : 2 * device_count], pid=words[-1]
+        used=slot_words[:device_count],
+        uncharged=slot_words[device_count : 2 * device_count],
+        pid=slot_words[-1],
     )
 
 
