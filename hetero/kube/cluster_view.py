@@ -1,7 +1,7 @@
-"""A cluster as its API tells it: every node's devices, the pods that hold of them, and their use.
+"""A cluster as its API shows it: every node's devices, the pods that hold them, and their usage.
 
-Use is what the agents tell Prometheus, read through the API. A user who may see the agents' pods
-and reach into them sees it, from anywhere.
+The usage is in the metrics of the agents, which are read through the API. A user with the right to
+list the agents' pods and to proxy to them sees it from any machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LABELS = ("UUID", "namespace", "pod", "container")
 
 @frozen(kw_only=True)
 class PodView:
-    """A container that holds devices, as the scheduler noted; `phase` is its pod's."""
+    """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod."""
 
     namespace: str
     pod: str
@@ -60,7 +60,7 @@ class MemberView:
 
 @frozen(kw_only=True)
 class ClusterView:
-    """All nodes that published devices, and all pods that hold some."""
+    """All nodes with a published inventory, and all containers that hold devices."""
 
     nodes: tuple[MemberView, ...]
     pods: tuple[PodView, ...]
@@ -68,7 +68,7 @@ class ClusterView:
 
 @frozen(kw_only=True)
 class _Heard:
-    """What one agent said: values by metric and labels, at a time; or why it said nothing."""
+    """The metrics of one agent: values by metric and labels, at a time; or why there are none."""
 
     at: float = 0.0
     values: Mapping[tuple[str, ...], float] = field(factory=dict)
@@ -78,7 +78,7 @@ class _Heard:
 def read_cluster(*, seconds: float | None = None) -> ClusterView:
     """Return the cluster of this pod or of $KUBECONFIG. Raises `HeteroError` without one.
 
-    What is used is looked up if `seconds` says over how long.
+    Usage is measured over `seconds` if that is given.
     """
 
     async def read() -> ClusterView:
@@ -133,9 +133,9 @@ def _agent(pod: Pod) -> tuple[str, str] | None:
 
 
 async def _token(api: Api, paths: Iterable[str]) -> dict[str, str]:
-    """Return the header that lets in: the API hands no token of ours on, and none of ours should.
+    """Return the header that admits a reader of the metrics. Raises `ApiError`.
 
-    Raises `ApiError`.
+    The API server does not forward tokens, and ours must not be forwarded.
     """
     secure_path = next((path for path in paths if "/https:" in path), None)
     if secure_path is None:
@@ -170,7 +170,7 @@ async def _hear(api: Api, path_by_node: Mapping[str, str]) -> dict[str, _Heard]:
 
 
 def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
-    """Return the node with what its devices are used now."""
+    """Return the node with the current usage of its devices."""
     if metrics is None or metrics.silent:
         return evolve(member, silent="no agent runs there" if metrics is None else metrics.silent)
 
@@ -193,7 +193,7 @@ def _share(
     metrics_before: Mapping[str, _Heard],
     metrics_now: Mapping[str, _Heard],
 ) -> Share:
-    """Return what a container has and uses of the device of a grant."""
+    """Return what a container holds and uses of one of its devices."""
     device_view, no_metrics = row_by_uuid.get(piece.device), _Heard()
     old_metrics, new_metrics = (
         metrics_before.get(view.node, no_metrics),
@@ -203,7 +203,7 @@ def _share(
     memory_bytes = new_metrics.values.get(("hetero_share_memory_used_bytes", *labels))
 
     def mean(metric_name: str) -> float | None:
-        """Return what a count of seconds grew by in a second; None where no core is limited."""
+        """Return the growth per second of a counter of seconds; None where no core is limited."""
         sample_key = (f"hetero_share_{metric_name}_seconds_total", *labels)
         if (
             core_percent is None
@@ -270,7 +270,7 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
 
 
 def _holding(pod: Pod) -> tuple[PodView, ...]:
-    """Return what the pod's containers hold; nothing when it ended or is not bound."""
+    """Return what the containers of a pod hold; nothing for one that ended or is not bound."""
     metadata, node = pod.metadata, pod.spec.node_name
     allocation_json = metadata.annotations.get(ALLOCATION)
     if allocation_json is None or node is None or ended(pod):

@@ -245,7 +245,7 @@ class Agent:
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:
-            note_elsewhere(self.node, self.publisher.elsewhere)
+            note_elsewhere(self.node, self.publisher.foreign_drivers)
 
     async def _attend(self) -> None:
         await self.plugins.attend()

@@ -1,4 +1,4 @@
-"""Asks the API server who a user is and what the user may do."""
+"""Asks the API server for the identity of a user and for the rights of a user."""
 
 from __future__ import annotations
 

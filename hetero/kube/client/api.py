@@ -162,7 +162,7 @@ class Api:
         return items
 
     async def text(self, path: str, headers: Mapping[str, str] | None = None) -> str:
-        """Return what is served there as it stands, by a pod behind the API. Raises `ApiError`."""
+        """Return the text that a pod serves at a path behind the API. Raises `ApiError`."""
         return await self._call("GET", path, str, headers=headers)
 
     async def post(self, path: str, body: Plain) -> Plain:
@@ -178,9 +178,10 @@ class Api:
         return await self._call("PATCH", path, _plain, body=body, content_type=MERGE)
 
     async def apply(self, path: str, body: Plain, *, owner: str) -> Plain:
-        """Have the fields of an object that `owner` says be so, and no others of its.
+        """Apply the fields of an object that `owner` manages (server-side apply).
 
-        Raises `ApiError`.
+        Fields that `owner` managed before and that are not in `body` are removed. Raises
+        `ApiError`.
         """
         query = {"fieldManager": owner, "force": "true"}
         return await self._call("PATCH", path, _plain, body=body, content_type=APPLY, query=query)
@@ -200,7 +201,7 @@ class Api:
         content_type: str = "application/json",
         headers: Mapping[str, str] | None = None,
     ) -> _T:
-        """Return what `parse` makes of the answer."""
+        """Return the response as `parse` reads it. Raises `ApiError`."""
         call_text = f"{method} {path}"
         try:
             async with self._session.request(
@@ -304,7 +305,7 @@ class Api:
         *,
         metadata: bool,
     ) -> str | None:
-        """Tell of changes until the server ends the watch; None if the list must be read anew."""
+        """Report changes until the server ends the watch; None if the list must be read again."""
         async with self._session.get(
             self.access.server + path,
             params={
@@ -336,7 +337,7 @@ class Api:
 
 
 def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError) -> str:
-    """Return why there is no connection, in the words of the system where it has any."""
+    """Return why there is no connection, in the words of the system if it gives a reason."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else None
     if isinstance(cause, ConnectionError) and cause.errno:
         return os.strerror(cause.errno)
@@ -344,7 +345,7 @@ def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeout
 
 
 def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
-    """Return the header by which the API answers with metadata alone."""
+    """Return the header that makes the API answer with metadata alone."""
     return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata else {}
 
 

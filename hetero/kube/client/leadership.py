@@ -50,11 +50,11 @@ class Leadership:
 
     @property
     def held(self) -> bool:
-        """Whether this process leads, beyond doubt, at this moment."""
+        """Whether this process certainly leads at this moment."""
         return monotonic() < self._until
 
     def busy(self) -> None:
-        """Have the parent be patient: thousands of objects are about to be read at once."""
+        """Have the parent wait longer: thousands of objects are about to be read at once."""
         self._say(BUSY)
 
     async def follow(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:

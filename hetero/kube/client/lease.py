@@ -50,7 +50,7 @@ class LeaseElection:
     _said: str = field(default="", init=False)
 
     async def attempt(self) -> None:
-        """Renew it, or take it if nobody holds it; once."""
+        """Renew the Lease, or take it if it is free; once."""
         try:
             await asyncio.wait_for(self._attempt(), _PATIENCE)
             self._said = ""
@@ -64,7 +64,7 @@ class LeaseElection:
 
     @property
     def pause(self) -> float:
-        """Seconds until the next attempt is worth it."""
+        """Seconds until the next attempt can succeed."""
         if self.leads:
             return RETRY
         if self._seen_at is None:
@@ -72,7 +72,7 @@ class LeaseElection:
         return min(WATCH, max(0.0, self._seen_at + self._lasts - monotonic()) + _GRAIN)
 
     async def release(self) -> None:
-        """Release it at once. What it led has to be stopped before."""
+        """Release the Lease at once. The process must have stopped what it led."""
         if not self.leads:
             return
         self.leads, self.trusted_until = False, 0.0
@@ -98,7 +98,7 @@ class LeaseElection:
         self.leads, self.trusted_until = True, asked_at_s + TRUSTED
 
     async def _free(self) -> bool:
-        """Read its holder; return whether it may be taken."""
+        """Read the Lease; return whether it may be taken."""
         await self._read()
         if self._lease is None:
             return True
@@ -111,11 +111,11 @@ class LeaseElection:
 
     @property
     def _spec(self) -> LeaseSpec:
-        """What the Lease said as last read or written."""
+        """The spec of the Lease as it was last read or written."""
         return read(Lease, self._lease).spec
 
     def _taken(self) -> Plain:
-        """Return what the Lease says once it is ours."""
+        """Return the spec of the Lease with this contender as its holder."""
         now_text = _now()
         spec = {
             "holderIdentity": self.identity,
@@ -140,7 +140,7 @@ class LeaseElection:
             self._lease = None
 
     async def _write(self, spec: Plain) -> None:
-        """Write it, unless somebody else did since it was read."""
+        """Write the Lease, unless another contender did since it was read."""
         lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "spec": spec}
         if self._lease is None:
             new_lease = {**lease, "metadata": {"name": self.name, "namespace": self.namespace}}

@@ -43,7 +43,7 @@ class Publisher:
     _found: dict[str, ResourceSlice] | None = field(init=False, default=None)
     _others: dict[str, ResourceSlice] = field(init=False, factory=dict)  # slices of other drivers
     # By UUID, the drivers that publish devices of this node in our place.
-    elsewhere: dict[str, str] = field(init=False, factory=dict)
+    foreign_drivers: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     _devices: tuple[Device, ...] | None = field(init=False, default=None)
 
@@ -91,7 +91,7 @@ class Publisher:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
         for slice_name in tuple(self._found or ()):
             await self._remove(slice_name)
-        self._devices, self.elsewhere = None, {}
+        self._devices, self.foreign_drivers = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; the others are logged once."""
@@ -102,19 +102,19 @@ class Publisher:
             for typed_value in (device.get("attributes") or {}).values()
             if "string" in typed_value
         }
-        elsewhere_before = self.elsewhere
-        self.elsewhere = {
+        drivers_before = self.foreign_drivers
+        self.foreign_drivers = {
             device.uuid: driver
             for device in devices
             if (driver := published.get(device.uuid.lower()))
         }
-        for uuid in self.elsewhere.keys() - elsewhere_before.keys():
+        for uuid in self.foreign_drivers.keys() - drivers_before.keys():
             log.warning(
                 "device %s is published by driver %s: not by claims of ours",
                 uuid,
-                self.elsewhere[uuid],
+                self.foreign_drivers[uuid],
             )
-        return tuple(device for device in devices if device.uuid not in self.elsewhere)
+        return tuple(device for device in devices if device.uuid not in self.foreign_drivers)
 
     async def _write(self, slice_specs: list[Plain]) -> None:
         """Write a pool, with a new generation, if any of it differs."""

@@ -1,6 +1,6 @@
-"""Makes an authority and the certificates of the services.
+"""Creates a certificate authority and the certificates of the services.
 
-Run again it renews those that end soon and leaves the others alone.
+A later run renews the certificates that end soon and leaves the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PEM = serialization.Encoding.PEM
 
 @frozen(kw_only=True)
 class Names:
-    """What is made: Secrets `<name>-…` in a namespace, and the webhook that is to trust them."""
+    """Names of the objects: Secrets `<name>-…` in a namespace, and the webhook configuration."""
 
     namespace: str
     name: str
@@ -36,7 +36,7 @@ class Names:
 
 
 async def renew(api: Api, names: Names) -> None:
-    """Make or renew all Secrets, and have the API server trust the webhook."""
+    """Create or renew all Secrets, and write the authority to the webhook configuration."""
 
     def secret(secret_part: str) -> Stored:
         return Stored(api, names.namespace, "secrets", f"{names.name}-{secret_part}")
@@ -69,9 +69,9 @@ def _lasts(pair: Pair, authority: Pair) -> bool:
 
 
 async def _roll(api: Api, names: Names, pair: Pair) -> None:
-    """Have the scheduler's pods replaced, one by one.
+    """Restart the scheduler's pods one by one.
 
-    kube-scheduler reads the certificate that it calls an extender with once, when it starts.
+    kube-scheduler reads its client certificate for the extender once, when it starts.
     """
     annotations = {_SERIAL: str(pair.cert.serial_number)}
     template = {"template": {"metadata": {"annotations": annotations}}}

@@ -1,4 +1,4 @@
-"""Serves HTTPS with certificates that are renewed on disk, and runs until it is told to stop."""
+"""Serves HTTPS with certificates that are renewed on disk, until the process is told to stop."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Certificates:
             raise BadInput(f"certificate {self.cert}: {error}") from None
 
     def state(self) -> tuple[bytes, ...]:
-        """Return the content of the files, to detect a change."""
+        """Return the contents of the files, to detect a change."""
         paths = (self.cert, self.key, self.client_ca)
         return tuple(path.read_bytes() for path in paths if path is not None)
 
@@ -84,9 +84,9 @@ class Certificates:
         return x509.load_pem_x509_certificate(self.cert.read_bytes()).not_valid_after_utc
 
     def all_ends(self) -> Iterator[tuple[str, Path, datetime]]:
-        """Yield what each certificate on disk is for, where it lies, and when it ends.
+        """Yield the use, the path and the end of each certificate on disk.
 
-        Next to its own lies that of the authority, which callers trust.
+        The authority of the service, which callers trust, is one of them.
         """
         path_by_name = {
             "server": self.cert,
@@ -118,7 +118,7 @@ class Certificates:
             await asyncio.sleep(PERIOD)
 
     async def follow(self, context: ssl.SSLContext) -> None:
-        """Load renewed certificates, for ever; a bad one is reported and not used."""
+        """Load renewed certificates, for ever; an invalid one is reported and not used."""
         used_state = self.state()
         while True:
             await asyncio.sleep(PERIOD)
@@ -140,7 +140,7 @@ class ExpiryMetric(Collector):
     certificates: Certificates
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Return it in seconds since 1970; nothing of a certificate that is not there."""
+        """Return the ends in seconds since 1970; a missing certificate has no sample."""
         metric = GaugeMetricFamily(
             "hetero_certificate_expiration_timestamp_seconds",
             "When a certificate ends: the server's, of its authority, of its clients' authority, "
@@ -154,7 +154,7 @@ class ExpiryMetric(Collector):
 
 @frozen
 class Port:
-    """What is served where; without certificates in plain HTTP."""
+    """An app and where it is served; without certificates in plain HTTP."""
 
     app: web.Application
     host: str
@@ -214,7 +214,7 @@ def proved(handler: Handler, allowed_names: Collection[str]) -> Handler:
 
 
 async def _alive(_: web.Request) -> web.Response:
-    """Say that this service answers."""
+    """Answer that this service runs."""
     return web.Response(text="ok")
 
 

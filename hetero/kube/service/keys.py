@@ -21,7 +21,7 @@ _KEY, _NEXT, _PREVIOUS, _SINCE = "key.pem", "next.pem", "previous.pem", "since"
 
 
 async def provide(api: Api, namespace: str, secret_name: str) -> None:
-    """Make the key unless it is there, and tell agents which keys sign."""
+    """Create the key unless it exists, and publish the public keys to the agents."""
     secret = _secret(api, namespace, secret_name)
     stored_texts = await secret.read()
     if stored_texts is None or _KEY not in stored_texts:
@@ -34,8 +34,8 @@ async def provide(api: Api, namespace: str, secret_name: str) -> None:
 async def rotate(api: Api, namespace: str, secret_name: str) -> str:
     """Take one step of the rotation; return what to do next. Raises `BadInput` if it is too early.
 
-    The step that signs with the next key leaves the former one valid: what it signed stands and is
-    signed anew by the scheduler.
+    The step that signs with the next key keeps the previous one valid. The scheduler signs the
+    existing allocations again.
     """
     secret = _secret(api, namespace, secret_name)
     stored_texts = await secret.read()

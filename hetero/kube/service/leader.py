@@ -215,9 +215,9 @@ class KubeSchedulerProcess:
 
 @define(eq=False, kw_only=True)
 class Leader:
-    """Keeps an extender and a kube-scheduler together; `argv` starts the extender.
+    """Runs an extender and a kube-scheduler together; `argv` starts the extender.
 
-    `healthz` is where kube-scheduler says that it lives; None: it is not asked.
+    `healthz` is the health endpoint of kube-scheduler; None: it is not checked.
     """
 
     lease: LeaseElection
@@ -235,7 +235,7 @@ class Leader:
         self._extender = ExtenderProcess(self.argv, self._change, untried)
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT; then give everything up, kube-scheduler first."""
+        """Run until SIGTERM or SIGINT; then stop everything, kube-scheduler first."""
         self.supervisor.unlink(missing_ok=True)
         supervise = self._kube_scheduler.supervise
         unix_server = await asyncio.start_unix_server(supervise, str(self.supervisor))
@@ -254,11 +254,11 @@ class Leader:
 
     @property
     def _fit(self) -> bool:
-        """Whether both that are to work together are there."""
+        """Whether both the extender and the supervisor of kube-scheduler are ready."""
         return self._extender.ready and self._kube_scheduler.can_run
 
     async def _contend(self) -> None:
-        """Try to lead while that makes sense, for ever."""
+        """Try to lead whenever both are ready, for ever."""
         while True:
             if self._fit:
                 await self.lease.attempt()
@@ -287,7 +287,7 @@ class Leader:
         return f"given up: {part_name} is gone or silent"
 
     async def _step_down(self, *, at_once: bool) -> None:
-        """End kube-scheduler and the extender, then let others lead."""
+        """End kube-scheduler and the extender, then release the Lease."""
         self._leads = self._kube_scheduler.hangs = False
         self._tell()
         await self._extender.end(at_once=at_once)
@@ -299,19 +299,19 @@ class Leader:
         self._tell()
 
     def _tell(self) -> None:
-        """Tell the extender until when it leads, and kube-scheduler's supervisor whether."""
+        """Send the extender the end of its leadership, and the supervisor whether to run."""
         self._extender.tell(self.lease.trusted_until if self._leads else 0.0)
         self._kube_scheduler.tell(leads=self._leads and self._fit)
 
     async def _beat(self) -> None:
-        """Be heard, for ever: silence ends kube-scheduler."""
+        """Repeat the messages, for ever: the supervisor ends kube-scheduler when they stop."""
         while True:
             self._tell()
             await asyncio.sleep(BEAT)
 
 
 def is_child(environ: Mapping[str, str]) -> bool:
-    """Whether this process is the extender that one that holds a Lease started."""
+    """Whether this process is the extender that the holder of a Lease started."""
     return DESCRIPTOR in environ
 
 

@@ -1,4 +1,4 @@
-"""Puts the services together from their command lines and runs them."""
+"""Builds the services from their command lines and runs them."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def certificates(*, namespace: str, name: str) -> None:
 
 
 def rotate_key(*, namespace: str, name: str) -> str:
-    """Go one step on to another signing key; return what to do next. Raises `BadInput`."""
+    """Take the next step of the key rotation; return what to do after it. Raises `BadInput`."""
     _log()
 
     async def run() -> str:
@@ -221,7 +221,7 @@ def rotate_key(*, namespace: str, name: str) -> str:
 
 
 def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
-    """Return the key to sign with, and those that others signed with. Raises `BadInput`."""
+    """Return the signing key, and the previous public keys. Raises `BadInput`."""
     key_path, public_path = environ.get(KEY_FILE), environ.get(PUBLIC_KEYS)
     if not key_path:
         raise BadInput(f"{KEY_FILE} is not set: it names the file of the signing key")
@@ -229,7 +229,7 @@ def _keys(environ: Mapping[str, str]) -> tuple[SigningKey, PublicKeys]:
 
 
 async def _follow_keys(scheduler: Scheduler, environ: Mapping[str, str]) -> None:
-    """Use the keys on disk, for ever; what cannot be read is told of once and not used."""
+    """Follow the keys on disk, for ever; a file that cannot be read is logged once and not used."""
     last_error = ""
     while True:
         try:
@@ -243,7 +243,7 @@ async def _follow_keys(scheduler: Scheduler, environ: Mapping[str, str]) -> None
 
 
 def _metrics(api: Api, registry: CollectorRegistry, listen: Listen | None) -> Port | None:
-    """Return the service of metrics: for everybody where it is without certificates."""
+    """Return the port of the metrics; without certificates any client may read them."""
     if listen is None:
         return None
     gate = Gate(api) if listen.certificates else None
@@ -253,7 +253,7 @@ def _metrics(api: Api, registry: CollectorRegistry, listen: Listen | None) -> Po
 def _expiry(
     listen: Listen, api: Api, registry: CollectorRegistry, environ: Mapping[str, str]
 ) -> tuple[Coroutine[Any, Any, None], ...]:
-    """Have metrics say when the certificate ends, and the log and this pod's events in time."""
+    """Report the certificate's end as a metric, and in time in the log and this pod's events."""
     if listen.certificates is None:
         return ()
     registry.register(ExpiryMetric(certificates=listen.certificates))
@@ -273,7 +273,7 @@ def _expiry(
 
 
 def _vocabulary(cluster_settings: settings.Settings) -> Vocabulary:
-    """Return what pods ask by; no vendor is asked after that."""
+    """Return the resource names of the cluster; no vendor is loaded after that."""
     registry = cluster_settings.registry()
     try:
         return cluster_settings.vocabulary(registry)

@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 @frozen
 class Stored:
-    """What the API keeps under a name; `kind` is "secrets" or "configmaps"."""
+    """An object of the API with data; `kind` is "secrets" or "configmaps"."""
 
     api: Api
     namespace: str
@@ -23,7 +23,7 @@ class Stored:
     name: str
 
     async def read(self) -> dict[str, bytes] | None:
-        """Return what it holds, None if it is not there. Raises `ApiError`."""
+        """Return its data by name, None if the object does not exist. Raises `ApiError`."""
         try:
             stored_object = await self.api.get(f"{self._all}/{self.name}")
         except ApiError as error:
@@ -36,7 +36,7 @@ class Stored:
         }
 
     async def write(self, texts: Mapping[str, bytes | None], *, is_new: bool) -> None:
-        """Make it, or change it: a text that is None goes, those not named stay."""
+        """Create it, or change it: a value of None removes a name, names not given stay."""
         data = {
             data_key: None if text is None else self._text(text) for data_key, text in texts.items()
         }

@@ -1,4 +1,4 @@
-"""Runs what goes on for ever until this process is told to stop, for all that serve."""
+"""Runs the tasks of a service until its process is told to stop."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
-    """Run these concurrently until SIGTERM or SIGINT, or until one fails; then end them all.
+    """Run these concurrently until SIGTERM or SIGINT, or until one fails; then cancel them all.
 
-    What the one that failed raised is raised here.
+    The exception of the one that failed is raised.
     """
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for signal_number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""What is different from the cluster as it is: pods that come, wait or lose their node."""
+"""The changes to simulate: pods that are added, that wait, or whose node is removed."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _ORIGINS = (WAITING, MOVED, ADDED)
 
 @frozen(kw_only=True)
 class WhatIfRequest:
-    """What is different from the cluster as it is.
+    """The changes to simulate.
 
-    `saved` is a file instead of the API, `manifests` files of pods, `without` names of nodes,
-    `placement` a placement policy; None: the cluster's own.
+    `saved` is a file of objects that is read instead of the API. `manifests` are files of pods to
+    add. `without` are the names of nodes to remove. `placement` is a placement policy; None: the
+    cluster's own.
     """
 
     saved: Path | None = None
@@ -43,7 +44,7 @@ class WhatIfRequest:
 
 @frozen(kw_only=True, eq=False)
 class Queued:
-    """A pod that is to be placed, also as it is written, and where it comes from."""
+    """A pod to place, with the object it was read from, and its origin."""
 
     plain: Plain
     origin: str
@@ -55,7 +56,7 @@ class Queued:
 
 
 def place_in_queue(queued: Queued) -> tuple[int, int, float]:
-    """Return what pods are sorted by: kube-scheduler's queue goes by priority, then by age."""
+    """Return the sort key of a pod, as in kube-scheduler's queue: priority, then age."""
     created_at = queued.pod.metadata.creation_timestamp
     return (
         -queued.pod.spec.priority,
@@ -65,7 +66,7 @@ def place_in_queue(queued: Queued) -> tuple[int, int, float]:
 
 
 def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
-    """Yield the pods that wait for devices already."""
+    """Yield the pods of the cluster that wait for devices."""
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
         if active(pod) and not pod.spec.node_name:
@@ -76,9 +77,9 @@ def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queue
 
 
 def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
-    """Take a node away, and yield its pods as their controllers would make them again.
+    """Remove a node, and yield its pods as their controllers would create them again.
 
-    Raises `BadInput` without such a node.
+    Raises `BadInput` if there is no such node.
     """
     if ("", node_name) not in snapshot.objects[NODES]:
         node_names = (node_name for _, node_name in snapshot.objects[NODES])
@@ -105,7 +106,7 @@ def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
 
 
 def _of_node(pod: Pod) -> bool:
-    """Return whether a pod goes with its node: a DaemonSet's, or one of the kubelet's own."""
+    """Return whether a pod ends with its node: one of a DaemonSet, or a static pod."""
     return any(owner.kind in ("DaemonSet", "Node") for owner in pod.metadata.owner_references)
 
 
@@ -115,7 +116,7 @@ def added(
     vocabulary: Vocabulary,
     devices: Mapping[str, Device],
 ) -> Iterator[Queued]:
-    """Make the pods that are asked about, and yield them. Raises `BadInput`."""
+    """Create the pods to add, and yield them. Raises `BadInput`."""
     pods = [pod for path in what_if_request.manifests for pod in pods_of_file(path)]
     if what_if_request.shape is not None:
         pods += pods_of_shape(what_if_request.shape, vocabulary, devices.values())
@@ -141,7 +142,7 @@ def added(
 
 
 def _priority(spec: Plain, class_by_name: Mapping[str, Plain]) -> int:
-    """Return what the API would make of a pod's class of priority. Raises `BadInput`."""
+    """Return the priority that the API would give a pod by its class. Raises `BadInput`."""
     class_name = spec.get("priorityClassName")
     if class_name is None:
         default_values = (

@@ -1,4 +1,4 @@
-"""Asks a cluster's API what claims of a file would get there: `hetero explain claim`."""
+"""Finds what the claims of a file would be allocated in a cluster: `hetero explain claim`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = ("ResourceClaim", "ResourceClaimTemplate")
 
 @frozen(kw_only=True)
 class ClaimAnswer:
-    """What the claim of this name would get."""
+    """What the claim of this name would be allocated."""
 
     claim: str
     answer: ClaimSelection
@@ -35,16 +35,16 @@ class ClaimAnswer:
 
 @frozen(kw_only=True)
 class Explained:
-    """What claims would get; `unread` says what the API would not tell, None if nothing."""
+    """The answers for all claims; `unread` says which objects the API refused, None if none."""
 
     answers: tuple[ClaimAnswer, ...]
     unread: str | None
 
 
 def explain_claims(path: Path) -> Explained:
-    """Return what each claim of a file would get by itself of what is free now.
+    """Return for each claim of a file what it alone would be allocated now.
 
-    Raises `BadInput` for what is no claim, or if the API does not answer.
+    Raises `BadInput` if an object is not a claim or the API does not answer.
     """
     claims = read_claims(path)
 
@@ -73,9 +73,10 @@ def explain_claims(path: Path) -> Explained:
 
 
 async def _rules(api: Api) -> tuple[list[Plain], str | None]:
-    """Return the DeviceTaintRules, and why they are not told. Raises `ApiError`.
+    """Return the DeviceTaintRules, or the reason why they could not be read. Raises `ApiError`.
 
-    The API server looks at rights first: who may not list them is not told that there are none.
+    The API server checks rights first: a user without the right to list them gets 403 even where
+    there are none.
     """
     try:
         return await api.items(_RULES), None
@@ -96,9 +97,9 @@ def own_vocabulary() -> Vocabulary:
 def read_claims(
     path: Path, vocabulary: Callable[[], Vocabulary] = own_vocabulary
 ) -> dict[str, Plain]:
-    """Return the specs of the claims in a file, and of the claims of its templates, by name.
+    """Return the specs of the claims in a file, and of its claim templates, by name.
 
-    Of a pod that asks by resource names, which `vocabulary` knows, those that the webhook or
+    A pod that asks by resource names, which `vocabulary` has, gives the claims that the webhook or
     kube-scheduler makes for its containers. Raises `BadInput`.
     """
     try:
@@ -125,7 +126,7 @@ def read_claims(
 
 
 def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dict[str, Plain]:
-    """Return what a pod's containers ask by resource names, said by claims."""
+    """Return the claims that stand for the resource names of a pod's containers."""
     try:
         spec = {
             kind: [_as_kept(container) for container in pod["spec"].get(kind) or ()]
@@ -147,7 +148,7 @@ def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dic
 
 
 def _as_kept(container: Plain) -> Plain:
-    """Return a container with its amounts as the API keeps them, which are texts."""
+    """Return a container with its amounts as strings, as the API stores them."""
     limits = {resource_name: str(amount) for resource_name, amount in _amounts(container).items()}
     return {**container, "resources": {"limits": limits}}
 

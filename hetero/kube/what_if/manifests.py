@@ -1,4 +1,4 @@
-"""Pods to be simulated: those of manifests, and those of a shape in the command line's words."""
+"""The pods to simulate: those of manifests, and those of a shape on the command line."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _replicas(replicas: int) -> int:
 
 
 def _pod(pod_name: str, given_metadata: Plain, spec: Plain) -> Plain:
-    """Return a pod as the API would have it: what is limited is requested."""
+    """Return a pod as the API completes it: requests default to the limits."""
     completed_spec = {
         **spec,
         "containers": [_completed(container) for container in spec["containers"]],
@@ -128,9 +128,9 @@ def _texts(amounts: Mapping[str, Any] | None) -> dict[str, str]:
 
 
 def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device]) -> list[Plain]:
-    """Return pods that ask for a shape in a vendor's resources. Raises `BadInput`.
+    """Return pods that ask for a shape in the resource names of a vendor. Raises `BadInput`.
 
-    `devices` are the cluster's: by them it is known which vendor's resources are meant.
+    `devices` are those of the cluster: they determine the vendor.
     """
     matching_devices = [
         device
@@ -150,7 +150,7 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
 
 
 def _names(shape: Shape, vocabulary: Vocabulary, matching_devices: list[Device]) -> ResourceNames:
-    """Return the names by which all of the devices are asked for."""
+    """Return the resource names that ask for all of these devices. Raises `BadInput`."""
     if not matching_devices:
         wanted_text = " and ".join(filter(None, (shape.vendor, shape.model)))
         raise BadInput(f"the cluster has no device{f' of {wanted_text}' if wanted_text else ''}")

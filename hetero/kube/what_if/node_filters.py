@@ -1,4 +1,4 @@
-"""Which nodes kube-scheduler offers for a pod: its own filters, as far as they are known here."""
+"""kube-scheduler's own filters, as far as the simulation has them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _CLOSED, _ELSEWHERE = "are cordoned", "are not selected by the pod"
 
 @define(eq=False)
 class NodeFilters:
-    """What kube-scheduler knows of nodes: their labels and taints, and what pods request of them.
+    """The labels and taints of nodes, and the resources that pods request of them.
 
-    `ignored` are the resources that it leaves to the extender.
+    `ignored` are the resources that kube-scheduler leaves to the extender.
     """
 
     nodes: Mapping[str, Plain]
@@ -45,12 +45,12 @@ class NodeFilters:
         self._used = {node_name: Counter() for node_name in self.nodes}
 
     def count(self, pod: Plain, node_name: str) -> None:
-        """Count what a pod requests of the node it is on."""
+        """Count the requests of a pod on its node."""
         if node_name in self._used:
             self._used[node_name] += Counter(self._requests(pod))
 
     def offered(self, pod: Plain) -> tuple[list[str], Refusal]:
-        """Return the nodes that are offered for a pod, and what the others say."""
+        """Return the names of the nodes that pass the filters, and the reasons of the others."""
         requests, reason_by_node = self._requests(pod), self._closed_to(pod["spec"])
         offered_names, count_by_reason, shortages = (
             list[str](),
@@ -86,7 +86,7 @@ class NodeFilters:
         return {_PODS: 1, **pod_host(read(Pod, pod), names=resources)}
 
     def _closed_to(self, spec: Plain) -> dict[str, str]:
-        """Return why nodes are closed to a pod, whatever they have left."""
+        """Return the reasons of the nodes that exclude a pod whatever they have free, by node."""
         affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
         required_affinity = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
         selector, tolerations = spec.get("nodeSelector") or {}, spec.get("tolerations") or ()
@@ -105,7 +105,7 @@ class NodeFilters:
 def _lacking(
     requests: Mapping[str, int], allocatable: Mapping[str, int], used_amounts: Mapping[str, int]
 ) -> Shortage | None:
-    """Return what a node has too little of; it has nothing of what it does not say."""
+    """Return the first resource of which a node has too little; a missing resource counts 0."""
     for resource, amount in requests.items():
         allocatable_amount = allocatable.get(resource, 0)
         free_amount = max(allocatable_amount - used_amounts.get(resource, 0), 0)
@@ -148,7 +148,7 @@ def _tolerated(taint: Plain, tolerations: Iterable[Plain]) -> bool:
 
 
 def _meets(term: Plain, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    """Return whether a node meets all that a term says; a term that says nothing chooses none."""
+    """Return whether a node meets every requirement of a term; an empty term chooses no node."""
     requirements = [
         *((requirement, labels) for requirement in term.get("matchExpressions") or ()),
         *((requirement, fields) for requirement in term.get("matchFields") or ()),

@@ -1,6 +1,6 @@
-"""The types of what is read of saved objects: a file that was changed by hand is refused here.
+"""The types of saved objects: a file that was edited by hand is refused where it is wrong.
 
-Fields that Kubernetes leaves out where they say nothing may be missing or null.
+A field that Kubernetes omits when it is empty may be missing or null.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _Operator = Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"]
 
 
 class _Read(Struct, rename="camel", kw_only=True):
-    """What is read of an object; it may have more."""
+    """Base of the types: an object may have fields that are not declared."""
 
 
 class _Owner(_Read):
@@ -262,7 +262,7 @@ _ENGLISH: Mapping[str, str] = {
 
 
 def expect_list(document: Any) -> None:
-    """Raise `BadInput`, with the place in the document, if it is not what kubectl saves."""
+    """Raise `BadInput`, with the place in the document, unless it is a list as kubectl saves it."""
     _expect(document, _List, "")
     for item_number, plain in enumerate(document["items"]):
         metadata, kind = plain["metadata"], plain["kind"]

@@ -1,7 +1,7 @@
-"""What becomes of a cluster's pods with these pods more, those nodes less, under that policy.
+"""Simulates the placement of a cluster's pods after changes to its pods, nodes or policy.
 
-The pods are placed by `Scheduler`, through the calls that kube-scheduler makes of it, on a copy of
-what the API has. Nothing that it writes leaves this process.
+The pods are placed by `Scheduler`, through the calls that kube-scheduler makes, on a copy of the
+objects of the API. Nothing is written to the API.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ class Totals:
 
 @frozen(kw_only=True)
 class PodAnswer:
-    """Where a pod would be placed, or `refusal`: what its event would say.
+    """Where a pod would be placed, or its `refusal`: the message that its event would have.
 
-    `origin` is `waiting`, `moved` (away from `from_node`) or `added`. Without node and refusal it
-    is kube-scheduler's alone. `notes` say what is not known of it.
+    `origin` is `waiting`, `moved` (away from `from_node`) or `added`. A pod without a node and a
+    refusal is placed by kube-scheduler alone. `notes` say what the simulation leaves out.
     """
 
     namespace: str
@@ -93,7 +93,7 @@ class PodAnswer:
 
 @frozen(kw_only=True)
 class SimulatedPlacement:
-    """What would become of the pods, in the order they are placed in; `notes` of the cluster."""
+    """The simulated placement of the pods, in placement order; `notes` are about the cluster."""
 
     node_placement: str
     device_placement: str
@@ -112,7 +112,7 @@ class SimulatedPlacement:
 
 
 def simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
-    """Return what would become of the cluster of this pod, of $KUBECONFIG, or of a file.
+    """Return the simulated placement in the cluster of this pod, of $KUBECONFIG, or of a file.
 
     Raises `HeteroError`.
     """
@@ -156,7 +156,7 @@ async def _simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
 
 
 async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> Scheduler:
-    """Return the cluster's scheduler, which has read the snapshot as it would read the API."""
+    """Return the scheduler of the cluster after it has read the snapshot."""
     mix_names = (map_name for map_name in snapshot.objects[CONFIG_MAPS] if map_name[1] == MIX)
     signing_key, previous_keys = _keys(snapshot)
     scheduler = Scheduler(
@@ -177,7 +177,7 @@ async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> S
 
 
 def _settings(snapshot: ClusterSnapshot) -> Settings:
-    """Return the settings of the cluster's services, the defaults if they cannot be seen."""
+    """Return the settings of the cluster's services, the defaults if they cannot be read."""
     for (namespace, map_name), plain in snapshot.objects[CONFIG_MAPS].items():
         settings_text = (plain.get("data") or {}).get("settings.toml")
         if map_name == SETTINGS and settings_text is not None:
@@ -202,10 +202,10 @@ def _placed_by(placement: str, cluster_settings: Settings) -> Settings:
 
 
 def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
-    """Return a key for what is placed, and the cluster's public ones.
+    """Return a key to sign allocations with, and the cluster's public keys.
 
-    Without these what stands is signed anew. So allocations are believed: what comes of it is shown
-    and given to nobody.
+    Without the public keys all existing allocations are signed again with the new key, and so
+    accepted without a check. That is safe: the result is shown and gives nobody a device.
     """
     signing_key, public_keys_path = SigningKey.new(), os.environ.get(PUBLIC_KEYS)
     if public_keys_path:
@@ -241,7 +241,7 @@ def _totals(cache: SchedulerCache) -> Totals:
 async def _place_all(
     snapshot: ClusterSnapshot, scheduler: Scheduler, queue: Iterable[Queued]
 ) -> list[PodAnswer]:
-    """Filter and bind the pods one after the other; return what became of each."""
+    """Filter and bind the pods one after the other; return the answer for each, in order."""
     vocabulary = scheduler.verbs.vocabulary
     count_names = {
         resource_names.count
@@ -279,7 +279,7 @@ async def _place_all(
 async def _filter(
     snapshot: ClusterSnapshot, scheduler: Scheduler, filters: NodeFilters, queued: Queued
 ) -> PodAnswer:
-    """Return the node that a pod gets, or why it gets none."""
+    """Return the answer for a pod with its node, or with the reason why it gets none."""
     # Evictions are not simulated: what they would end is not known before they are tried.
     pod = replace(queued.pod, spec=replace(queued.pod.spec, preemption_policy="Never"))
     namespace, name = pod.full_name
@@ -314,7 +314,7 @@ async def _filter(
 async def _bind(
     snapshot: ClusterSnapshot, scheduler: Scheduler, queued: Queued, answer: PodAnswer
 ) -> tuple[str, PodAnswer]:
-    """Bind a pod to its node; return its UID, and its answer with what it holds there."""
+    """Bind a pod to its node; return its UID, and its answer with its allocations."""
     uid, full_name = queued.pod.metadata.uid, queued.pod.full_name
     binding_request = dict(zip(("podnamespace", "podname"), full_name, strict=True))
     try:
@@ -334,7 +334,7 @@ _NOT_OURS = "kube-scheduler places it: it asks for no device"
 
 
 def _notes(queued: Queued) -> Iterator[str]:
-    """Yield what a pod says that kube-scheduler goes by, and that is not known here."""
+    """Yield the constraints of a pod that kube-scheduler follows and the simulation does not."""
     spec, metadata = queued.plain["spec"], queued.plain["metadata"]
     if queued.origin == MOVED and not metadata.get("ownerReferences"):
         yield "nothing makes it again: it has no controller"
@@ -361,7 +361,7 @@ def _notes(queued: Queued) -> Iterator[str]:
 
 @contextmanager
 def _logged() -> Iterator[Callable[[], list[str]]]:
-    """Keep what is logged from being printed; what is yielded returns it."""
+    """Keep log messages from being printed; yield a function that returns them."""
     queue: SimpleQueue[logging.LogRecord] = SimpleQueue()
     logger, handler = logging.getLogger("hetero.kube"), QueueHandler(queue)
     logger.addHandler(handler)

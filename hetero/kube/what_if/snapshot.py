@@ -1,4 +1,4 @@
-"""A cluster's objects in memory, read once, which answer the scheduler in the API's place."""
+"""The objects of a cluster in memory, read once, with the interface of the API client."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _O = TypeVar("_O", bound=Object)
 class ClusterSnapshot:
     """Objects by the path of their list. What the scheduler writes is written here alone.
 
-    `events` has the last message that each pod was told, by UID.
+    `events` has the last event message of each pod, by UID.
     """
 
     objects: dict[str, dict[_Name, Plain]] = field(factory=dict)
@@ -56,9 +56,9 @@ class ClusterSnapshot:
         return list(self.objects.get(path, {}).values())
 
     def change(self, event: str, path: str, plain: Plain) -> None:
-        """Put an object into its list, or take it out if `event` is DELETED, and tell who follows.
+        """Put an object into its list, or remove it if `event` is DELETED; notify the followers.
 
-        Raises `BadInput` for one that is added and there already.
+        Raises `BadInput` for a new object whose name is taken.
         """
         full_name, objects = _full_name(plain), self.objects.setdefault(path, {})
         if event == "ADDED" and full_name in objects:
@@ -79,7 +79,7 @@ class ClusterSnapshot:
         path: str,
         query: Mapping[str, str] | None = None,
     ) -> Plain:
-        """Return an object or a list; of what lists may be filtered by, names alone count."""
+        """Return an object or a list; of the field selectors, only `metadata.name` filters."""
         if path in self.objects:
             return {"items": self.all(path)}
         _, _, pod_name = (query or {}).get("fieldSelector", "").partition("metadata.name=")
@@ -94,7 +94,7 @@ class ClusterSnapshot:
         return plain
 
     async def post(self, path: str, body: Plain) -> Plain:
-        """Bind a pod, or note an event of one."""
+        """Bind a pod, or record the message of an event."""
         if path.endswith("/events"):
             self.events[body["involvedObject"]["uid"]] = body["message"]
             return body
@@ -126,7 +126,7 @@ class ClusterSnapshot:
         lost: Callable[[Exception], None],  # noqa: ARG002
         retry: float = RETRY,  # noqa: ARG002
     ) -> None:
-        """List, and return; `changed` gets every change from now on."""
+        """List, and return; `changed` gets every later change."""
 
         def forward(event: str, plain: Plain) -> None:
             for changed_object in read_all(kind, (plain,)):
@@ -137,7 +137,7 @@ class ClusterSnapshot:
 
 
 async def read_api() -> ClusterSnapshot:
-    """Return what the API of this pod or of $KUBECONFIG has. Raises `HeteroError` without one."""
+    """Return the objects in the API of this pod or of $KUBECONFIG. Raises `HeteroError`."""
     snapshot = ClusterSnapshot()
     async with Api(Access.here(), connect=IMPATIENT).open() as api:
         for path, query in _READ:
@@ -172,14 +172,14 @@ def read_file(path: Path) -> ClusterSnapshot:
 
 
 def _list_of(plain: Plain) -> str:
-    """Return the path of the list that has an object."""
+    """Return the path of the list that an object is in."""
     api_version, kind = plain["apiVersion"], plain["kind"]
     api_root = "/apis" if "/" in api_version else "/api"
     return f"{api_root}/{api_version}/{_PLURALS.get(kind, f'{kind.lower()}s')}"
 
 
 def _parsed(path: str) -> tuple[str, _Name]:
-    """Return the list and the name of an object in a namespace, or of what is its subresource."""
+    """Return the list path and the name of a namespaced object, also from a subresource path."""
     api_root, _, namespaced_path = path.partition("/namespaces/")
     namespace, plural, object_name, *_ = namespaced_path.split("/")
     return f"{api_root}/{plural}", (namespace, object_name)

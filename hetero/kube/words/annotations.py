@@ -62,7 +62,7 @@ def read_note(annotation_name: str, annotation_text: str) -> Any:
 
 @frozen(kw_only=True)
 class _Kind:
-    """What cards of one model have in common."""
+    """The common properties of the cards of one model."""
 
     vendor: str
     model: str
@@ -75,7 +75,7 @@ class _Kind:
 
 @frozen(kw_only=True)
 class _Card:
-    """What a card has of its own; a link's peer is a position in the list of cards."""
+    """The properties of one card; a link's peer is a position in the list of cards."""
 
     uuid: str
     kind: int
@@ -90,9 +90,9 @@ class _Card:
 
 @frozen(kw_only=True)
 class RunsOn:
-    """What containers hold whose pod is over, by the device's UUID, and the pod's namespace.
+    """The amounts that containers of ended pods still hold, by device UUID, with the namespace.
 
-    Older agents do not say the namespace.
+    Inventories of older agents have no namespace.
     """
 
     takes: Mapping[str, Counters]
@@ -114,7 +114,7 @@ class _Rack:
 def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
     """Return the text of `INVENTORY` for a node's devices.
 
-    `running_on` is what containers hold of them whose pods are over, for the API at least.
+    `running_on` are the amounts of containers that still run though their pods ended in the API.
     """
     kinds: list[_Kind] = []
     card_records = []
@@ -158,7 +158,7 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
 
 
 def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
-    """Return the devices in the text of `INVENTORY`, and what is held. Raises `BadInput`."""
+    """Return the devices in the text of `INVENTORY`, and the held amounts. Raises `BadInput`."""
     rack = codec.loads(inventory_json, _Rack, source=f"node {node}: {INVENTORY}")
     try:
         devices = tuple(_device(card, rack) for card in rack.cards)
@@ -267,7 +267,7 @@ def signed_assignment(assignment: Assignment, signing_key: SigningKey) -> dict[s
 def read_assignment(
     annotations: Mapping[str, str], keys: PublicKeys, *, pod: str, uid: str, node: str
 ) -> Assignment | None:
-    """Return what a pod was given, None if nothing was. Raises `BadInput` on a forgery.
+    """Return the assignment of a pod, None if it has none. Raises `BadInput` on a forgery.
 
     `uid` and `node` are the pod's own, as the API has them; `pod` names it in errors.
     """
@@ -294,7 +294,7 @@ def _read(allocation_json: str, source_name: str) -> Assignment:
 
 
 def without_core_limit(allocation: Allocation) -> Allocation:
-    """Return the allocation with its core counted as before but limiting nobody."""
+    """Return the allocation without core limits; its core is counted as before."""
     return evolve(allocation, pieces=tuple(evolve(piece, core=None) for piece in allocation.pieces))
 
 

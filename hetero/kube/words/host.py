@@ -1,4 +1,4 @@
-"""Reads what a pod requests of its node's processors and memory, and what a node has of them."""
+"""Reads the processor and memory requests of a pod, and the capacity of a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = {CPU: Decimal("0.001"), HOST_MEMORY: _ONE}
 
 
 def node_host(node: NodeObject) -> dict[str, int]:
-    """Return what all pods together may request of a node; nothing of what it does not say."""
+    """Return what all pods together may request of a node, by the counters that it states."""
     return amounts(node.status.allocatable)
 
 
@@ -41,7 +41,7 @@ def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
 
 
 def amounts(quantities: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
-    """Return what is said of some resources: processors in thousandths, all else as it counts."""
+    """Return the amounts of some resources: processors in thousandths, all others as they count."""
     return {
         resource_name: rounded_up(
             resource_name, quantities[resource_name], unit=_UNITS.get(resource_name, _ONE)

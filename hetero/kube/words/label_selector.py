@@ -1,4 +1,4 @@
-"""What label selectors choose: those of nodes, and those of pods."""
+"""Evaluates label selectors, of nodes and of pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def meets(requirement: Requirement, labels: Mapping[str, str]) -> bool:
 
 
 def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether a selector chooses what has these labels; one that says nothing does."""
+    """Return whether a selector chooses an object with these labels; an empty one chooses all."""
     return selector.match_labels.items() <= labels.items() and all(
         meets(requirement, labels) for requirement in selector.match_expressions
     )

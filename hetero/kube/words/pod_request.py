@@ -1,4 +1,4 @@
-"""Reads what a pod asks for: resources and annotations by the names that vendors declare."""
+"""Reads the request of a pod: resources and annotations by the names that vendors declare."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ _E = TypeVar("_E", bound=Enum)
 
 @frozen(kw_only=True)
 class Defaults:
-    """What a pod gets that does not say: cards, bytes and percent of each, and a policy.
+    """The defaults of a request: cards, bytes and percent of each, and a policy.
 
-    `unlimited` counts core but does not hold anybody to it.
+    `unlimited` counts core but limits nobody to it.
     """
 
     count: int = 1
@@ -105,7 +105,7 @@ class Defaults:
 
 @frozen(kw_only=True)
 class ContainerRequest:
-    """The request of one container, and by which names; `unlimited` as in `Defaults`."""
+    """The request of one container, and its resource names; `unlimited` as in `Defaults`."""
 
     container: str
     resource_names: ResourceNames
@@ -116,11 +116,11 @@ class ContainerRequest:
 
 @frozen(kw_only=True)
 class PodRequest:
-    """What a pod wants.
+    """The request of a pod.
 
-    `pod` is its form for the packing core: its first container has what it requests of the host.
-    `devices` is whether it wants any. `unlimited` are its containers without a core limit, as in
-    `Defaults`. Nodes and devices are chosen by the placements; None: by the cluster's own.
+    `pod` is its form for the packing core: its first container has the host requests of the pod.
+    `devices` is whether it asks for any. `unlimited` are its containers without a core limit, as in
+    `Defaults`. Nodes and devices are chosen by the placements; None: by those of the cluster.
     """
 
     pod: PlacedPod
@@ -132,7 +132,7 @@ class PodRequest:
 
 @frozen(kw_only=True)
 class Vocabulary:
-    """All names that mean something in this cluster."""
+    """All resource and annotation names with a meaning in this cluster."""
 
     vendors: tuple[Vendor, ...]
     defaults: Defaults = field(default=Defaults())
@@ -163,7 +163,7 @@ class Vocabulary:
         return self._resources
 
     def asked(self, pod: Pod) -> tuple[ContainerRequest, ...]:
-        """Return what the pod's containers ask of us, init containers last. Raises `BadInput`."""
+        """Return the requests of a pod's containers, init containers last. Raises `BadInput`."""
         annotations, init_containers = pod.metadata.annotations, pod.spec.init_containers
         containers = (*pod.spec.containers, *init_containers)
         asking_containers = [
@@ -201,10 +201,10 @@ class Vocabulary:
     def pod_request(
         self, pod: Pod, uuids_by_container: Mapping[str, Sequence[str]] | None = None
     ) -> PodRequest | None:
-        """Return what the pod wants, None if it names none of our resources. Raises `BadInput`.
+        """Return the request of a pod, None if it names none of our resources. Raises `BadInput`.
 
-        One that counts 0 devices wants a node and none of its devices. `uuids_by_container` has
-        the UUIDs of the devices that containers hold already, and so ask for.
+        A pod that counts 0 devices asks for a node and none of its devices. `uuids_by_container`
+        has the UUIDs of the devices that containers hold already, and so ask for.
         """
         container_requests = self.asked(pod)
         if not container_requests and not any(map(self._names, pod.spec.containers)):
@@ -410,7 +410,7 @@ def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) 
 
 
 def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:
-    """Return what an annotation says, None where it is not there. Raises `BadInput`."""
+    """Return the choice in an annotation, None without the annotation. Raises `BadInput`."""
     annotation_text = annotations.get(annotation)
     if annotation_text is None:
         return None
@@ -422,7 +422,7 @@ def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) ->
 
 
 def _noted(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return what is noted of init containers. Raises `BadInput`."""
+    """Return the annotated requests of init containers. Raises `BadInput`."""
     try:
         init_parts = read_note(INIT_PARTS, annotations.get(INIT_PARTS) or "{}")
         return {
@@ -434,7 +434,7 @@ def _noted(annotations: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def _pinned(request: Request, uuids: Sequence[str]) -> Request:
-    """Return the request for these very devices, or as it is if they are not as many as asked."""
+    """Return the request for these devices; unchanged if their number differs from its asks."""
     if len(uuids) != len(request.asks):
         return request
     asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
@@ -442,7 +442,7 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
 
 
 def _count(resource_names: ResourceNames, ask: Ask, device_count: int) -> int:
-    """Return how many cards are meant: whole ones come in modules."""
+    """Return the number of cards asked: whole cards come in modules."""
     module_cards = resource_names.devices.module
     parse_count(str(device_count), of=resource_names.count)
     if module_cards == 1 or (device_count == 1 and ask != Ask()):
@@ -472,7 +472,7 @@ def _qos_class(
 
 
 def _co_tenancy(classes: QosClasses, qos_class: str) -> tuple[CoTenancy, ...]:
-    """Return whom the container's cards may be shared with."""
+    """Return the co-tenancy of a QoS class: the classes that it may share cards with."""
     if classes.name is None:
         return ()
     return (
@@ -487,7 +487,7 @@ def _co_tenancy(classes: QosClasses, qos_class: str) -> tuple[CoTenancy, ...]:
 def _said(
     annotations: Mapping[str, Any], annotation: str | None, meanings: Mapping[str, _T]
 ) -> _T | None:
-    """Return what the value of a note means; without one, or without a note, the default."""
+    """Return the meaning of an annotation; without a value, the default."""
     annotation_text = (annotations.get(annotation) if annotation else None) or _DEFAULT
     if annotation_text not in meanings and annotation_text != _DEFAULT:
         raise BadInput(f"{annotation} {annotation_text!r} is none of {_list(meanings)}")

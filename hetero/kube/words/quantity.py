@@ -1,4 +1,4 @@
-"""Reads the quantities of the API: numbers with the suffixes it allows."""
+"""Reads quantities of the API: numbers with its suffixes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LONGEST = 64
 
 
 def quantity(amounts: Mapping[str, object], resource: str | None) -> int | None:
-    """Return a resource's whole number, None if it is not there. Raises `BadInput`."""
+    """Return the amount of a resource, None if it is not listed. Raises `BadInput`."""
     return (
         None
         if resource is None or resource not in amounts
@@ -37,7 +37,7 @@ def quantity(amounts: Mapping[str, object], resource: str | None) -> int | None:
 
 
 def bytes_of(amounts: Mapping[str, object], resource: str, unit: int) -> int | None:
-    """Return a memory resource in bytes: with a binary suffix as it stands, else by its unit."""
+    """Return a memory resource in bytes: a binary suffix counts, else the unit of the resource."""
     if resource not in amounts:
         return None
     is_suffixed = str(amounts[resource])[-2:] in _BINARY
@@ -45,12 +45,12 @@ def bytes_of(amounts: Mapping[str, object], resource: str, unit: int) -> int | N
 
 
 def decimal(amount: object) -> Decimal:
-    """Return the number that a quantity is. Raises `BadInput`."""
+    """Return a quantity as a number. Raises `BadInput`."""
     return _parsed("quantity", str(amount))
 
 
 def rounded_up(resource: str, amount: object, *, unit: Decimal) -> int:
-    """Return a resource in so large units, rounded up as Kubernetes does. Raises `BadInput`."""
+    """Return a resource in these units, rounded up as Kubernetes does. Raises `BadInput`."""
     return ceil(_parsed(resource, str(amount)) / unit)
 
 

@@ -28,7 +28,7 @@ _MOST_CHARGES = 4096
 
 
 def limits(hard: Mapping[str, object], resources: Iterable[str]) -> dict[str, int]:
-    """Return what a quota's `spec.hard` allows of each resource that we know and it limits."""
+    """Return the limits in a quota's `spec.hard` for the resources that we know."""
     allowed_amounts = {}
     for resource in resources:
         try:
@@ -43,7 +43,7 @@ def limits(hard: Mapping[str, object], resources: Iterable[str]) -> dict[str, in
 
 @define(eq=False)
 class Quotas:
-    """The quotas of all namespaces, and what counts against them. One caller at a time."""
+    """The quotas of all namespaces, and their usage. Not safe for concurrent use."""
 
     vocabulary: Vocabulary
     #: By namespace and quota, what it allows of each resource.
@@ -52,7 +52,7 @@ class Quotas:
     _charges: dict[object, Counter[str]] = field(factory=dict)  # of alike pieces of alike devices
 
     def allow(self, namespace: str, quota_name: str, allowed_amounts: dict[str, int]) -> bool:
-        """Note what a quota allows, nothing if it is gone; return whether that is news."""
+        """Record the limits of a quota, none if it is gone; return whether they changed."""
         limits_by_quota = self.most.setdefault(namespace, {})
         if limits_by_quota.get(quota_name, {}) == allowed_amounts:
             return False
@@ -64,7 +64,7 @@ class Quotas:
         return True
 
     def charge(self, device: Device, takes: Counters) -> Counter[str]:
-        """Return what these counters of a device are in the units of every word that means it."""
+        """Return the amounts of these device counters in the units of each resource for them."""
         charge_key = (
             *(device.vendor, device.model, device.enforcement, device.shapes),
             *(device.of_card(CORE), takes.get(MEMORY), takes.get(CORE)),
@@ -97,7 +97,7 @@ class Quotas:
             used_amounts[counter] += direction * amount
 
     def over(self, namespace: str, charge: Mapping[str, int]) -> str | None:
-        """Return which quota so much more would pass, None if none."""
+        """Return the quota that an additional charge would exceed, None if none."""
         used_amounts = self.used.get(namespace, Counter())
         for quota, allowed_amounts in self.most.get(namespace, {}).items():
             for counter, allowed_amount in allowed_amounts.items():
@@ -113,7 +113,7 @@ class Quotas:
         return None
 
     def least(self, pod: PlacedPod, example_cards: Iterable[Device]) -> Counter[str]:
-        """Return the least a pod is charged on a node whose cards are of these kinds."""
+        """Return the least that a pod is charged on a node with cards of these kinds."""
         devices = list(example_cards)
 
         def charges_of(containers: Iterable[PlacedContainer]) -> list[Counter[str]]:

@@ -1,10 +1,10 @@
-"""How a vendor's own runtime is told of the cards that a container was given.
+"""How a vendor's own runtime learns the cards of a container.
 
-The agent tells it by a variable, and a container's own variables count more than the agent's. What
-a ConfigMap or Secret brings by `envFrom` is one of them, but counts less than what the container
-names singly. So a container with a share and `envFrom` names the runtime's variables singly, and
-has their values from annotations of its pod: the webhook writes the names, the scheduler the
-annotations, and nobody else may.
+The agent sets a variable, and the container's own variables take precedence over the agent's. A
+variable of a ConfigMap or Secret (`envFrom`) is one of them, but the container's single variables
+take precedence over it. So a container with a share and `envFrom` names the runtime's variables
+singly, with values from annotations of its pod. The webhook writes the names and the scheduler the
+annotations; no other user may.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ VISIBLE = "*.visible.hetero.io/*"
 
 
 class InjectionWay(str, Enum):
-    """Who brings the driver into a container, and how a vendor's runtime is told of the cards."""
+    """The component that injects the driver into a container.
+
+    It also decides how the vendor's runtime learns the cards.
+    """
 
     FILES = "files"  # the agent: device nodes and files as the vendor declares them
     ENVVAR = "envvar"  # the vendor's own runtime, told by a variable
@@ -35,23 +38,23 @@ class InjectionWay(str, Enum):
 
     @property
     def by_default_runtime(self) -> bool:
-        """Whether the vendor's runtime is to be the nodes' default one."""
+        """Whether the vendor's runtime has to be the default one of the nodes."""
         return self in (InjectionWay.ENVVAR, InjectionWay.VOLUME_MOUNTS)
 
     @property
     def by_cdi(self) -> bool:
-        """Whether a runtime of the vendor's, which may be there as well, is to add nothing."""
+        """Whether the vendor's runtime, which may be installed as well, has to add nothing."""
         return self in (InjectionWay.CDI_ANNOTATIONS, InjectionWay.CDI_CRI)
 
 
 def noted_variable(container_name: str, variable_name: str) -> Plain:
-    """Return the variable of a container whose value is in its annotation."""
+    """Return the variable of a container that takes its value from an annotation."""
     field = {"apiVersion": "v1", "fieldPath": _path(container_name, variable_name)}
     return {"name": variable_name, "valueFrom": {"fieldRef": field}}
 
 
 def is_noted(container_name: str, variable: Variable) -> bool:
-    """Whether that is where a container's variable has its value from."""
+    """Whether a container's variable takes its value from that annotation."""
     own_field = FieldRef(field_path=_path(container_name, variable.name))
     return variable.value_from == ValueSource(field_ref=own_field)
 

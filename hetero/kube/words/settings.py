@@ -1,4 +1,4 @@
-"""What all services of a cluster share: one small TOML file, checked word by word."""
+"""The settings that all services of a cluster share: a small TOML file, fully checked."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Settings:
     nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
 
     def of_node(self, node_name: str) -> NodeSettings:
-        """Return what the cluster says of a node."""
+        """Return the node settings that the cluster sets for a node."""
         node_settings = NodeSettings(vendors=self.vendors)
         for pattern, document in self.nodes.items():
             if fnmatchcase(node_name, pattern):
@@ -174,7 +174,7 @@ def load(path: Path | None) -> Settings:
 
 
 def read(toml_text: str, *, source_name: str) -> Settings:
-    """Return the settings in a text; `source_name` is where it is from. Raises `BadInput`."""
+    """Return the settings in a text; `source_name` names it in errors. Raises `BadInput`."""
     try:
         return _settings(tomllib.loads(toml_text))
     except (BadInput, tomllib.TOMLDecodeError) as error:

@@ -1,7 +1,7 @@
-"""Who signs allocations and who can tell: Ed25519, so that what verifies signatures makes none.
+"""The signatures of allocations: Ed25519, so that a program that verifies cannot sign.
 
-The scheduler alone has the private key. Agents have public ones: two of them while the key is
-changed, so that what the former one signed stands until it is signed anew.
+The scheduler alone has the private key. Agents have the public keys: two of them while the key is
+rotated. Allocations that the previous key signed stay valid until they are signed again.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SigningKey:
 
     @classmethod
     def new(cls) -> SigningKey:
-        """Return a key that nobody has yet."""
+        """Return a new key."""
         return cls(private=Ed25519PrivateKey.generate())
 
     @classmethod
@@ -113,7 +113,7 @@ class SigningKey:
 
     @property
     def public(self) -> PublicKeys:
-        """What tells this key's signatures."""
+        """The public key, which verifies this key's signatures."""
         return PublicKeys(raw=(self.private.public_key().public_bytes_raw(),))
 
     def sign(self, signed_text: str, *, uid: str, node: str) -> str:
