@@ -39,7 +39,7 @@ from hetero.kube.words.annotations import INVENTORY
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import PublicKeys
 from hetero.model.errors import BadInput, HeteroError
-from hetero.node.elsewhere import note_elsewhere
+from hetero.node.foreign_drivers import note_foreign_drivers
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import load_settings
@@ -245,7 +245,7 @@ class Agent:
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:
-            note_elsewhere(self.node, self.publisher.foreign_drivers)
+            note_foreign_drivers(self.node, self.publisher.foreign_drivers)
 
     async def _attend(self) -> None:
         await self.plugins.attend()

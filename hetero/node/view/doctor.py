@@ -14,7 +14,7 @@ from attrs import frozen
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
-from hetero.node.elsewhere import elsewhere
+from hetero.node.foreign_drivers import foreign_drivers
 from hetero.node.grants import grants_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
@@ -59,7 +59,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_simulated(node),
         *_settings(node.settings),
         *map(_vendor, discovery.rows),
-        *(_device(device, elsewhere(node)) for device in discovery.devices),
+        *(_device(device, foreign_drivers(node)) for device in discovery.devices),
         *_limiters(discovery),
         _state(node),
         *_daemon(node),
@@ -128,11 +128,11 @@ def _vendor(row: VendorRow) -> Finding:
             return Finding(subject, Diagnosis.BAD, f"{row.source}: {row.reason}: mend or remove it")
 
 
-def _device(device: Device, giver_by_uuid: Mapping[str, str]) -> Finding:
+def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:
     """Return how a device is given out, or which other driver gives it out."""
     subject = f"device {device.uuid[:12]}"
-    if device.uuid in giver_by_uuid:
-        driver = giver_by_uuid[device.uuid]
+    if device.uuid in driver_by_uuid:
+        driver = driver_by_uuid[device.uuid]
         message = f"claims get it from driver {driver}, which publishes {device.uuid}, too"
         return Finding(subject, Diagnosis.NOTE, f"{message}: nothing is given of it here")
     if not device.usable:
