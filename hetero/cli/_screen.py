@@ -159,12 +159,12 @@ class Screen:
 
     def _scroll(self, key: str, lines: int) -> bool:
         """Whether the key was one that scrolls."""
-        page = max(self.console.height - 2, 1)
+        page_lines = max(self.console.height - 2, 1)
         lines_by_key = {
             "up": -1,
             "down": 1,
-            "page up": -page,
-            "page down": page,
+            "page up": -page_lines,
+            "page down": page_lines,
             "home": -lines,
             "end": lines,
         }

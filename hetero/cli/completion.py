@@ -214,18 +214,18 @@ class _Place:
 
 def _places(context: click.Context, command: click.Command, path: str) -> Iterator[_Place]:
     """Yield the command and all those below it."""
-    below: dict[str, click.Command] = {}
+    subcommands: dict[str, click.Command] = {}
     if isinstance(command, click.Group):
         for command_name in command.list_commands(context):
             subcommand = command.get_command(context, command_name)
             if subcommand is not None and not subcommand.hidden:
-                below[command_name] = subcommand
+                subcommands[command_name] = subcommand
     place = _Place(
         path,
         command,
         tuple(
             (command_name, subcommand.get_short_help_str())
-            for command_name, subcommand in below.items()
+            for command_name, subcommand in subcommands.items()
         ),
     )
     for parameter in command.get_params(context):
@@ -238,7 +238,7 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
             place.arguments.append(_kind(parameter))
             place.repeats = parameter.nargs < 0
     yield place
-    for command_name, subcommand in below.items():
+    for command_name, subcommand in subcommands.items():
         yield from _places(context, subcommand, f"{path} {command_name}")
 
 

@@ -218,7 +218,7 @@ def _share(
     core_percent = None
     if device_view is not None and piece.core is not None:
         core_percent = 100 * piece.core / device_view.device.of_card(CORE)
-    core_used, core_borrowed, stopped_s = mean("core"), mean("borrowed"), mean("stopped")
+    core_used, core_borrowed, stopped_part = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
         number=device_view.number if device_view else None,
@@ -228,7 +228,7 @@ def _share(
         memory_used=None if memory_bytes is None else int(memory_bytes),
         core_used=None if core_used is None else 100 * core_used,
         core_borrowed=None if core_borrowed is None else 100 * core_borrowed,
-        core_stopped=None if stopped_s is None else 1000 * stopped_s,
+        core_stopped=None if stopped_part is None else 1000 * stopped_part,
     )
 
 

@@ -161,11 +161,11 @@ class Demo:
     def _share(self, share_percent: int) -> Sequence[str]:
         return ("--memory", f"{self.memory}Mi", "--core", str(share_percent), "--")
 
-    def _busy(self, duration_s: int, memory_bytes: int, *, warm_up_s: int = 2) -> Sequence[str]:
+    def _busy(self, duration_s: int, memory_mib: int, *, warm_up_s: int = 2) -> Sequence[str]:
         # A warm-up of its own, so that neither program is measured while the other starts, or
         # while a third one asks. One that is alone has nobody to wait for.
         timing_options = ("--warmup", str(warm_up_s), "--seconds", str(duration_s))
-        return (self.job, *timing_options, "--memory", f"{memory_bytes}MiB")
+        return (self.job, *timing_options, "--memory", f"{memory_mib}MiB")
 
     def _hetero(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "hetero.cli", *arguments]

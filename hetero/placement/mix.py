@@ -69,19 +69,22 @@ def _fragmentation(sizes_and_weights: tuple[tuple[int, int], ...]) -> tuple[int,
     certainty = total_weight**PATIENCE
     used_points = [0] * (CARD_MILLI + 1)
     fitting_weight = fitting_sizes = 0  # of the sizes up to `free_milli`
-    for milli in range(1, CARD_MILLI + 1):
-        if fitting_sizes < len(sizes_milli) and sizes_milli[fitting_sizes] == milli:
-            fitting_weight += weight_by_size[milli]
+    for free_milli in range(1, CARD_MILLI + 1):
+        if fitting_sizes < len(sizes_milli) and sizes_milli[fitting_sizes] == free_milli:
+            fitting_weight += weight_by_size[free_milli]
             fitting_sizes += 1
         if not fitting_weight:
             continue
         filled_points = sum(
-            weight_by_size[size_milli] * (size_milli * POINTS + used_points[milli - size_milli])
+            weight_by_size[size_milli]
+            * (size_milli * POINTS + used_points[free_milli - size_milli])
             for size_milli in sizes_milli[:fitting_sizes]
         )
         fit_chance = certainty - (total_weight - fitting_weight) ** PATIENCE
-        used_points[milli] = filled_points * fit_chance // (fitting_weight * certainty)
-    return tuple(milli * POINTS - used_points[milli] for milli in range(CARD_MILLI + 1))
+        used_points[free_milli] = filled_points * fit_chance // (fitting_weight * certainty)
+    return tuple(
+        free_milli * POINTS - used_points[free_milli] for free_milli in range(CARD_MILLI + 1)
+    )
 
 
 def whole_cards(demands: Iterable[DemandClass], *, most_cards: int) -> tuple[int, ...]:

@@ -155,9 +155,9 @@ class _Replay:
             self._arrive(arrival_number, self.rng.randrange(len(self.workload.pods)))
         self.measures.running = False
         self._finish()
-        for _, arrival_number, pod_number, arrived_at in self.waiting:
+        for _, arrival_number, pod_number, arrived_at_s in self.waiting:
             if self._measured(arrival_number):
-                self.measures.left[self.workload.cards(pod_number)].append(self.now - arrived_at)
+                self.measures.left[self.workload.cards(pod_number)].append(self.now - arrived_at_s)
 
     def _finish(self) -> None:
         """Let the measured pods that wait be placed while others go on arriving."""
@@ -213,15 +213,15 @@ class _Replay:
         refused_classes: set[object] = set()
         still_waiting = []
         for waiting in self.waiting:
-            _, arrival_number, pod_number, arrived_at = waiting
+            _, arrival_number, pod_number, arrived_at_s = waiting
             if self.workload.classes[pod_number] in refused_classes or not self._try(
-                arrival_number, pod_number, arrived_at
+                arrival_number, pod_number, arrived_at_s
             ):
                 refused_classes.add(self.workload.classes[pod_number])
                 still_waiting.append(waiting)
         self.waiting = still_waiting
 
-    def _try(self, arrival_number: int, pod_number: int, arrived_at: float) -> bool:
+    def _try(self, arrival_number: int, pod_number: int, arrived_at_s: float) -> bool:
         uid = str(arrival_number)
         if not self.player.place(uid, self.workload.pods[pod_number], self.now):
             if self.protocol.mode == "loss":
@@ -232,7 +232,7 @@ class _Replay:
             life_s = random.Random(f"{self.player.seed}/{arrival_number}").expovariate(1 / life_s)
         heappush(self.ends, (self.now + life_s, uid))
         if self._measured(arrival_number):
-            self.measures.placed[self.workload.cards(pod_number)].append(self.now - arrived_at)
+            self.measures.placed[self.workload.cards(pod_number)].append(self.now - arrived_at_s)
         return True
 
     def _measured(self, arrival_number: int) -> bool:

@@ -176,13 +176,13 @@ def hetero_observe(device: Device) -> plugin.Usage:
     handle = _handle(cndev, device.index)
     used_bytes = cndev.get("cndevGetMemoryUsageV2", _Memory, handle).used * MiB
     utilization = cndev.find("cndevGetDeviceUtilizationInfo", _Busy, handle)
-    temperature = cndev.find("cndevGetTemperatureInfo", _Heat, handle)
-    power = cndev.find("cndevGetDevicePowerInfo", _Power, handle)
+    heat_info = cndev.find("cndevGetTemperatureInfo", _Heat, handle)
+    power_info = cndev.find("cndevGetDevicePowerInfo", _Power, handle)
     return plugin.Usage(
         memory=used_bytes,
         core=utilization.average / 100 if utilization else None,
-        temperature=temperature.chip if temperature else None,
-        power=power.usage if power else None,
+        temperature=heat_info.chip if heat_info else None,
+        power=power_info.usage if power_info else None,
     )
 
 

@@ -195,11 +195,11 @@ def _vdevs(directory: Path) -> list[_Vdev]:
         lines = re.findall(r"^(\w+): *(\S+)", path.read_text(), re.MULTILINE)
         value_by_key = dict(lines)
         mask_words = [int(value, 16) for key, value in lines if key == "cu_mask"]
-        mask = sum(
+        unit_mask = sum(
             mask_word << _WORD_BITS * position for position, mask_word in enumerate(mask_words)
         )
         vdev_number, pipe = (int(value_by_key.get(key, -1)) for key in ("vdev_id", "pipe_id"))
-        vdevs.append(_Vdev(path, value_by_key.get("PciBusId"), mask, vdev_number, pipe))
+        vdevs.append(_Vdev(path, value_by_key.get("PciBusId"), unit_mask, vdev_number, pipe))
     return vdevs
 
 
@@ -222,12 +222,12 @@ def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
     )
     used_pipes = (vdev.pipe for vdev in vdevs_of_card)
     pipe = plugin.free_number(range(_MOST_PIPES), used_pipes, f"pipe of card {device.index}")
-    mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in vdevs_of_card))
+    unit_mask = plugin.free_mask(device, piece.takes[CORE], (vdev.mask for vdev in vdevs_of_card))
     file_name = f"vdev{vdev_number}.conf"
     plugin.note(
         directory / file_name,
         f"PciBusId: {device.pci}\n"
-        f"{_mask_lines(mask)}"
+        f"{_mask_lines(unit_mask)}"
         f"{size_lines}"
         f"device_id: {device.index}\n"
         f"vdev_id: {vdev_number}\n"
@@ -237,8 +237,8 @@ def _made(device: Device, piece: DeviceAllocation, directory: Path) -> str:
     return file_name
 
 
-def _mask_lines(mask: int) -> str:
+def _mask_lines(unit_mask: int) -> str:
     mask_words = (
-        mask >> _WORD_BITS * position & (1 << _WORD_BITS) - 1 for position in range(_WORDS)
+        unit_mask >> _WORD_BITS * position & (1 << _WORD_BITS) - 1 for position in range(_WORDS)
     )
     return "".join(f"cu_mask: 0x{mask_word:016x}\n" for mask_word in mask_words)

@@ -166,14 +166,14 @@ def hetero_observe(device: Device) -> plugin.Usage:
     mxsml = _MXSML.open()
     used_bytes = mxsml.get("mxSmlGetMemoryInfo", device.index, _Memory).used * 1024
     busy_percent = mxsml.find("mxSmlGetDeviceIpUsage", device.index, _XCORE, c_int)
-    temperature = mxsml.find("mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int)  # 1/100
+    centidegrees = mxsml.find("mxSmlGetTemperatureInfo", device.index, _HOTSPOT, c_int)  # 1/100
     power_inputs = mxsml.find(
         "mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS
     )
     return plugin.Usage(
         memory=used_bytes,
         core=None if busy_percent is None else busy_percent / 100,
-        temperature=None if temperature is None else temperature // 100,
+        temperature=None if centidegrees is None else centidegrees // 100,
         power=None
         if power_inputs is None
         else sum(power_input.power for power_input in power_inputs) / 1000,

@@ -106,14 +106,17 @@ class Certificates:
 
     async def warn(self, tell: Tell) -> None:
         """Report each day, for ever, each certificate that ends soon."""
-        told_at: dict[str, datetime] = {}
+        warned_at_by_file: dict[str, datetime] = {}
         while True:
             now = datetime.now(timezone.utc)
             for file_name, path, end_time in self.all_ends():
                 if end_time - now > _SOON:
-                    told_at.pop(file_name, None)
-                elif file_name not in told_at or now - told_at[file_name] > _AGAIN:
-                    told_at[file_name] = now
+                    warned_at_by_file.pop(file_name, None)
+                elif (
+                    file_name not in warned_at_by_file
+                    or now - warned_at_by_file[file_name] > _AGAIN
+                ):
+                    warned_at_by_file[file_name] = now
                     await tell(f"certificate {path}: ends at {end_time:%F %T} UTC: renew it")
             await asyncio.sleep(PERIOD)
 

@@ -215,8 +215,8 @@ def _hiding(vendor: Vendor, *, is_meant: bool) -> Iterator[Plain]:
     if is_meant:
         read_variables = (*vendor.runtime.variables, *vendor.runtime.options)
         text_by_variable = {**dict.fromkeys(read_variables, ""), **text_by_variable}
-    for variable, value in text_by_variable.items():
-        yield {"name": variable, "value": value}
+    for variable, variable_text in text_by_variable.items():
+        yield {"name": variable, "value": variable_text}
 
 
 def _takes_template(vendor: Vendor, container_request: ContainerRequest) -> bool:

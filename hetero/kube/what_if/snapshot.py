@@ -109,8 +109,8 @@ class ClusterSnapshot:
         return self._annotate(list_path, await self.get(path), body)
 
     def _annotate(self, list_path: str, plain: Plain, body: Plain) -> Plain:
-        metadata, added = plain["metadata"], body["metadata"]["annotations"]
-        annotations = {**(metadata.get("annotations") or {}), **added}
+        metadata, added_annotations = plain["metadata"], body["metadata"]["annotations"]
+        annotations = {**(metadata.get("annotations") or {}), **added_annotations}
         changed_object = {**plain, "metadata": {**metadata, "annotations": annotations}}
         self.change("MODIFIED", list_path, changed_object)
         return changed_object

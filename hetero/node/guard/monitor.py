@@ -294,12 +294,12 @@ def _is_still(finding: Bypass | Excess, comparison: Comparison) -> bool:
         return excess_now is not None and excess_now.is_over and excess_now.pid == finding.pid
     ((_, usage),) = comparison.usages
     if finding.core:
-        held_bytes = (usage.busy or {}).get(finding.pid)
+        amount_now = (usage.busy or {}).get(finding.pid)
     else:
-        held_bytes = (
+        amount_now = (
             None if finding.pid in comparison.limited else (usage.processes or {}).get(finding.pid)
         )
-    return bool(held_bytes) and comparison.grant_of(finding.pid) == finding.grant
+    return bool(amount_now) and comparison.grant_of(finding.pid) == finding.grant
 
 
 def acts_for(node: Node) -> str:

@@ -120,10 +120,10 @@ def write_board(directory: Path, rows: Sequence[Row], *, overrun_ns: int = 0) ->
         os.close(descriptor)
 
 
-def _inode(page: Path) -> int:
+def _inode(page_path: Path) -> int:
     """Return the inode of a page; 0 where there is none."""
     try:
-        return page.stat().st_ino
+        return page_path.stat().st_ino
     except FileNotFoundError:
         return 0
 
@@ -142,17 +142,17 @@ def remove_board(directory: Path) -> None:
 
 def sweep_pages(boards: Path, standing_ids: Collection[str]) -> None:
     """Remove the pages of grants that do not stand, and bring the others back to their size."""
-    for page in _pages(boards):
-        if page.name not in standing_ids:
-            page.unlink(missing_ok=True)
-        elif page.stat().st_size != PAGE_BYTES:
-            resize(page, PAGE_BYTES)
+    for page_path in _pages(boards):
+        if page_path.name not in standing_ids:
+            page_path.unlink(missing_ok=True)
+        elif page_path.stat().st_size != PAGE_BYTES:
+            resize(page_path, PAGE_BYTES)
 
 
-def light_seconds(page: Path) -> float:
+def light_seconds(page_path: Path) -> float:
     """Return the device time in seconds that a grant used without a time slice, by its page."""
     try:
-        descriptor = os.open(page, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(page_path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:  # none, or a tenant's lease on it
         return 0.0
     try:
@@ -164,9 +164,9 @@ def light_seconds(page: Path) -> float:
 
 def remove_pages(boards: Path, grant_id: str) -> None:
     """Remove the pages of one grant."""
-    for page in boards.glob(f"*/{grant_id}"):
-        page.unlink(missing_ok=True)
+    for page_path in boards.glob(f"*/{grant_id}"):
+        page_path.unlink(missing_ok=True)
 
 
 def _pages(boards: Path) -> Iterable[Path]:
-    return (page for page in boards.glob("*/*") if page.name != BOARD)
+    return (page_path for page_path in boards.glob("*/*") if page_path.name != BOARD)

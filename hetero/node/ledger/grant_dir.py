@@ -48,8 +48,8 @@ def write_tenant(
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        page = make_page(board_of(boards, limit.name), grant_id)
-        os.link(page, directory / page_name(position))
+        page_path = make_page(board_of(boards, limit.name), grant_id)
+        os.link(page_path, directory / page_name(position))
         (directory / board_name(position)).symlink_to(board_of(shown_boards, limit.name))
 
 

@@ -72,12 +72,12 @@ def apart(node: Node) -> Iterator[tuple[str, str]]:
     for grant in node.snapshot().grants:
         with suppress(OSError, ValueError):  # it ended, or is another user's
             region = read_region(node.directory(grant.id) / USAGE, device_count=len(grant.limits))
-            seconds = _apart_for(region, time.monotonic_ns())
-            if seconds >= APART:
+            apart_s = _apart_for(region, time.monotonic_ns())
+            if apart_s >= APART:
                 yield (
                     grant.id,
                     "its processes each use one device, and none was seen to wait for another for "
-                    f"{seconds:.0f} s: `--gang off`, or a grant each, leaves no device idle",
+                    f"{apart_s:.0f} s: `--gang off`, or a grant each, leaves no device idle",
                 )
 
 

@@ -211,19 +211,19 @@ class CoreMeter:
 
     def used(self, grant: Grant, position: int) -> float | None:
         """Return the mean at the last sample, in percent of a device; None where none is known."""
-        mean_s = self._mean(grant, position, "device_ns")
+        mean_part = self._mean(grant, position, "device_ns")
         # The counts are the tenant's own word: no device gives more than all of its time.
-        return None if mean_s is None else min(100 * mean_s, 100.0)
+        return None if mean_part is None else min(100 * mean_part, 100.0)
 
     def borrowed(self, grant: Grant, position: int) -> float | None:
         """Return the part of `used` that others lent."""
-        mean_s = self._mean(grant, position, "borrowed_ns")
-        return None if mean_s is None else min(100 * mean_s, 100.0)
+        mean_part = self._mean(grant, position, "borrowed_ns")
+        return None if mean_part is None else min(100 * mean_part, 100.0)
 
     def stopped(self, grant: Grant, position: int) -> float | None:
         """Return for how many milliseconds a second processes waited for the device."""
-        mean_s = self._mean(grant, position, "stopped_ns")
-        return None if mean_s is None else 1000 * mean_s
+        mean_part = self._mean(grant, position, "stopped_ns")
+        return None if mean_part is None else 1000 * mean_part
 
     def _mean(self, grant: Grant, position: int, count_name: str) -> float | None:
         """Return how many seconds a count of nanoseconds grew by in a second."""
