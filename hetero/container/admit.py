@@ -215,7 +215,7 @@ def _write(config: Mapping[str, Any], config_path: Path) -> None:
     replace(config_path, json.dumps(config).encode(), mode=stat.S_IMODE(config_path.stat().st_mode))
 
 
-def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
+def _preload_of(bundle_path: Path, config: Mapping[str, Any]) -> list[str]:
     """Return what the image preloads by itself, or what is mounted there. Raises `Refused`."""
     try:
         for mount in config.get("mounts") or ():
@@ -224,7 +224,7 @@ def _preload_of(bundle: Path, config: Mapping[str, Any]) -> list[str]:
             if mount.get("destination") == TARGET and not source_path.endswith(PRELOAD):
                 return libraries(Path(source_path).read_text(errors="replace"))
         root_path = (config.get("root") or {}).get("path") or "rootfs"
-        return preload_of(str(bundle / root_path))
+        return preload_of(str(bundle_path / root_path))
     except OSError as error:
         raise Refused(str(error.strerror)) from None
 

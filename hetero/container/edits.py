@@ -64,15 +64,15 @@ def confine(
 
 
 def in_place(
-    directory: Path, limiters: Sequence[Path], preloads: Iterable[str] = ()
+    directory: Path, limiter_paths: Sequence[Path], preloads: Iterable[str] = ()
 ) -> list[Mount]:
     """Return the mounts of limiters as they are installed here, for the grant in `directory`.
 
     What loads them names what the image preloads by itself, `preloads`, after them.
     """
-    if not limiters:
+    if not limiter_paths:
         return []
-    mounts = [Mount(str(path), f"{PLACE}/{path.name}") for path in limiters]
+    mounts = [Mount(str(path), f"{PLACE}/{path.name}") for path in limiter_paths]
     preload_text = preloading((mount.target for mount in mounts), preloads)
     preload_path = directory / PRELOAD
     # A container that has the file mounted must never see it empty.

@@ -248,8 +248,8 @@ def _remember(change: Change) -> None:
         replace(original, (change.before or "").encode(), mode=0o644)
 
 
-def _original(docker: Path) -> Path:
-    return docker.with_name("daemon.json.before-hetero")
+def _original(config_path: Path) -> Path:
+    return config_path.with_name("daemon.json.before-hetero")
 
 
 def _change(path: Path, text_after: str | None, *, executable: bool = False) -> Change:
@@ -273,15 +273,15 @@ def _absolute(path_text: str) -> str:
     )
 
 
-def _settings(docker: Path) -> dict[str, Any]:
-    if not docker.exists():
+def _settings(config_path: Path) -> dict[str, Any]:
+    if not config_path.exists():
         return {}
     try:
-        settings = json.loads(docker.read_text() or "{}")
+        settings = json.loads(config_path.read_text() or "{}")
     except ValueError as error:
-        raise BadInput(f"{docker}: {error}: mend it first") from None
+        raise BadInput(f"{config_path}: {error}: mend it first") from None
     if not isinstance(settings, dict) or not isinstance(settings.get("runtimes", {}), dict):
-        raise BadInput(f"{docker}: not settings of docker: mend it first")
+        raise BadInput(f"{config_path}: not settings of docker: mend it first")
     return settings
 
 

@@ -77,12 +77,12 @@ def hook() -> dict[str, object]:
     }
 
 
-def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
+def keep_own(bundle_path: str, config: Mapping[str, Any]) -> None:
     """Have a container whose mounts are made preload what its image does, after ours.
 
     Raises `OSError`; the container must not be started then.
     """
-    root_path = os.path.join(bundle, (config.get("root") or {}).get("path") or "rootfs")
+    root_path = os.path.join(bundle_path, (config.get("root") or {}).get("path") or "rootfs")
     target = os.path.realpath(root_path) + TARGET
     if os.path.realpath(target) != target:  # our file is mounted where the link leads
         raise OSError(errno.ELOOP, f"the image's {TARGET}: {_LINK}")
@@ -96,7 +96,7 @@ def keep_own(bundle: str, config: Mapping[str, Any]) -> None:
     _libc("umount2", target, _DETACH)
     preloads = preload_of(root_path)
     if preloads:
-        source_path = os.path.join(bundle, "hetero-ld.so.preload")
+        source_path = os.path.join(bundle_path, "hetero-ld.so.preload")
         with open(source_path, "w", encoding="utf-8") as file:
             file.write(preloading(contents.split(), preloads))
         os.chmod(source_path, 0o644)  # whatever the umask

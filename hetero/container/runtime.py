@@ -107,8 +107,8 @@ def _call(arguments: Sequence[str]) -> Call | None:
     return Call(words_left[0], options, words_left[1:])
 
 
-def _may_ask(config: str) -> bool:
-    config_text = _text(config)
+def _may_ask(config_path: str) -> bool:
+    config_text = _text(config_path)
     return any(marker in config_text for marker in _ASKING)
 
 

@@ -55,15 +55,15 @@ def show_read_only(source_path: Path, target_path: Path, *, anchor: Path) -> Non
         _LIBC.umount2(bytes(anchor), _DETACH)
 
 
-def _make(target: Path, *, model_path: Path) -> None:
+def _make(target_path: Path, *, model_path: Path) -> None:
     try:
         if model_path.is_dir():
-            target.mkdir(parents=True, exist_ok=True)
+            target_path.mkdir(parents=True, exist_ok=True)
         else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.touch()
+            target_path.parent.mkdir(parents=True, exist_ok=True)
+            target_path.touch()
     except OSError as error:
-        raise HeteroError(f"mount {target}: {error.strerror}") from None
+        raise HeteroError(f"mount {target_path}: {error.strerror}") from None
 
 
 def _mount(source_path: Path, target_path: Path, flags: int) -> None:

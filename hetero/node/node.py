@@ -282,8 +282,8 @@ def _pauses(state_dir: Path) -> Pauses:
     return Pauses(state_dir / "vendors.json", partial(prepare, state_dir))
 
 
-def _daemon_of(machine: Path, ledger_path: Path) -> DaemonClient | None:
+def _daemon_of(machine_directory: Path, ledger_path: Path) -> DaemonClient | None:
     """Return heterod as a plain user meets it: by its socket, in a ledger that is root's."""
-    if os.geteuid() == 0 or not is_roots(machine) or not is_roots(ledger_path):
+    if os.geteuid() == 0 or not is_roots(machine_directory) or not is_roots(ledger_path):
         return None
     return client_of(ledger_path)

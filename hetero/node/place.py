@@ -63,9 +63,9 @@ def rack_file(rack_name: str) -> Path:
     return (path if path.is_file() else Path(simulator().rack(rack_name))).resolve()
 
 
-def of_rack(rack: Path) -> str:
+def of_rack(rack_path: Path) -> str:
     """Return the name of what belongs to this rack alone."""
-    return f"sim-{zlib.crc32(bytes(rack)):08x}"
+    return f"sim-{zlib.crc32(bytes(rack_path)):08x}"
 
 
 def ledgers(environ: Mapping[str, str], *, uid: int) -> tuple[Path, ...]:

@@ -170,14 +170,15 @@ class VendorContract:
 
     def test_two_programs_may_ask_at_once(self) -> None:
         """Both have the same devices, and both know how busy they are."""
-        first, second = self._registry(), self._registry()
-        discoveries = [first.discover(), second.discover()]
+        first_registry, second_registry = self._registry(), self._registry()
+        discoveries = [first_registry.discover(), second_registry.discover()]
 
         assert discoveries[0].devices == discoveries[1].devices
-        assert self._usable(first)
-        for device in self._usable(first):
+        assert self._usable(first_registry)
+        for device in self._usable(first_registry):
             are_unknown = [
-                usage == Usage() for usage in (first.observe(device), second.observe(device))
+                usage == Usage()
+                for usage in (first_registry.observe(device), second_registry.observe(device))
             ]
             assert are_unknown[0] == are_unknown[1]
 

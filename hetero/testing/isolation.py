@@ -95,19 +95,21 @@ class IsolationContract:
     def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
         """In percent of what a program does alone on the card."""
         with TemporaryDirectory() as state_dir:
-            rate_alone = self._alone(state_dir)
+            alone_kernels_per_s = self._alone(state_dir)
             programs = [
                 self._start(state_dir, core_percent, "busy", *self._periods(), measured_count=2)
                 for core_percent in (30, 60)
             ]
-            self._assert_shares([100 * self._said(process) / rate_alone for process in programs])
+            self._assert_shares(
+                [100 * self._said(process) / alone_kernels_per_s for process in programs]
+            )
 
     def test_a_grant_can_be_resized_while_its_program_runs(self) -> None:
         """Alone on the card the program has its share, before and after, and no more."""
         size_bytes = self.memory * MiB
         larger_share = ("--memory", f"{2 * self.memory}Mi", "--core", "60")
         with TemporaryDirectory() as state_dir:
-            rate_alone = self._alone(state_dir)
+            alone_kernels_per_s = self._alone(state_dir)
             program_arguments = (size_bytes, *self._periods())
             with self._start(
                 state_dir, 30, "resized", *program_arguments, measured_count=1, label="contract"
@@ -121,7 +123,9 @@ class IsolationContract:
         self._assert(
             [[True, [0, size_bytes]], [True, [0, 2 * size_bytes]]], [answers_before, answers_after]
         )
-        self._assert_shares([100 * rate / rate_alone for rate in (first_rate, second_rate)])
+        self._assert_shares(
+            [100 * rate / alone_kernels_per_s for rate in (first_rate, second_rate)]
+        )
 
     def test_every_way_to_the_driver_leads_to_the_limiter(self) -> None:
         """Linked, dlsym of a handle that was there before, of the whole program, and RTLD_NEXT."""

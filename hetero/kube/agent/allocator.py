@@ -136,12 +136,12 @@ class Allocator:
         for piece in container.allocation.pieces:
             if any(device_of(slot_id) == piece.device for slot_id in chosen_ids):
                 continue
-            slot = next(
+            next_id = next(
                 (slot_id for slot_id in other_ids if device_of(slot_id) == piece.device), None
             )
-            if slot is not None:
-                chosen_ids.append(slot)
-                other_ids.remove(slot)
+            if next_id is not None:
+                chosen_ids.append(next_id)
+                other_ids.remove(next_id)
         ids = (chosen_ids + other_ids)[:id_count]
         self._preferred = (resource, frozenset(ids), container, monotonic())
         return ids

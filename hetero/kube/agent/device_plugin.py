@@ -219,9 +219,9 @@ class DevicePlugin(DevicePluginServicer):
         raise AssertionError  # abort raises
 
 
-def _identity(socket: Path) -> tuple[int, int] | None:
+def _identity(socket_path: Path) -> tuple[int, int] | None:
     with suppress(FileNotFoundError):
-        socket_stat = os.stat(socket)
+        socket_stat = os.stat(socket_path)
         return socket_stat.st_ino, socket_stat.st_ctime_ns
     return None
 

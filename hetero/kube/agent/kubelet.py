@@ -99,7 +99,7 @@ class Kubelet:
                     raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
 
 
-def _channel(socket: Path) -> grpc.aio.Channel:
+def _channel(socket_path: Path) -> grpc.aio.Channel:
     options = [
         # The authority that gRPC makes of a socket's path is one that Go's servers refuse.
         ("grpc.default_authority", "localhost"),
@@ -107,7 +107,7 @@ def _channel(socket: Path) -> grpc.aio.Channel:
         # The kubelet may have started anew since the last connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.insecure_channel(f"unix://{socket}", options=options)
+    return grpc.aio.insecure_channel(f"unix://{socket_path}", options=options)
 
 
 def _why(error: grpc.RpcError) -> str:

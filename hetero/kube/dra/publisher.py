@@ -198,13 +198,13 @@ class Publisher:
             return self._found
         return self._others
 
-    def _slice_changed(self, event: str, resource_slice: ResourceSlice) -> None:
+    def _slice_changed(self, event_type: str, resource_slice: ResourceSlice) -> None:
         kept_slices, slice_name = self._of(resource_slice), resource_slice.metadata.name
         if slice_name in kept_slices and _version(resource_slice) <= _version(
             kept_slices[slice_name]
         ):
             return  # of our own writing
-        if event == "DELETED":
+        if event_type == "DELETED":
             kept_slices.pop(slice_name, None)
         else:
             kept_slices[slice_name] = resource_slice

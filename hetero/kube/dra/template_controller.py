@@ -204,9 +204,9 @@ class TemplateController:
             self._note(pod)
         self._listed("pods")
 
-    def _pod_changed(self, event: str, pod: Pod) -> None:
+    def _pod_changed(self, event_type: str, pod: Pod) -> None:
         known_pod = self._pods.pop(pod.metadata.uid, None)
-        if event != "DELETED":
+        if event_type != "DELETED":
             self._note(pod)
         if known_pod is not None or pod.metadata.uid in self._pods:
             self._changed.set()
@@ -219,10 +219,10 @@ class TemplateController:
         self._found = {template.full_name: template for template in templates if _is_ours(template)}
         self._listed("templates")
 
-    def _template_changed(self, event: str, template: Object) -> None:
+    def _template_changed(self, event_type: str, template: Object) -> None:
         if not _is_ours(template):
             return
-        if event == "DELETED":
+        if event_type == "DELETED":
             self._found.pop(template.full_name, None)
         else:
             self._found[template.full_name] = template

@@ -55,22 +55,22 @@ class ClusterSnapshot:
         """Return the objects of a list."""
         return list(self.objects.get(path, {}).values())
 
-    def change(self, event: str, path: str, plain: Plain) -> None:
-        """Put an object into its list, or remove it if `event` is DELETED; notify the followers.
+    def change(self, event_type: str, path: str, plain: Plain) -> None:
+        """Put an object into its list, or remove it for DELETED; notify the followers.
 
         Raises `BadInput` for a new object whose name is taken.
         """
         full_name, objects = _full_name(plain), self.objects.setdefault(path, {})
-        if event == "ADDED" and full_name in objects:
+        if event_type == "ADDED" and full_name in objects:
             raise BadInput(
                 f"pod {'/'.join(full_name)} is there already: give the new one another name"
             )
-        if event == "DELETED":
+        if event_type == "DELETED":
             del objects[full_name]
         else:
             objects[full_name] = plain
         if path in self._followers:
-            self._followers[path](event, plain)
+            self._followers[path](event_type, plain)
 
     # --- in the API's place -------------------------------------------------------------------
 
@@ -128,9 +128,9 @@ class ClusterSnapshot:
     ) -> None:
         """List, and return; `changed` gets every later change."""
 
-        def forward(event: str, plain: Plain) -> None:
+        def forward(event_type: str, plain: Plain) -> None:
             for changed_object in read_all(kind, (plain,)):
-                changed(event, changed_object)
+                changed(event_type, changed_object)
 
         self._followers[path] = forward
         listed(read_all(kind, self.all(path)))

@@ -140,9 +140,9 @@ def remove_board(directory: Path) -> None:
         directory.rmdir()
 
 
-def sweep_pages(boards: Path, standing_ids: Collection[str]) -> None:
+def sweep_pages(boards_directory: Path, standing_ids: Collection[str]) -> None:
     """Remove the pages of grants that do not stand, and bring the others back to their size."""
-    for page_path in _pages(boards):
+    for page_path in _pages(boards_directory):
         if page_path.name not in standing_ids:
             page_path.unlink(missing_ok=True)
         elif page_path.stat().st_size != PAGE_BYTES:
@@ -162,11 +162,11 @@ def light_seconds(page_path: Path) -> float:
     return _LIGHT.unpack(contents)[0] / 1e9 if len(contents) == _LIGHT.size else 0.0
 
 
-def remove_pages(boards: Path, grant_id: str) -> None:
+def remove_pages(boards_directory: Path, grant_id: str) -> None:
     """Remove the pages of one grant."""
-    for page_path in boards.glob(f"*/{grant_id}"):
+    for page_path in boards_directory.glob(f"*/{grant_id}"):
         page_path.unlink(missing_ok=True)
 
 
-def _pages(boards: Path) -> Iterable[Path]:
-    return (page_path for page_path in boards.glob("*/*") if page_path.name != BOARD)
+def _pages(boards_directory: Path) -> Iterable[Path]:
+    return (page_path for page_path in boards_directory.glob("*/*") if page_path.name != BOARD)

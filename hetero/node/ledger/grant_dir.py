@@ -29,15 +29,15 @@ def write_tenant(
     *,
     allocation: Allocation,
     limits: Sequence[DeviceLimit],
-    boards: Path,
-    shown_boards: Path,
+    boards_directory: Path,
+    shown_boards_directory: Path,
     uid: int | None = None,
 ) -> None:
     """Write what the limiter reads into a new grant's directory.
 
-    `boards` holds the boards of all devices, and `shown_boards` is where the grant's programs find
-    them. `uid` is the user whose programs enter the directory, if that is not the user who writes
-    it.
+    `boards_directory` holds the boards of all devices, and `shown_boards_directory` is where the
+    grant's programs find them. `uid` is the user whose programs enter the directory, if that is not
+    the user who writes it.
     """
     make(directory / TENANT, mode=0o700)
     if uid is not None:
@@ -48,14 +48,14 @@ def write_tenant(
     write(directory / GRANT, contents, mode=0o644)
     write(directory / USAGE, bytes(usage_region.SIZE), mode=0o666)
     for position, limit in enumerate(limits):
-        page_path = make_page(board_of(boards, limit.name), grant_id)
+        page_path = make_page(board_of(boards_directory, limit.name), grant_id)
         os.link(page_path, directory / page_name(position))
-        (directory / board_name(position)).symlink_to(board_of(shown_boards, limit.name))
+        (directory / board_name(position)).symlink_to(board_of(shown_boards_directory, limit.name))
 
 
-def board_of(boards: Path, device_uuid: str) -> Path:
+def board_of(boards_directory: Path, device_uuid: str) -> Path:
     """Return the directory that all tenants of a device read."""
-    return boards / quote(device_uuid, safe="")
+    return boards_directory / quote(device_uuid, safe="")
 
 
 def board_name(position: int) -> str:

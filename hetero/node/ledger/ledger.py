@@ -295,8 +295,8 @@ class Ledger:
                 grant.id,
                 allocation=grant.allocation,
                 limits=grant.limits,
-                boards=self.boards,
-                shown_boards=self.boards if grant.uid is None else self.shown_boards,
+                boards_directory=self.boards,
+                shown_boards_directory=self.boards if grant.uid is None else self.shown_boards,
                 uid=grant.uid,
             )
             if grant.owner:

@@ -207,13 +207,13 @@ def _slot(slot_words: tuple[int, ...]) -> Slot:
     )
 
 
-def slots_of(pid: int, region: Path) -> frozenset[int]:
+def slots_of(pid: int, region_path: Path) -> frozenset[int]:
     """Return the slots of a usage region that the process keeps, none where that is unreadable.
 
     The mapping that keeps a slot's lock cannot be accessed, and its offset gives the slot.
     """
     try:
-        status = region.stat()
+        status = region_path.stat()
         wanted_file = (status.st_dev, status.st_ino)
         return frozenset(
             offset // SLOT_OFFSET

@@ -32,11 +32,11 @@ _BESIDE_SANDBOX = re.compile(r"/((docker|cri-containerd)-)?[0-9a-f]{64}(\.scope)
 _EXITING, _FLAGS = 0x4, 6
 
 
-def containers(grants: Mapping[str, Path]) -> dict[str, tuple[ContainerInfo, ...]]:
+def containers(grant_path_by_id: Mapping[str, Path]) -> dict[str, tuple[ContainerInfo, ...]]:
     """Return the containers that see each grant file."""
     return {
         grant_id: tuple(container_by_space.values())
-        for grant_id, container_by_space in containers_by_space(grants).items()
+        for grant_id, container_by_space in containers_by_space(grant_path_by_id).items()
     }
 
 
@@ -77,17 +77,19 @@ def container_cgroup(pid: int) -> str | None:
     return None
 
 
-def containers_by_space(grants: Mapping[str, Path]) -> dict[str, dict[str, ContainerInfo]]:
+def containers_by_space(
+    grant_path_by_id: Mapping[str, Path],
+) -> dict[str, dict[str, ContainerInfo]]:
     """Return the containers that see each grant file by their mount namespaces (`space_of`).
 
     That is one walk over /proc.
     """
     grant_by_file: dict[tuple[int, int], str] = {}
-    for grant_id, path in grants.items():
+    for grant_id, path in grant_path_by_id.items():
         with suppress(OSError):
             status = path.stat()
             grant_by_file[status.st_dev, status.st_ino] = grant_id
-    pids_by_space: dict[str, dict[str, int]] = {grant_id: {} for grant_id in grants}
+    pids_by_space: dict[str, dict[str, int]] = {grant_id: {} for grant_id in grant_path_by_id}
     if grant_by_file:
         for pid in sorted(processes()):
             with suppress(OSError):
@@ -124,15 +126,15 @@ def space_of(pid: int) -> str | None:
         return None
 
 
-def describe(container_id: str, bundle: Path, *, state: str | None = None) -> ContainerInfo:
+def describe(container_id: str, bundle_path: Path, *, state: str | None = None) -> ContainerInfo:
     """Return a container's name and image, from what its engine keeps next to its bundle."""
-    oci_config = read_json(bundle / "config.json")
+    oci_config = read_json(bundle_path / "config.json")
     annotations = oci_config.get("annotations") or {}
     container_name = annotations.get("io.kubernetes.cri.container-name")
     image = annotations.get("io.kubernetes.cri.image-name")
     # podman: <storage>/overlay-containers/<id>/userdata is the bundle.
     for file_name in ("containers.json", "volatile-containers.json"):
-        for container_entry in read_json(bundle.parent.parent / file_name, default=[]):
+        for container_entry in read_json(bundle_path.parent.parent / file_name, default=[]):
             if container_entry.get("id") == container_id:
                 container_name = next(iter(container_entry.get("names") or ()), None)
                 image = json.loads(container_entry.get("metadata") or "{}").get("image-name")
