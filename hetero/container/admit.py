@@ -1,7 +1,7 @@
-"""Gives a container what it asks before it is created: the grant, and the edits of its config.json.
+"""Admits a container before it is created: takes its grant and edits its config.json.
 
-The grant is held by this process until the runtime that it becomes keeps a state of the container,
-and by that state until the container is deleted: nothing of ours runs on.
+This process holds the grant until the runtime that it becomes keeps a state of the container. That
+state holds it until the container is deleted, so no process of ours runs meanwhile.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Creation:
 
 
 def admit(creation: Creation, *, note: str) -> None:
-    """Admit the container if it asks, and become the runtime; return if it asks for nothing.
+    """Admit the container if it asks for devices, and become the runtime; return if it does not.
 
-    The annotation `note` of its config.json says what its environment was given. One that is
-    refused is said to be, and the process ends.
+    The annotation `note` of its config.json records the variables that were added to its
+    environment. A refusal is reported, and the process ends.
     """
     config = read_json(creation.bundle / "config.json")
     share_variables = _asked(config) if isinstance(config, dict) else {}
@@ -67,7 +67,7 @@ def admit(creation: Creation, *, note: str) -> None:
 
 
 def carry_over(process_file: str, state_directory: str, *, note: str) -> None:
-    """Give a process that is started later the environment we gave the first one."""
+    """Give a process that is started later the variables that the first process was given."""
     bundle = runtime_state(Path(state_directory)).bundle
     annotations = read_json(bundle / "config.json").get("annotations") or {} if bundle else {}
     if environment_text := annotations.get(note):
@@ -145,10 +145,10 @@ def _confine(
 
 
 def _apply(config: dict[str, Any], edits: Edits, *, note: str) -> None:
-    """Put the edits into the container's config.
+    """Merge the edits into the container's config.
 
-    What the config has already of a device or a driver's file stays; the grant, and all else that
-    is written from inside, takes the place of what was there.
+    An existing entry for a device or a file of the driver stays. The grant, and all other files of
+    ours, replace existing mounts at their targets.
     """
     process = config.setdefault("process", {})
     other_env = [
@@ -216,7 +216,7 @@ def _write(config: Mapping[str, Any], config_path: Path) -> None:
 
 
 def _preload_of(bundle_path: Path, config: Mapping[str, Any]) -> list[str]:
-    """Return what the image preloads by itself, or what is mounted there. Raises `Refused`."""
+    """Return the libraries that the image preloads, or a file mounted there. Raises `Refused`."""
     try:
         for mount in config.get("mounts") or ():
             source_path = str(mount.get("source"))
@@ -230,7 +230,7 @@ def _preload_of(bundle_path: Path, config: Mapping[str, Any]) -> list[str]:
 
 
 def _complain(options: Mapping[str, str], sentence: str) -> None:
-    """Say it where the engine looks: its log, in its format, and the standard error."""
+    """Report a refusal in the log of the engine, in its format, and on the standard error."""
     sentence = " ".join(sentence.split())
     print(sentence, file=sys.stderr)
     log_path = options.get("--log")

@@ -1,7 +1,7 @@
-"""Writes and finds CDI specs: how docker, podman and containerd learn of a device by its name.
+"""Writes and finds CDI specs, by which docker, podman and containerd know a device by its name.
 
-Format: the Container Device Interface specification, version 0.3.0, the oldest that has all of it,
-so that every runtime that knows CDI reads it.
+Format: the Container Device Interface specification, version 0.3.0. It is the oldest that has all
+that is needed, so that every runtime with CDI reads it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 @frozen
 class Specs:
-    """The specs of a machine: lasting ones and, last, those that a reboot takes away.
+    """The CDI specs of a machine: lasting ones and, last, those that a reboot removes.
 
-    `kind` is what those that are made here are of. `hooked` ones keep what an image preloads by
-    itself, which takes this program on the machine.
+    `kind` is the kind of those that are written here. Specs that are `hooked` preserve the preload
+    file of an image, which needs this program on the machine.
     """
 
     directories: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
@@ -36,19 +36,19 @@ class Specs:
     hooked: bool = True
 
     def path(self, share_name: str) -> Path:
-        """Return where the spec of a share is."""
+        """Return the path of the spec of a share."""
         return self.directories[-1] / f"{self.kind.replace('/', '-')}_{share_name}.json"
 
     def put(self, share_name: str, edits: Edits, *, owner: Path) -> None:
         """Write the spec of a share whose grant is in the ledger `owner`.
 
-        Raises `Refused` when the name is taken by another ledger's.
+        Raises `Refused` if the name is taken by a spec of another ledger.
         """
         self.expect_free(share_name, owner=owner)
         self.replace(share_name, edits)
 
     def replace(self, share_name: str, edits: Edits) -> None:
-        """Write the spec of what has no ledger, or whose name is known to be free."""
+        """Write a spec without the check for its owner, for names that are known to be free."""
         spec_text, spec_path = self._text(share_name, edits), self.path(share_name)
         try:
             if spec_path.exists() and spec_path.read_text() == spec_text:
@@ -59,7 +59,7 @@ class Specs:
             raise HeteroError(f"{spec_path}: {error.strerror}") from None
 
     def expect_free(self, share_name: str, *, owner: Path) -> None:
-        """Raise `Refused` when the spec of that name is not of the ledger `owner`."""
+        """Raise `Refused` if the spec of that name is not one of the ledger `owner`."""
         if self.path(share_name).exists() and share_name not in self.owned(owner):
             raise Refused(f"{self.path(share_name)} is not of {owner}: choose another name")
 
@@ -68,7 +68,7 @@ class Specs:
         self.path(share_name).unlink(missing_ok=True)
 
     def owned(self, owner: Path) -> tuple[str, ...]:
-        """Return the shares that have a spec which leads into the ledger `owner`."""
+        """Return the names of the shares whose specs lead into the ledger `owner`."""
         prefix = json.dumps(f"{owner}/grants/")[:-1]
         return tuple(
             path.stem.partition("_")[2]
@@ -77,7 +77,7 @@ class Specs:
         )
 
     def present(self, qualified_name: str) -> bool:
-        """Return whether a device such as `vendor.com/class=name` is in some spec, JSON or YAML."""
+        """Return whether any spec, JSON or YAML, has a device such as `vendor.com/class=name`."""
         device_kind, _, device_name = qualified_name.partition("=")
         word_patterns = [
             re.compile(rf"(?<![\w.-]){re.escape(word)}(?![\w.-])")
@@ -123,7 +123,7 @@ class Specs:
 
 
 def check_name(share_name: str) -> None:
-    """Raise `BadInput` for what CDI allows no device to be called."""
+    """Raise `BadInput` for a name that CDI does not allow for a device."""
     if _NAME.fullmatch(share_name) is None:
         raise BadInput(
             f"share {share_name!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
@@ -132,5 +132,5 @@ def check_name(share_name: str) -> None:
 
 
 def mount_options(*, writable: bool) -> list[str]:
-    """Return how a file of ours is mounted."""
+    """Return the mount options of a file of ours."""
     return ["rw" if writable else "ro", "nosuid", "nodev", "bind"]

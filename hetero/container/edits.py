@@ -32,9 +32,9 @@ def confine(
     limiters: Sequence[Mount],
     specs: Specs | None = None,
 ) -> Edits:
-    """Return all that makes a container hold a grant: `edits` are the vendors' for it.
+    """Return all edits that confine a container to its grant: `edits` are those of the vendors.
 
-    `limiters` are the mounts of the libraries that hold it to its limits, and of what loads them.
+    `limiters` are the mounts of the limiter libraries, and of the preload file that loads them.
     """
     specs = specs or Specs()
     directory = node.ledger.directory(grant.id)
@@ -66,9 +66,9 @@ def confine(
 def in_place(
     directory: Path, limiter_paths: Sequence[Path], preloads: Iterable[str] = ()
 ) -> list[Mount]:
-    """Return the mounts of limiters as they are installed here, for the grant in `directory`.
+    """Return the mounts of the installed limiters, for the grant in `directory`.
 
-    What loads them names what the image preloads by itself, `preloads`, after them.
+    Their preload file names the libraries that the image preloads, `preloads`, after them.
     """
     if not limiter_paths:
         return []
@@ -84,9 +84,10 @@ def in_place(
 def driver_files(
     file_names: Iterable[str], *, root: Path = Path("/"), libraries: Path | None = None
 ) -> Iterator[Mount]:
-    """Yield the mounts of a driver's files, as far as the machine that is seen at `root` has them.
+    """Yield the mounts of those files of a driver that exist on the machine with the root `root`.
 
-    A library is the one in `libraries`, or else the one the machine's dynamic linker finds.
+    A library comes from the directory `libraries`, or else from the cache of the machine's dynamic
+    linker.
     """
     path_by_name: dict[str, str] | None = None
     for file_name in file_names:
@@ -110,7 +111,7 @@ def _is_there(root_directory: Path, path: str) -> bool:
 
 
 def _linked(root_directory: Path) -> dict[str, str]:
-    """Return what the machine's dynamic linker finds for each name, for its architecture."""
+    """Return the library paths of the machine's dynamic linker by name, for its architecture."""
     import subprocess  # a container's start waits for every import; most need no library of ours
 
     is_host_root = root_directory == Path("/")
@@ -136,7 +137,7 @@ def _linked(root_directory: Path) -> dict[str, str]:
 
 
 def _in_usr(root_directory: Path, path: str) -> str:
-    """Return where a library is whose folder is a link to one in /usr, if /usr alone is seen."""
+    """Return where a library is: below /usr where a link of the root is not visible."""
     return (
         path
         if _is_there(root_directory, path) or not _is_there(root_directory, f"/usr{path}")

@@ -100,7 +100,7 @@ _HETEROD_UNITS = {
 
 @frozen
 class Change:
-    """A file as it is (None: not there) and as it is to be."""
+    """A file before (None: absent) and after the change."""
 
     path: Path
     before: str | None
@@ -108,7 +108,7 @@ class Change:
     executable: bool = False
 
     def diff(self) -> str:
-        """Return what changes, as `diff -u` does."""
+        """Return the change as `diff -u` shows it."""
         lines = [
             (file_text or "").splitlines(keepends=True) for file_text in (self.before, self.after)
         ]
@@ -122,9 +122,10 @@ class Change:
 def installation(
     *, prefix: Path, real_runtime: str | None, environ: Mapping[str, str]
 ) -> list[Change]:
-    """Return the changes that register the runtime on the machine whose root is `prefix`.
+    """Return the changes that register the runtime on the machine with the root `prefix`.
 
-    `real_runtime` is the runtime behind it; runc or crun, whichever is there, when it is not given.
+    `real_runtime` is the runtime that ours runs; None: the first of runc and crun that is
+    installed.
     """
     runtime_path = next(
         filter(None, map(shutil.which, [real_runtime] if real_runtime else ["runc", "crun"])), None
@@ -148,7 +149,7 @@ def installation(
 
 
 def removal(*, prefix: Path) -> list[Change]:
-    """Return the changes that put back what `installation` changed."""
+    """Return the changes that undo those of `installation`."""
     changes = [_change(prefix / file_name, None) for file_name in (_WRAPPER, _PODMAN)]
     docker_config = prefix / _DOCKER
     if docker_config.exists():
@@ -178,7 +179,7 @@ def removal(*, prefix: Path) -> list[Change]:
 
 
 def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Change]:
-    """Return the changes that have systemd run heterod on the machine whose root is `prefix`."""
+    """Return the changes that make systemd run heterod, for the machine with the root `prefix`."""
     setting_lines = "".join(
         f"Environment={_quoted(f'{variable_name}={_absolute(environ[variable_name])}')}\n"
         for variable_name in _PASSED
@@ -198,25 +199,25 @@ def service_installation(*, prefix: Path, environ: Mapping[str, str]) -> list[Ch
 
 
 def service_removal(*, prefix: Path) -> list[Change]:
-    """Return the changes that put back what `service_installation` changed."""
+    """Return the changes that undo those of `service_installation`."""
     changes = [_change(prefix / _UNITS / unit_name, None) for unit_name in _HETEROD_UNITS]
     return [change for change in changes if change.before is not None]
 
 
 def closed_to_users(*files: Path) -> Path | None:
-    """Return the first folder above these files that not every user may enter."""
+    """Return the first directory above these files that some user may not enter."""
     folders = (folder for file in files for folder in reversed(file.resolve().parents))
     return next((folder for folder in folders if not folder.stat().st_mode & 0o001), None)
 
 
 def _quoted(word: str) -> str:
-    """Return a word as systemd.syntax(7) reads it back, with specifiers as text."""
+    """Return a word quoted for a systemd unit (systemd.syntax(7)); specifiers are escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 
 def apply(changes: list[Change]) -> None:
-    """Make the changes."""
+    """Write the changes."""
     for change in changes:
         try:
             if change.path.name == Path(_DOCKER).name:
@@ -232,14 +233,14 @@ def apply(changes: list[Change]) -> None:
 
 
 def expect_unused(node: Node) -> None:
-    """Raise `Refused` with the containers' names while any holds a grant of the runtime's."""
+    """Raise `Refused` with the names of the containers that hold grants of the runtime."""
     container_names = [grant.container.name for grant in node.snapshot().grants if grant.container]
     if container_names:
         raise Refused(f"in use by {', '.join(container_names)}: remove the containers first")
 
 
 def _remember(change: Change) -> None:
-    """Keep docker's settings as they were before us, and forget them when they are back."""
+    """Save docker's original settings, and delete the copy once they are restored."""
     original = _original(change.path)
     settings = json.loads(change.after or "{}")
     if NAME not in settings.get("runtimes", {}):

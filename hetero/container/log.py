@@ -1,4 +1,4 @@
-"""The story of every container and share that asked for a device: who asked what, and what came."""
+"""The event log of containers and shares: their requests, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST = 1 << 20
 
 @frozen(kw_only=True)
 class Event:
-    """One thing that happened (UTC) to a container or share."""
+    """An event (time in UTC) of a container or share."""
 
     at: str
     subject: str
@@ -30,7 +30,7 @@ class Event:
 
 
 def tell(node: Node, subject: str, message: str) -> None:
-    """Add an event; one that cannot be written stops nothing."""
+    """Append an event; a failure to write it is ignored."""
     persistent = node.ledger.persistent
     if persistent is None:
         return
@@ -54,7 +54,7 @@ def tell(node: Node, subject: str, message: str) -> None:
 
 
 def events(node: Node, *, subject: str | None = None) -> tuple[Event, ...]:
-    """Return what was told, oldest first; of a subject whose name starts like that, if given."""
+    """Return the events, oldest first; only of subjects with the prefix `subject`, if given."""
     return tuple(
         event for event in _events(node) if subject is None or event.subject.startswith(subject)
     )

@@ -1,4 +1,4 @@
-"""Pins a grant for a container that somebody else starts, as the kubelet does."""
+"""Pins a grant for a container that another program starts, as the kubelet does."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ Totals = Callable[[Sequence[Grant]], Iterable[tuple[str, Counters]]]
 
 @frozen
 class Libraries:
-    """The directory on the machine that limiters are copied to, for containers to mount.
+    """The directory on the machine for copies of the limiters, which containers mount.
 
-    A program's own copy may be in an image that the machine does not see. It must not be on a file
-    system mounted noexec, as /run often is.
+    The installed limiters may be in an image that the machine does not see. The directory must not
+    be on a file system mounted noexec, as /run often is.
     """
 
     path: Path
 
     def put(self, library_paths: Sequence[Path]) -> tuple[Mount, ...]:
-        """Copy limiters there and return their mounts, with the preload file that names them.
+        """Copy limiters to it and return their mounts, with the preload file that names them.
 
-        Names carry a digest of what is inside: a running container keeps the version it started
-        with. Raises `HeteroError` when the directory cannot be written.
+        Names carry a digest of the contents: a running container keeps the version it started with.
+        Raises `HeteroError` if the directory cannot be written.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class Libraries:
 
 @lru_cache
 def _digest(path: Path, *_identity: int) -> str:
-    """Return the digest of what is in a file, read again when it is another one."""
+    """Return the digest of a file; it is read again only if its identity changed."""
     return _named(path.read_bytes())
 
 
@@ -88,7 +88,7 @@ def _named(contents: bytes) -> str:
 
 
 def each(grants: Iterable[Grant]) -> Iterator[tuple[str, Counters]]:
-    """Yield what grants take of devices that are all used at the same time."""
+    """Yield the amounts of grants that are all used at the same time, by device UUID."""
     for grant in grants:
         for piece in grant.allocation.pieces:
             yield piece.device, piece.takes
@@ -142,7 +142,7 @@ def pin(
 def _expect_room(
     new_grant: Grant, discovery: Discovery, standing_grants: Iterable[Grant], totals_of: Totals
 ) -> None:
-    """Raise `Refused` unless every grant fits with the new one into what its device has."""
+    """Raise `Refused` unless all grants and the new one fit into their devices."""
     left_by_device = {device.uuid: Counter(device.capacity) for device in discovery.devices}
     for uuid, takes in totals_of((*standing_grants, new_grant)):
         if uuid in left_by_device:  # else the card is gone
@@ -179,12 +179,12 @@ def shown(
 
 
 def without_driver(edits: Edits) -> Edits:
-    """Return the edits for a container whose runtime brings the driver: the nodes that are here."""
+    """Return the edits for a container whose runtime injects the driver: the nodes that exist."""
     return evolve(edits, cdi=(), files=())
 
 
 def _real(node: Node, edits: Edits, injection: Callable[[Edits], Edits]) -> Edits:
-    """Return what a container can be given of a vendor's edits: simulated cards have no nodes."""
+    """Return those edits of a vendor that a container can have: simulated cards have no nodes."""
     if node.simulation is None:
         return injection(edits)
     mounts = tuple(mount for mount in edits.mounts if Path(mount.source).exists())

@@ -31,9 +31,9 @@ _DETACH = 0x2
 
 
 def preload_of(root_path: str) -> list[str]:
-    """Return the libraries that the image whose files are at `root_path` preloads by itself.
+    """Return the libraries in the preload file of the image at `root_path`.
 
-    Raises `OSError` where that cannot be told.
+    Raises `OSError` if they cannot be determined.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptors: list[int] = []
@@ -56,18 +56,18 @@ def preload_of(root_path: str) -> list[str]:
 
 
 def libraries(preload_text: str) -> list[str]:
-    """Return the libraries a preload file names, but for ours: spaces and colons part them."""
+    """Return the libraries in a preload file, without ours; spaces and colons separate them."""
     lines = (line.partition("#")[0].replace(":", " ").split() for line in preload_text.splitlines())
     return [word for line_words in lines for word in line_words if not word.startswith(f"{PLACE}/")]
 
 
 def preloading(limiter_paths: Iterable[str], preload_paths: Iterable[str]) -> str:
-    """Return the text of a preload file that names our libraries, then the image's own."""
+    """Return the text of a preload file with our libraries, then those of the image."""
     return "".join(f"{library}\n" for library in dict.fromkeys([*limiter_paths, *preload_paths]))
 
 
 def hook() -> dict[str, object]:
-    """Return the CDI hook that keeps what an image preloads."""
+    """Return the CDI hook that preserves an image's preload file."""
     return {
         "hookName": "createContainer",
         "path": sys.executable,
@@ -78,7 +78,7 @@ def hook() -> dict[str, object]:
 
 
 def keep_own(bundle_path: str, config: Mapping[str, Any]) -> None:
-    """Have a container whose mounts are made preload what its image does, after ours.
+    """Add the libraries of the image's preload file to ours, in a container with its mounts made.
 
     Raises `OSError`; the container must not be started then.
     """

@@ -19,7 +19,7 @@ HETERO, EGPU = "HETERO", "EGPU"
 
 
 def request_in(environ: Mapping[str, str]) -> Request | None:
-    """Return the request a container's environment makes, None when it makes none."""
+    """Return the request in a container's environment, None if it has none. Raises `BadInput`."""
     if request_text := environ.get(HETERO, "").strip():
         return _of_hetero(request_text)
     if request_text := environ.get(EGPU, "").strip():

@@ -27,14 +27,14 @@ _ASKING = ('"HETERO=', '"EGPU=', "\\u00")
 
 
 class Call:
-    """What the engine asked of the runtime: a subcommand, its words, and the options before it."""
+    """A call of the runtime by an engine: the subcommand, its words, and the options before it."""
 
     def __init__(self, command: str, options: Mapping[str, str], words: Sequence[str]) -> None:
         self.command, self.options, self.words = command, options, words
 
     @property
     def container(self) -> str:
-        """The container it is about, which comes last."""
+        """The id of the container, which is the last word."""
         return self.words[-1] if self.words else ""
 
     @property
@@ -56,7 +56,7 @@ class Call:
         return None
 
     def state(self, runtime_path: str) -> str:
-        """Return where the runtime keeps the container's state."""
+        """Return the path of the runtime's state of the container."""
         state_root = self.options.get("--root") or f"/run/{os.path.basename(runtime_path)}"
         return os.path.join(state_root, self.container)
 
@@ -121,7 +121,7 @@ def _text(path: str) -> str:
 
 
 def _import_site() -> None:
-    """Find what is installed: the interpreter was started without, which is quicker."""
+    """Import the installed packages: the interpreter starts without them, which is faster."""
     import gc
     import site
 

@@ -1,4 +1,4 @@
-"""Named shares: grants that stand without a process, which any container gets by a CDI name."""
+"""Named shares: grants without a process, which any container gets by a CDI name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from hetero.registry.registry import Discovery
 class ShareView:
     """A share as `hetero share ls` shows it.
 
-    `devices` are the names a container is started with: the vendor's own where the machine has CDI
-    specs of them, and ours. `gone` lists cards that are not here any more, or not well.
+    `devices` are the CDI names for the command line of an engine: the vendor's own if the machine
+    has specs of them, and ours. `gone` lists cards that are missing or unhealthy.
     """
 
     name: str
@@ -43,7 +43,7 @@ class ShareView:
 
 @frozen(kw_only=True)
 class Shares:
-    """The shares of a node after their specs were brought in line; `words` says what was done."""
+    """The shares of a node after their specs were updated; `words` reports the changes."""
 
     shares: tuple[ShareView, ...]
     words: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Shares:
 def create(
     node: Node, share_name: str, request: Request, *, specs: Specs | None = None
 ) -> ShareView:
-    """Make a share stand, now and after a reboot. Raises `Refused`; then nothing was taken."""
+    """Create a share that stands now and after a reboot. Raises `Refused`; then nothing is held."""
     specs = specs or Specs()
     check_name(share_name)
     _expect_root(node)
@@ -76,7 +76,7 @@ def create(
 
 
 def settle(node: Node, *, specs: Specs | None = None) -> Shares:
-    """Bring the specs in line with the shares and the cards there are, as after a reboot."""
+    """Update the specs to the shares and the cards of the node, as after a reboot."""
     specs = specs or Specs()
     _expect_root(node)
     discovery = node.discover()
@@ -121,7 +121,7 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
 
 
 def remove(node: Node, share_name: str, *, specs: Specs | None = None) -> str:
-    """End a share and return its id. Raises `Refused` with its containers while any has it."""
+    """End a share and return its id. Raises `Refused` with the containers that use it."""
     specs = specs or Specs()
     _expect_root(node)
     with node.ledger.admission() as snapshot:
@@ -146,7 +146,7 @@ def remove(node: Node, share_name: str, *, specs: Specs | None = None) -> str:
 
 
 def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None) -> Grant:
-    """Give a share the memory and core `ask` names; containers that run meet it at once."""
+    """Change the memory and core of a share to `ask`; it applies to running containers at once."""
     specs = specs or Specs()
     grant_id = _named(node.ledger.snapshot().grants, share_name).id
     grant = grants_of(node).resize(grant_id, ask)
@@ -162,7 +162,7 @@ def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None)
 
 
 def _there(node: Node, piece: DeviceAllocation, device: Device | None) -> bool:
-    """Whether the device of a grant is here and well, and so is its part if others cut it."""
+    """Return whether the device of a piece is present and healthy, and so is its part."""
     if device is None or not device.usable:
         return False
     if piece.part is None or node.registry.cuts(piece.vendor):
@@ -202,7 +202,7 @@ def _confine_all(node: Node, discovery: Discovery) -> dict[str, str]:
 
 
 def _confine(node: Node, grant: Grant, devices: Mapping[str, Device]) -> None:
-    """Have the vendors confine a share anew, and note what they say; with the slices held."""
+    """Have the vendors confine a share again, and record their edits; with the slices locked."""
     allocation = evolve(
         grant.allocation,
         pieces=tuple(

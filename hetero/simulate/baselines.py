@@ -70,7 +70,7 @@ def _simple(request: Request) -> bool:
 
 
 class Room:
-    """What is left of every node of a cache, as the paper's policies see it."""
+    """The free amounts of every node of a cache, in the terms of the paper."""
 
     def __init__(self, cluster: Cluster) -> None:
         """Read all nodes. Raises `BadInput` unless all cards are equal in size."""
@@ -96,7 +96,7 @@ class Room:
         self.affinity: dict[int, _Ints] = {}
 
     def read(self, node_number: int) -> None:
-        """Read one node anew."""
+        """Update one node."""
         cluster = self._cluster
         host_left = dict(zip(cluster.counters, cluster.host[node_number], strict=True))
         self.cpu[node_number] = host_left.get(CPU, UNLIMITED)
@@ -107,13 +107,13 @@ class Room:
         ]
 
     def allowed(self, pod: BaselinePod) -> NDArray[np.bool_]:
-        """Return which models the pod may run on; the last entry is a node without cards."""
+        """Return the models that the pod may run on; the last entry is for nodes without cards."""
         if not pod.models:
             return np.ones(len(self.models) + 1, dtype=bool)
         return np.array([*(model in pod.models for model in self.models), False])
 
     def count(self, node_number: int, pod: BaselinePod, *, direction: int) -> None:
-        """Note that a pod came to a node (`direction` 1) or left it (-1)."""
+        """Count a pod that was placed on a node (`direction` 1) or left it (-1)."""
         if pod.count:
             affinity_key = 0 if pod.share < WHOLE else pod.count
             pods_by_node = self.affinity.setdefault(
@@ -123,7 +123,7 @@ class Room:
 
 
 class Mix:
-    """The typical pods of a workload and what they cannot use of a node: the paper's measure F."""
+    """The typical pods of a workload, and the card parts useless to them: the paper's measure F."""
 
     def __init__(self, pods: list[BaselinePod], room: Room) -> None:
         """Take as typical the most frequent demands that make up 95 % of `pods`."""
@@ -187,7 +187,7 @@ Score = Callable[[Room, Mix, BaselinePod, _Ints], _Ints]
 
 
 def best_fit(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
-    """Prefer the node with the least left over, processors and cards weighing the same."""
+    """Prefer the node with the least free amounts; processors and cards have the same weight."""
     cpu_rest = (room.cpu[node_numbers] - pod.cpu) / _MAX_CPU
     cards_rest = (room.cards[node_numbers].sum(axis=1) - pod.share * pod.count) / _MAX_CARDS
     return _whole((1 - (cpu_rest + cards_rest) / 2) * 100)
@@ -219,7 +219,7 @@ def packing(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
 
 
 def clustering(room: Room, _: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
-    """Prefer nodes that hold pods of the same affinity (shared, one card, two …), and only such."""
+    """Prefer nodes with pods of the same affinity (shared, one card, two …) and no others."""
     if not pod.count:
         return np.zeros(len(node_numbers), dtype=np.int64)
     affinity_count = sum(
@@ -243,7 +243,7 @@ def fgd(room: Room, mix: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
 
 
 def _descents(room: Room, mix: Mix, pod: BaselinePod, node_numbers: _Ints) -> _Ints:
-    """Return FGD's score of each node (down) and card (across; one column for whole cards)."""
+    """Return FGD's scores by node (rows) and card (columns; one column for whole cards)."""
     cpu_left, cards_left, model_numbers = (
         room.cpu[node_numbers] - pod.cpu,
         room.cards[node_numbers],
@@ -272,7 +272,7 @@ def _squash(descent: NDArray[np.float64]) -> _Ints:
 
 
 def _whole(scores: NDArray[Any]) -> _Ints:
-    """Return the scores cut to whole numbers."""
+    """Return the scores truncated to whole numbers."""
     return scores.astype(np.int64)
 
 
@@ -292,7 +292,7 @@ class Baseline:
     def __init__(
         self, score_name: str, cluster: Cluster, pods: Iterable[PlacedPod], seed: int
     ) -> None:
-        """Read the cluster; `pods` is the declared workload FGD takes its typical pods from."""
+        """Read the cluster; FGD takes its typical pods from `pods`, the declared workload."""
         self._cluster, self.room = cluster, Room(cluster)
         self._demands: dict[int, BaselinePod] = {}
         self.mix = Mix([demand(pod, card_bytes=self.room.card) for pod in pods], self.room)
@@ -303,7 +303,7 @@ class Baseline:
         self._changed: list[int] = []
 
     def choose(self, pod: PlacedPod) -> tuple[str, PlacementPolicy] | None:
-        """Return the node for a pod and what chooses its cards, None if it fits nowhere."""
+        """Return the node for a pod and the policy that chooses its cards, None if none fits."""
         baseline_pod = self._demand(pod)
         if self._score is None:
             all_numbers = np.arange(len(self.room.cpu))
@@ -324,7 +324,7 @@ class Baseline:
         return node.name, prefer
 
     def note(self, node_number: int, pod: PlacedPod, *, direction: int) -> None:
-        """Note that a pod came to a node (`direction` 1) or left it (-1)."""
+        """Record that a pod was placed on a node (`direction` 1) or left it (-1)."""
         self.room.read(node_number)
         self.room.count(node_number, self._demand(pod), direction=direction)
         self._changed.append(node_number)

@@ -1,4 +1,4 @@
-"""Replays pods that come and go at a load, under one placement policy and one seed."""
+"""Replays pods that arrive and depart at a load, under one placement policy and one seed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _LOOK = 20
 
 @frozen(kw_only=True)
 class Protocol:
-    """How pods come and go: `load` is the rate of arrivals times mean(cards * life), in percent."""
+    """How pods arrive and depart: `load` is arrival rate times mean(cards * life), in percent."""
 
     lifetimes: str
     mode: str
@@ -46,7 +46,7 @@ class Protocol:
 
 @frozen(kw_only=True)
 class Size:
-    """What became of the measured pods of one size: 0 is a share, else whole cards."""
+    """The outcome for the measured pods of one size: 0 is a share, else whole cards."""
 
     cards: int
     arrived: int
@@ -59,7 +59,7 @@ class Size:
 
 @frozen(kw_only=True)
 class Life:
-    """What one placement policy made of one sample; percentages are means over time."""
+    """The result of one placement policy for one sample; percentages are means over time."""
 
     placement: str
     seed: int
@@ -127,7 +127,7 @@ class _Measures:
 
 
 class _Replay:
-    """The events of one replay, in the order of time."""
+    """The events of one replay, in time order."""
 
     def __init__(self, trace: Trace, placement: str, seed: int, protocol: Protocol) -> None:
         rng = random.Random(seed)
@@ -160,7 +160,7 @@ class _Replay:
                 self.measures.left[self.workload.cards(pod_number)].append(self.now - arrived_at_s)
 
     def _finish(self) -> None:
-        """Let the measured pods that wait be placed while others go on arriving."""
+        """Continue the arrivals until no measured pod waits, or as many again have arrived."""
         arrival_number = self.protocol.warm_up + self.protocol.measured
         for later_number in range(arrival_number, arrival_number + self.protocol.measured):
             if not any(self._measured(waiting[1]) for waiting in self.waiting):
@@ -169,7 +169,7 @@ class _Replay:
             self._arrive(later_number, self.rng.randrange(len(self.workload.pods)))
 
     def _pass(self, until_s: float) -> None:
-        """Let time go by; whatever ends makes those that wait be tried again."""
+        """Advance the time; the waiting pods are tried again at each departure."""
         while self.ends and self.ends[0][0] <= until_s:
             ends_at_s, uid = heappop(self.ends)
             self._measure(ends_at_s)
@@ -209,7 +209,7 @@ class _Replay:
         return placement
 
     def _try_all(self) -> None:
-        """Try those that wait as kube-scheduler does: by priority, then by age."""
+        """Try the waiting pods in the order of kube-scheduler: by priority, then by age."""
         refused_classes: set[object] = set()
         still_waiting = []
         for waiting in self.waiting:
@@ -249,7 +249,7 @@ def _lives(trace: Trace, lifetimes: str) -> list[float]:
 
 
 def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
-    """Return what a placement policy makes of pods that come and go; one seed, one answer."""
+    """Return the result of a placement policy for pods that depart; a seed determines it."""
     replay = _Replay(trace, placement, seed, protocol)
     replay.run()
     measures = replay.measures
@@ -272,13 +272,13 @@ def live_all(
     *,
     processes: int,
 ) -> Iterator[Life]:
-    """Yield a life for every placement, seed and protocol as they end, `processes` at a time."""
+    """Yield a result for every placement, seed and protocol; `processes` run at a time."""
     tasks = [(path, pods, *task) for task in product(placements, seeds, protocols)]
     yield from as_they_end(_one, tasks, processes=processes)
 
 
 def loads(text: str) -> list[int]:
-    """Return the loads in a list as `90,100,115`, in percent. Raises `BadInput`."""
+    """Return the loads in a list such as `90,100,115`, in percent. Raises `BadInput`."""
     load_texts = [load_text.strip() for load_text in text.split(",") if load_text.strip()]
     for part in load_texts:
         if not part.isdecimal() or not 1 <= int(part) <= _MOST_LOAD:

@@ -1,4 +1,4 @@
-"""Puts pods on the scheduler's own cache, by our prices or by a published policy's choice."""
+"""Places pods on the scheduler's own cache, by our prices or by a published policy."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hetero.simulate.baselines import SCORES, Baseline, Mix, Room, demand
 
 
 class Player:
-    """A cluster under one placement policy; pods come and go as kube-scheduler would ask."""
+    """A cluster under one placement policy; pods are placed as kube-scheduler would ask."""
 
     def __init__(
         self, placement: str, nodes: Iterable[PlacedNode], pods: Iterable[PlacedPod], seed: int
     ) -> None:
-        """Start with everything free; `pods` are the workload's, which some baselines are told."""
+        """Start with everything free; some baselines learn from `pods`, the whole workload."""
         is_ours = placement not in SCORES
         self.seed = seed
         self.cache = SchedulerCache(weights=weights(placement) if is_ours else WEIGHTS["first"])
@@ -40,7 +40,7 @@ class Player:
             pass  # the measure is defined for equal cards and plain pods only
 
     def place(self, uid: str, pod: PlacedPod, now_s: float) -> bool:
-        """Do as filter and bind do for a pod, at `now_s` in seconds; return whether it fits."""
+        """Filter and bind a pod at `now_s` in seconds; return whether it fits."""
         policy = None
         if self._baseline is None:
             self.cache.arrive(uid, pod, now_s)
@@ -56,7 +56,7 @@ class Player:
         return True
 
     def end(self, uid: str) -> None:
-        """Do as is done when a pod is gone."""
+        """Remove a pod."""
         placement = self.cache.standing.get(uid)
         self.cache.forget(uid)
         if placement is not None:
@@ -67,7 +67,7 @@ class Player:
             self._baseline.note(self.cluster.number[node_name], pod, direction=direction)
 
     def reason(self, pod: PlacedPod) -> str:
-        """Return why most nodes refuse the pod."""
+        """Return the reason of most nodes to refuse the pod."""
         _, verdicts = self.cache.serving(pod, self._names)
         count_by_reason = Counter(verdicts.values())
         return min(
@@ -75,7 +75,7 @@ class Player:
         )
 
     def useless(self) -> float | None:
-        """Return how many of them a typical pod has no use for; None where cards differ."""
+        """Return the thousandths of cards that a typical pod cannot use; None if cards differ."""
         if self._mix is None:
             return None
         mix, room = self._mix

@@ -1,4 +1,4 @@
-"""Replays a trace under one placement policy and one seed, by the protocol of the literature."""
+"""Replays the arrivals of a trace under one placement policy and one seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARRIVALS = 130
 
 @frozen(kw_only=True)
 class Point:
-    """How things stood when `arrived` percent of the cards had been asked for."""
+    """The state when `arrived` percent of the cards had been asked for."""
 
     arrived: int
     allocated: float  # percent of all cards
@@ -39,7 +39,7 @@ class Point:
 
 @frozen(kw_only=True)
 class Run:
-    """What one placement policy made of one sample of pods."""
+    """The result of one placement policy for one sample of pods."""
 
     placement: str
     seed: int
@@ -63,7 +63,7 @@ class Run:
 def arrivals(
     trace: Trace, seed: int, *, percent: int = ARRIVALS
 ) -> tuple[list[PlacedNode], list[PlacedPod]]:
-    """Return the nodes in the order ties are settled by, and the pods that arrive.
+    """Return the nodes in their order among equals, and the pods in their order of arrival.
 
     Pods are drawn with replacement until one more would pass `percent` of all cards.
     """
@@ -92,7 +92,7 @@ def demands(trace: Trace) -> list[int]:
 def replay(
     trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS, arrival: str = "drawn"
 ) -> Run:
-    """Return what a placement policy makes of the arrivals; the same seed gives the same.
+    """Return the result of a placement policy for the arrivals; a seed determines it.
 
     With `arrival` "file" nodes and pods come as they stand in the trace, each once.
     """
@@ -146,13 +146,13 @@ def replay_all(
     processes: int,
     arrival: str = "drawn",
 ) -> Iterator[Run]:
-    """Yield a run for every placement and seed as they end, `processes` of them at a time."""
+    """Yield the run of every placement and seed as it ends; `processes` run at a time."""
     tasks = [(path, pods, placement, seed, arrival) for seed in seeds for placement in placements]
     yield from as_they_end(_one, tasks, processes=processes)
 
 
 def as_they_end(function: Callable[[T], R], tasks: Iterable[T], *, processes: int) -> Iterator[R]:
-    """Yield what a module's function returns for each task, `processes` of them at a time."""
+    """Yield the result of a module's function for each task; `processes` run at a time."""
     if processes == 1:
         yield from map(function, tasks)
         return
@@ -162,10 +162,10 @@ def as_they_end(function: Callable[[T], R], tasks: Iterable[T], *, processes: in
 
 
 def placements(list_text: str) -> list[str]:
-    """Return the placement policies in a list, ours or published.
+    """Return the placement policies in a list, ours or published. Raises `BadInput`.
 
     The list is as `fragmentation,fgd` or `fragmentation=2,host=1`: a part with a weight continues
-    the weights before it. Raises `BadInput`.
+    the weights before it.
     """
     faults: list[str] = []
     for placement_name in filter(

@@ -1,4 +1,4 @@
-"""What several runs of a placement policy come to: one row of the table, one curve of the plot."""
+"""Summarises the runs of a placement policy: a row of the table, a curve of the plot."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Trace:
 
 @frozen(kw_only=True)
 class _Format:
-    """Where a folder of CSV files has what: file names, and columns by what they mean."""
+    """The layout of a folder of CSV files: file names, and columns by their meaning."""
 
     vendor: str
     nodes: str
@@ -104,7 +104,7 @@ def _json(path: Path) -> Trace:
 
 
 def _sound(source: str, device: Device) -> None:
-    """Refuse a device whose capacity makes no sense."""
+    """Raise `BadInput` for a device with an invalid capacity."""
     for counter in (CORE, MEMORY, SLOTS):
         if counter not in device.capacity:
             raise BadInput(f"{source}: device {device.uuid!r} does not count {counter}")
@@ -164,7 +164,7 @@ def _life(row: _Row) -> float | None:
 
 @frozen
 class _Row:
-    """One line of a CSV file, with where it stands for the error message."""
+    """A line of a CSV file, with its place for error messages."""
 
     path: Path
     line: int
