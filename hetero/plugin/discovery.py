@@ -16,7 +16,7 @@ from hetero.model import Device, Link
 from hetero.plugin.driver import DriverError
 
 Place = TypeVar("Place")
-InjectionWay = Callable[[Device, Device], str | None]
+LinkKindOf = Callable[[Device, Device], str | None]
 
 _MOST_CARDS = 64
 
@@ -49,7 +49,7 @@ def counted(cards: int) -> range:
 def each_card(
     read: Callable[[Place], Device],
     places: Iterable[Place],
-    between: InjectionWay | None = None,
+    between: LinkKindOf | None = None,
     faster: Mapping[str, int] | None = None,
 ) -> Iterator[Device | DriverError]:
     """Read every card on its own: one that cannot be read costs that card, not its neighbours.
@@ -76,7 +76,7 @@ def each_card(
 
 
 def _links(
-    card: Device, others: Iterable[Device], between: InjectionWay, weights: Mapping[str, int]
+    card: Device, others: Iterable[Device], between: LinkKindOf, weights: Mapping[str, int]
 ) -> Iterator[Link]:
     for other in others:
         link_kind = between(card, other) if other is not card else None
