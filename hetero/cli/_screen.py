@@ -97,11 +97,11 @@ class Screen:
         until_s = time.monotonic() + wait_s
         while True:
             self._draw(lines, head_lines)
-            key = self._key(until_s)
-            if key == "quit":
+            pressed_key = self._key(until_s)
+            if pressed_key == "quit":
                 return ""
-            if key == "again" or not self._scroll(key, len(lines) - head_lines):
-                return key
+            if pressed_key == "again" or not self._scroll(pressed_key, len(lines) - head_lines):
+                return pressed_key
 
     def _enter(self) -> None:
         if self._modes is not None:
@@ -139,7 +139,7 @@ class Screen:
 
     def _first_key(self) -> str:
         """Return what was typed first, and keep the rest."""
-        matching_keys = [key for key in _KEYS if self._typed.startswith(key)]
+        matching_keys = [known_key for known_key in _KEYS if self._typed.startswith(known_key)]
         first_key = max(matching_keys, key=len, default=self._typed[0])
         self._typed = self._typed[len(first_key) :]
         return _KEYS.get(first_key, first_key)
@@ -157,7 +157,7 @@ class Screen:
         self._stopping = False
         self._enter()
 
-    def _scroll(self, key: str, lines: int) -> bool:
+    def _scroll(self, pressed_key: str, lines: int) -> bool:
         """Whether the key was one that scrolls."""
         page_lines = max(self.console.height - 2, 1)
         lines_by_key = {
@@ -168,9 +168,9 @@ class Screen:
             "home": -lines,
             "end": lines,
         }
-        if key not in lines_by_key:
+        if pressed_key not in lines_by_key:
             return False
-        self._offset = max(0, self._offset + lines_by_key[key])
+        self._offset = max(0, self._offset + lines_by_key[pressed_key])
         return True
 
 

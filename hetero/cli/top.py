@@ -160,8 +160,8 @@ def _interact(query: Callable[[], NodeView], console: Console, interval_s: float
     choice = _Choice()
     view = query()
     with Screen(console) as screen:
-        while key := screen.show(_frame(view, choice, console), wait_s=interval_s):
-            match key:
+        while pressed_key := screen.show(_frame(view, choice, console), wait_s=interval_s):
+            match pressed_key:
                 case "s":
                     choice.sort = (choice.sort + 1) % len(_ORDERS)
                 case "e":

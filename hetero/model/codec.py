@@ -39,7 +39,7 @@ def to_plain(value: object) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value  # what most are; to ask attrs takes longer than all the rest
     if isinstance(value, Mapping):
-        return {key: to_plain(element) for key, element in value.items()}
+        return {field_key: to_plain(element) for field_key, element in value.items()}
     if isinstance(value, tuple | list | frozenset | set):
         return [to_plain(element) for element in value]
     cls = type(value)

@@ -308,12 +308,13 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
 def _periods(table: Mapping[str, Any], base_periods: Periods) -> Periods:
     """Return how time is cut for gangs; the settings say it in milliseconds."""
 
-    def nanoseconds(key: str, least_ms: int, most_ms: int) -> int:
-        period_ms = table[key]
+    def nanoseconds(setting_key: str, least_ms: int, most_ms: int) -> int:
+        period_ms = table[setting_key]
         is_number = isinstance(period_ms, int) and not isinstance(period_ms, bool)
         if not is_number or not least_ms <= period_ms <= most_ms:
             raise BadInput(
-                f"gangs.{key} {period_ms!r} is not a whole number from {least_ms} to {most_ms}"
+                f"gangs.{setting_key} {period_ms!r} is not a whole number "
+                f"from {least_ms} to {most_ms}"
             )
         return int(period_ms) * 1_000_000
 
@@ -364,10 +365,10 @@ def _table(document: Mapping[str, Any], table_name: str, *, within: str = "") ->
 
 
 def _expect(table: Mapping[str, Any], *, known_keys: tuple[str, ...]) -> None:
-    for key in table:
-        if key not in known_keys:
+    for table_key in table:
+        if table_key not in known_keys:
             raise BadInput(
-                f"unknown key {key!r}: there is [scale] with memory and core, [cards] with "
+                f"unknown key {table_key!r}: there is [scale] with memory and core, [cards] with "
                 "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
                 "[vendors] with allow, [quota] with memory, core, grants, users and groups, "
                 "[gangs] with period and overrun, [heterod] with on_excess, on_bypass and ignore, "
@@ -375,47 +376,56 @@ def _expect(table: Mapping[str, Any], *, known_keys: tuple[str, ...]) -> None:
             )
 
 
-def _factor(key: str, value: object) -> Decimal:
-    is_number = isinstance(value, int | Decimal | float) and not isinstance(value, bool)
-    factor = Decimal(str(value)) if is_number else Decimal("nan")
+def _factor(setting_key: str, setting: object) -> Decimal:
+    is_number = isinstance(setting, int | Decimal | float) and not isinstance(setting, bool)
+    factor = Decimal(str(setting)) if is_number else Decimal("nan")
     if factor.is_nan() or not 1 <= factor <= 100:
-        raise BadInput(f"scale.{key} {value!r} is not a number from 1 to 100")
+        raise BadInput(f"scale.{setting_key} {setting!r} is not a number from 1 to 100")
     return factor
 
 
-def _max_sharers(value: object) -> int | None:
-    if value is None:
+def _max_sharers(setting: object) -> int | None:
+    if setting is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_SHARERS:
+    if (
+        not isinstance(setting, int)
+        or isinstance(setting, bool)
+        or not 1 <= setting <= _MOST_SHARERS
+    ):
         raise BadInput(
-            f"cards.max_sharers {value!r} is not a whole number from 1 to {_MOST_SHARERS}"
+            f"cards.max_sharers {setting!r} is not a whole number from 1 to {_MOST_SHARERS}"
         )
-    return value
+    return setting
 
 
-def _names(value: object) -> tuple[str | int, ...]:
-    items = value if isinstance(value, list | tuple) else [value]
+def _names(setting: object) -> tuple[str | int, ...]:
+    items = setting if isinstance(setting, list | tuple) else [setting]
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
-        raise BadInput(f"cards.exclude {value!r} is not a list of UUIDs and indices")
+        raise BadInput(f"cards.exclude {setting!r} is not a list of UUIDs and indices")
     return tuple(items)
 
 
-def _sharing(value: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
+def _sharing(setting: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
     """Return how cards are shared, by UUID or index, on top of the earlier settings."""
-    if not isinstance(value, dict):
-        return {_ALL: _word("cards.sharing", value, Sharing)}
-    sharing = {card: _word(f"cards.sharing.{card}", text, Sharing) for card, text in value.items()}
+    if not isinstance(setting, dict):
+        return {_ALL: _word("cards.sharing", setting, Sharing)}
+    sharing = {
+        card: _word(f"cards.sharing.{card}", sharing_text, Sharing)
+        for card, sharing_text in setting.items()
+    }
     return {**base_sharing, **sharing}
 
 
-def _texts(setting_name: str, noun: str, value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
-        raise BadInput(f"{setting_name} {value!r} is not a list of names of {noun}")
-    return tuple(value)
+def _texts(setting_name: str, noun: str, setting: object) -> tuple[str, ...]:
+    if not isinstance(setting, list | tuple) or not all(isinstance(item, str) for item in setting):
+        raise BadInput(f"{setting_name} {setting!r} is not a list of names of {noun}")
+    return tuple(setting)
 
 
-def _word(key: str, setting: object, choices: type[E]) -> E:
+def _word(setting_key: str, setting: object, choices: type[E]) -> E:
     for choice in choices:
         if setting == choice.value:
             return choice
-    raise BadInput(f"{key} {setting!r} is none of {', '.join(choice.value for choice in choices)}")
+    raise BadInput(
+        f"{setting_key} {setting!r} is none of {', '.join(choice.value for choice in choices)}"
+    )

@@ -266,11 +266,11 @@ def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
     pinned = any(ask.device is not None for ask in request.asks)
     devices_by_key: dict[tuple[object, object], list[Device]] = {}
     for device in devices:
-        key = (
+        group_key = (
             None if pinned else device.vendor,
             device.numa if request.numa else None,
         )
-        devices_by_key.setdefault(key, []).append(device)
+        devices_by_key.setdefault(group_key, []).append(device)
     return list(devices_by_key.values())
 
 

@@ -81,9 +81,9 @@ def _in(directory: str, group: str, metadata: str) -> Iterator[Entry]:
         metadata_fields[field].strip() for field in ("Name", "Version") if field in metadata_fields
     )
     for line in section_and_rest.partition("\n[")[0].splitlines():
-        name, equals, value = line.partition("=")
+        entry_name, equals, object_reference = line.partition("=")
         if equals and not line.lstrip().startswith(("#", ";")):
-            yield Entry(name.strip(), value.partition("[")[0].strip(), source)
+            yield Entry(entry_name.strip(), object_reference.partition("[")[0].strip(), source)
 
 
 def _text(path: str) -> str:

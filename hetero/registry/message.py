@@ -111,33 +111,33 @@ def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:
 
 def written(message: WorkerRequest | WorkerReply) -> bytes:
     """Return a message as text. Raises `ValueError` for one that is too long."""
-    text = codec.dumps(message, indent=None).encode()
-    if len(text) > MOST:
-        raise ValueError(f"{len(text)} bytes, which is more than {MOST}")
-    return text
+    json_bytes = codec.dumps(message, indent=None).encode()
+    if len(json_bytes) > MOST:
+        raise ValueError(f"{len(json_bytes)} bytes, which is more than {MOST}")
+    return json_bytes
 
 
-def framed(text: bytes, request_number: int) -> bytes:
+def framed(json_bytes: bytes, request_number: int) -> bytes:
     """Return a message's text as it goes through a pipe."""
-    return HEADER.pack(len(text), request_number) + text
+    return HEADER.pack(len(json_bytes), request_number) + json_bytes
 
 
-def read(text: bytes, cls: type[T], *, source: str) -> T:
+def read(json_bytes: bytes, cls: type[T], *, source: str) -> T:
     """Return the message in what came behind a header. Raises `BadInput`."""
-    if len(text) > _SHORT:
-        return _read(text, cls, source)
-    message: T = _read_again(text, cls, source)  # type: ignore[arg-type] # classes are hashable
+    if len(json_bytes) > _SHORT:
+        return _read(json_bytes, cls, source)
+    message: T = _read_again(json_bytes, cls, source)  # type: ignore[arg-type] # classes are hashable
     return message
 
 
-def _read(text: bytes, cls: type[T], source: str) -> T:
-    return codec.loads(text.decode(errors="replace"), cls, source=source)
+def _read(json_bytes: bytes, cls: type[T], source: str) -> T:
+    return codec.loads(json_bytes.decode(errors="replace"), cls, source=source)
 
 
 @lru_cache(maxsize=32)
-def _read_again(text: bytes, cls: type[T], source: str) -> T:
+def _read_again(json_bytes: bytes, cls: type[T], source: str) -> T:
     """Return a message parsed earlier: idle devices give the same one each time."""
-    return _read(text, cls, source)
+    return _read(json_bytes, cls, source)
 
 
 def expect_sound(request: WorkerRequest, reply: WorkerReply) -> None:
@@ -172,12 +172,14 @@ def _expect_vendor(vendor: Vendor) -> None:
         if not _VARIABLE.fullmatch(variable_name) or _NOT_ITS_OWN.fullmatch(variable_name):
             raise BadInput(f"gave {variable_name[:_NAME]!r} as a variable that names its devices")
     runtime_texts = filter(None, (runtime.mounts, runtime.name))
-    for text in (*container.device_nodes, *container.files, *runtime_texts):
-        if not _TEMPLATE.fullmatch(text):
-            raise BadInput(f"gave {text[:_NAME]!r} as a path: braces have names of attributes")
-    for text in runtime.none:
-        if not _is_string(text):
-            raise BadInput(f"gave {text[:_NAME]!r} for no device")
+    for no_device_text in (*container.device_nodes, *container.files, *runtime_texts):
+        if not _TEMPLATE.fullmatch(no_device_text):
+            raise BadInput(
+                f"gave {no_device_text[:_NAME]!r} as a path: braces have names of attributes"
+            )
+    for no_device_text in runtime.none:
+        if not _is_string(no_device_text):
+            raise BadInput(f"gave {no_device_text[:_NAME]!r} for no device")
 
 
 def expect_sound_device(device: Device) -> None:
@@ -201,28 +203,28 @@ def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
         if device not in devices or not _is_name(part_name):
             raise BadInput(f"gave {part_name!r} as the name of a slice of {device!r}")
     mounted_paths = (path for mount in edits.mounts for path in (mount.source, mount.target))
-    for text in (
+    for edit_text in (
         *edits.env.values(),
         *edits.device_nodes,
         *edits.cdi,
         *edits.files,
         *mounted_paths,
     ):
-        if not _is_string(text):
-            raise BadInput(f"gave {text[:_NAME]!r} in its edits")
+        if not _is_string(edit_text):
+            raise BadInput(f"gave {edit_text[:_NAME]!r} in its edits")
     for variable in edits.env:
         if not variable or "=" in variable or not _is_string(variable):
             raise BadInput(f"gave {variable[:_NAME]!r} as a variable")
 
 
-def _is_name(text: str) -> bool:
-    return text.isprintable() and 0 < len(text.encode()) <= _NAME
+def _is_name(tested_text: str) -> bool:
+    return tested_text.isprintable() and 0 < len(tested_text.encode()) <= _NAME
 
 
-def _is_string(text: str) -> bool:
+def _is_string(tested_text: str) -> bool:
     """Whether the kernel takes a text: without NUL, and no half of a character."""
-    without_halves = text.encode(errors="replace").decode() == text
-    return without_halves and "\0" not in text and len(text) < _STRING
+    without_halves = tested_text.encode(errors="replace").decode() == tested_text
+    return without_halves and "\0" not in tested_text and len(tested_text) < _STRING
 
 
 @cache

@@ -134,8 +134,8 @@ def guarded(plugin_name: str, stage: str, call: Callable[[], T]) -> T:
         raise Failure(message if message.startswith(prefix) else prefix + message) from error
 
 
-def _line(text: str) -> str:
-    line = " ".join(text.split())
+def _line(message: str) -> str:
+    line = " ".join(message.split())
     return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
 
 

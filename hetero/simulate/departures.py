@@ -277,9 +277,9 @@ def live_all(
     yield from as_they_end(_one, tasks, processes=processes)
 
 
-def loads(text: str) -> list[int]:
+def loads(list_text: str) -> list[int]:
     """Return the loads in a list such as `90,100,115`, in percent. Raises `BadInput`."""
-    load_texts = [load_text.strip() for load_text in text.split(",") if load_text.strip()]
+    load_texts = [load_text.strip() for load_text in list_text.split(",") if load_text.strip()]
     for part in load_texts:
         if not part.isdecimal() or not 1 <= int(part) <= _MOST_LOAD:
             raise BadInput(f"--load {part}: a load is a whole number from 1 to {_MOST_LOAD}")

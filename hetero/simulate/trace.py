@@ -63,13 +63,13 @@ def read(path: Path, *, pods: str | None = None) -> Trace:
         return _json(path)
     if not path.is_dir():
         raise BadInput(f"{path}: no such trace (a folder of openb CSV files or a JSON file)")
-    name = pods or "default"
+    list_name = pods or "default"
     columns_json = files("hetero.simulate").joinpath("openb.json").read_text()
     format_ = codec.loads(columns_json, _Format, source="openb.json")
-    rows = list(_pods(path / format_.pods.format(name=name), format_))
+    rows = list(_pods(path / format_.pods.format(name=list_name), format_))
     lives = [life for _, life in rows if life is not None]
     return Trace(
-        name=name,
+        name=list_name,
         nodes=tuple(_nodes(path / format_.nodes, format_)),
         pods=tuple(pod for pod, _ in rows),
         lives=tuple(lives) if len(lives) == len(rows) else (),
@@ -85,13 +85,13 @@ def _json(path: Path) -> Trace:
     if not isinstance(document, dict):
         raise BadInput(f"{path}: not an object with nodes and pods")
     records: dict[str, list[object]] = {"nodes": [], "pods": []}
-    for key, record_type in (("nodes", PlacedNode), ("pods", PlacedPod)):
-        rows = document.get(key)
+    for list_key, record_type in (("nodes", PlacedNode), ("pods", PlacedPod)):
+        rows = document.get(list_key)
         if not isinstance(rows, list) or not rows:
-            raise BadInput(f"{path}: {key} is not a list of at least one")
+            raise BadInput(f"{path}: {list_key} is not a list of at least one")
         for row_number, plain_row in enumerate(rows, start=1):
-            source = f"{path}: {key} {row_number}"
-            records[key].append(codec.loads(json.dumps(plain_row), record_type, source=source))
+            source = f"{path}: {list_key} {row_number}"
+            records[list_key].append(codec.loads(json.dumps(plain_row), record_type, source=source))
     nodes = tuple(node for node in records["nodes"] if isinstance(node, PlacedNode))
     for node in nodes:
         for device in node.devices:

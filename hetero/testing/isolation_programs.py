@@ -250,8 +250,8 @@ def main() -> None:
         _say(program_result)
 
 
-def _say(value: Any) -> None:
-    print(json.dumps(value), flush=True)
+def _say(said_value: Any) -> None:
+    print(json.dumps(said_value), flush=True)
 
 
 def _again(
@@ -264,10 +264,10 @@ def _again(
     )
 
 
-def _expect(other_process: subprocess.Popen[str], value: Any) -> None:
+def _expect(other_process: subprocess.Popen[str], expected_value: Any) -> None:
     assert other_process.stdout is not None
     line = other_process.stdout.readline()
-    assert json.loads(line or "null") == value, line
+    assert json.loads(line or "null") == expected_value, line
 
 
 def _built(path: Path, source: str) -> ctypes.CDLL:

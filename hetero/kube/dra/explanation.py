@@ -344,7 +344,7 @@ def _reason(candidate: Candidate, exact_request: Plain, pools: Pools, books: Boo
 def _why(request: Plain, pools: Pools, books: Books) -> str:
     """Return a sentence of why no device serves a request, with the count of each reason."""
     sentences = []
-    for name, exact_request in _alternatives(request):
+    for request_name, exact_request in _alternatives(request):
         reasons = [
             _reason(candidate, exact_request, pools, books) for candidate in pools.candidates
         ]
@@ -353,7 +353,7 @@ def _why(request: Plain, pools: Pools, books: Books) -> str:
         reasons_text = ", ".join(
             f"{count} {reason}" for reason, count in count_by_reason.most_common()
         )
-        sentence = f"{name}: {fitting_count} of {len(reasons)} devices"
+        sentence = f"{request_name}: {fitting_count} of {len(reasons)} devices"
         if fitting_count:
             sentence += ", but no node has all that the claim asks together"
         sentences.append(f"{sentence}: {reasons_text}" if reasons_text else sentence)

@@ -282,10 +282,10 @@ async def _filter(
     """Return the answer for a pod with its node, or with the reason why it gets none."""
     # Evictions are not simulated: what they would end is not known before they are tried.
     pod = replace(queued.pod, spec=replace(queued.pod.spec, preemption_policy="Never"))
-    namespace, name = pod.full_name
+    namespace, pod_name = pod.full_name
     answer = PodAnswer(
         namespace=namespace,
-        pod=name,
+        pod=pod_name,
         origin=queued.origin,
         from_node=queued.from_node,
         notes=tuple(_notes(queued)),

@@ -373,13 +373,16 @@ class Vocabulary:
         )
 
     def _policy(
-        self, resource_names: ResourceNames, values: Mapping[str, str | None], text: str | None
+        self,
+        resource_names: ResourceNames,
+        values: Mapping[str, str | None],
+        annotation_text: str | None,
     ) -> Policy | None:
         """Return the container's policy, None if nobody is to hold it to its core."""
-        if text is not None:
-            if text not in [policy.value for policy in Policy]:
-                raise BadInput(f"{POLICY} {text!r} is not fixed, elastic or off")
-            return Policy(text)
+        if annotation_text is not None:
+            if annotation_text not in [policy.value for policy in Policy]:
+                raise BadInput(f"{POLICY} {annotation_text!r} is not fixed, elastic or off")
+            return Policy(annotation_text)
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies.values}
         return _said(values, resource_names.policies.name, meanings)

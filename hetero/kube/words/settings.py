@@ -243,20 +243,20 @@ def _settings(document: dict[str, Any]) -> Settings:
 
 
 def _known(table: dict[str, Any], *known_keys: str) -> None:
-    for key in table:
-        if key not in known_keys:
-            raise BadInput(f"{key!r} is not known: there are {', '.join(known_keys)}")
+    for table_key in table:
+        if table_key not in known_keys:
+            raise BadInput(f"{table_key!r} is not known: there are {', '.join(known_keys)}")
 
 
-def _truth(table: dict[str, Any], key: str) -> bool:
-    is_on = table.get(key, False)
+def _truth(table: dict[str, Any], table_key: str) -> bool:
+    is_on = table.get(table_key, False)
     if not isinstance(is_on, bool):
-        raise BadInput(f"{key} {is_on!r} is neither true nor false")
+        raise BadInput(f"{table_key} {is_on!r} is neither true nor false")
     return is_on
 
 
-def _one_of(table: dict[str, Any], key: str, choices: tuple[str, ...]) -> str:
-    choice = str(table.get(key, choices[0]))
+def _one_of(table: dict[str, Any], table_key: str, choices: tuple[str, ...]) -> str:
+    choice = str(table.get(table_key, choices[0]))
     if choice not in choices:
-        raise BadInput(f"{key} {choice!r} is none of {', '.join(choices)}")
+        raise BadInput(f"{table_key} {choice!r} is none of {', '.join(choices)}")
     return choice
