@@ -103,11 +103,13 @@ def hetero_vendor() -> plugin.Vendor:
 def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards ROCm SMI monitors."""
     smi = _RSMI.open()
-    cards = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
-    own_cards = [card for card in cards if smi.find(_WHOSE, card, c_uint16) != _AMD]
+    card_indices = plugin.counted(smi.get("rsmi_num_monitor_devices", c_uint32))
+    own_indices = [
+        card_index for card_index in card_indices if smi.find(_WHOSE, card_index, c_uint16) != _AMD
+    ]
     return plugin.each_card(
         lambda index: _device(smi, index),
-        own_cards,
+        own_indices,
         lambda *pair: rsmi.way(smi, *pair),
         {"XGMI": 20},
     )

@@ -122,12 +122,12 @@ def hetero_observe(device: Device) -> plugin.Usage:
             used_bytes = _get(mtml.mtmlMemoryGetUsed, memory_context)
         with mtml.mtmlGpuContext(card) as gpu:
             busy_percent = _find(mtml.mtmlGpuGetUtilization, gpu)
-            heat = _find(mtml.mtmlGpuGetTemperature, gpu)
+            chip_celsius = _find(mtml.mtmlGpuGetTemperature, gpu)
         power_milliwatts = _find(mtml.mtmlDeviceGetPowerUsage, card)  # milliwatts
     return plugin.Usage(
         memory=used_bytes,
         core=None if busy_percent is None else busy_percent / 100,
-        temperature=heat,
+        temperature=chip_celsius,
         power=None if power_milliwatts is None else power_milliwatts / 1000,
     )
 

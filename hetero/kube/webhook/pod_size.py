@@ -29,8 +29,11 @@ def too_large(review_json: bytes) -> str | None:
     """
     if len(review_json) <= _MOST_OF_POD:
         return None
-    pods = json.decode(review_json, type=_Review).request
-    size_bytes, bytes_before = len(memoryview(pods.object)), len(memoryview(pods.oldObject))
+    pod_versions = json.decode(review_json, type=_Review).request
+    size_bytes, bytes_before = (
+        len(memoryview(pod_versions.object)),
+        len(memoryview(pod_versions.oldObject)),
+    )
     if size_bytes <= max(_MOST_OF_POD, bytes_before):
         return None
     return f"the pod has {size_bytes} bytes: over {_MOST_OF_POD} it could not be changed any more"
