@@ -31,7 +31,7 @@ from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.standing_pods import Orphans, StandingPods
 from hetero.kube.scheduler.untried_pods import UntriedPods
-from hetero.kube.scheduler.verbs import Binding, NodeVerbs, Placer
+from hetero.kube.scheduler.verbs import NodeVerbs, Placer, PodBinder
 from hetero.kube.scheduler.waker import Waker
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.quota import Quotas
@@ -54,7 +54,7 @@ Verb = Callable[[Plain], Awaitable[Any]]
 
 
 @define(eq=False)
-class Calls:
+class ExtenderCalls:
     """Answers kube-scheduler's calls by HTTP."""
 
     verbs: tuple[Verb, ...]
@@ -158,7 +158,7 @@ class Scheduler:
             last_names=last_names,
             answers_one=settings.choose == "one",
         )
-        self.binding = Binding(
+        self.binding = PodBinder(
             api=api,
             vocabulary=vocabulary,
             pods=pods,
@@ -171,7 +171,7 @@ class Scheduler:
             readiness=ready,
         )
         verbs = (self.verbs.filter, self.verbs.prioritize, self.binding.bind, self.verbs.preempt)
-        self.calls = Calls(verbs, ready, untried, metrics, last_names)
+        self.calls = ExtenderCalls(verbs, ready, untried, metrics, last_names)
 
     def follow(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what is to run for ever: all that this scheduler follows, and what comes of it."""

@@ -216,7 +216,7 @@ class NodeVerbs:
 
 
 @define(eq=False)
-class Binding:
+class PodBinder:
     """The bindings of one scheduler."""
 
     api: ApiCalls
