@@ -4,10 +4,10 @@
  *
  *     engines_test NAME [W us] [H us] [launches a step] [small launches a step] [jitter %] [prefill ms] [late us]
  *
- * As the_table prints it for other engines: W and H are the times of card and host in a step. The small launches, 5 us
- * each as sampling has them, come behind the others and count into W; one other launch a step is a graph. Jitter is of
- * W and of H. Each 128th step a prefill comes first, in kernels of 0.3 ms. The host of a step that was kept at its gate
- * takes `late` longer, because its caches are cold.
+ * The last of them prints a table of other engines: W and H are the times of card and host in a step. The small
+ * launches, 5 us each as sampling has them, come behind the others and count into W; one other launch a step is a
+ * graph. Jitter is of W and of H. Each 128th step a prefill comes first, in kernels of 0.3 ms. The host of a step that
+ * was kept at its gate takes `late` longer, because its caches are cold.
  */
 #include "machine/programs.h"
 
@@ -134,6 +134,9 @@ static void got(const char *name, unsigned count, const struct program *programs
     for (unsigned t = 0; t < count; t++)
         printf(" %4.0f", (double)accounts[t].stopped_ns / LONG_S / 1e6);
     puts("");
+    for (unsigned t = 0; t < count; t++)
+        if (programs[t].percent < 100 && programs[t].policy == HETERO_POLICY_FIXED)
+            EXPECT(true, (double)accounts[t].gpu_ns / LONG_S / 1e7 < programs[t].percent + 1);
     machine_end();
 }
 
@@ -183,7 +186,7 @@ TEST(two_engines_of_short_steps_lose_no_more_than_a_third)
         EXPECT(true, percents[t] >= 44);
 }
 
-TEST(the_table_of_engines)
+TEST(no_engine_is_charged_more_than_its_share)
 {
     kind = (struct engine_kind){
         .work_us = (uint64_t)given(1, 1900),

@@ -36,6 +36,8 @@ LONGEST = (
 )
 #: Minutes of virtual time, which take ten times as long under a sanitizer and run no other code.
 LONG = (
+    "no_engine_is_charged_more_than_its_share",
+    "an_engine_alone_is_slowed_only_below_its_need",
     "what_was_lent_is_back_within_10_ms_and_what_is_in_flight",
     "shares_beside_high_priority_are_shares",
     "tenants_that_lose_their_processor_never_have_the_slice_together",
