@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -38,3 +39,17 @@ async def test_a_part_that_fails_ends_the_rest_and_says_why() -> None:
     with pytest.raises(OSError, match="no socket"):
         await asyncio.wait_for(until_stopped(runs_on(ended), fails()), 30)
     assert 1 == len(ended)
+
+
+async def test_what_swallowed_the_cancellation_is_cancelled_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hetero.kube.service.until_stopped._AGAIN_S", 0.01)
+
+    async def swallows_one() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    asyncio.get_running_loop().call_later(0.1, signal.raise_signal, signal.SIGTERM)
+    await asyncio.wait_for(until_stopped(swallows_one()), 30)

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+_AGAIN_S = 10.0  # what still runs after so long is cancelled again; what a task closes takes less
+
 
 async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
     """Run these concurrently until SIGTERM or SIGINT, or until one fails; then cancel them all.
@@ -22,6 +24,9 @@ async def until_stopped(*endless: Coroutine[Any, Any, None]) -> None:
         for task in ended_tasks:
             task.result()
     finally:
-        for task in tasks:
-            task.cancel()
+        pending = set(tasks)
+        while pending:  # Python 3.11's `wait_for` swallows a cancellation that comes as it ends
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=_AGAIN_S)
         await asyncio.gather(*tasks, return_exceptions=True)
