@@ -106,14 +106,14 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
     shipped = simulator()
     try:
         rack_path = rack_file(rack_name)
-        drivers_path, programs_path = Path(shipped.fake_drivers()), Path(shipped.programs())
+        drivers_path, vendor_tools_path = Path(shipped.fake_drivers()), Path(shipped.programs())
         _expect_a_rack(rack_path, keys=shipped.KEYS, vendors=shipped.VENDORS)
     except FileNotFoundError as error:
         suggestion = did_you_mean(rack_name, shipped.racks())
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}{suggestion}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}") from None
-    return Simulation(rack_path, drivers_path.resolve(), programs_path.resolve())
+    return Simulation(rack_path, drivers_path.resolve(), vendor_tools_path.resolve())
 
 
 def racks() -> dict[str, str]:

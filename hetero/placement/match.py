@@ -95,11 +95,11 @@ def fit_into(
     if missing_device:
         return Refusal(wanted=len(request.asks), verdicts={}, missing=missing_device)
     offers_by_ask = _offers(devices, free, request)
-    by_uuid = {device.uuid: device for device in devices}
-    for least_offers in shares_first(offers_by_ask):
-        cuts = _cheapest(devices, free, request, least_offers, policy)
+    device_by_uuid = {device.uuid: device for device in devices}
+    for least_downgraded_offers in shares_first(offers_by_ask):
+        cuts = _cheapest(devices, free, request, least_downgraded_offers, policy)
         if cuts is not None:
-            return allocate(request, [(by_uuid[uuid], cut) for uuid, cut in cuts])
+            return allocate(request, [(device_by_uuid[uuid], cut) for uuid, cut in cuts])
     return _refusal(devices, free, request, offers_by_ask)
 
 
@@ -126,7 +126,7 @@ def _cheapest(
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
     """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
-    by_uuid = {device.uuid: device for device in devices}
+    device_by_uuid = {device.uuid: device for device in devices}
     best_cost_and_cuts: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
     for candidates in (
         device_set
@@ -137,7 +137,7 @@ def _cheapest(
             cuts = _match(linked, offers_by_ask, free, policy)
             if cuts is None:
                 continue
-            costs = (_cost(by_uuid[uuid], free, cut, policy) for uuid, cut in cuts)
+            costs = (_cost(device_by_uuid[uuid], free, cut, policy) for uuid, cut in cuts)
             downgrade, *policy_costs = map(sum, zip(*costs, strict=True))
             cost = (downgrade, -weight, *policy_costs)
             if best_cost_and_cuts is None or cost < best_cost_and_cuts[0]:

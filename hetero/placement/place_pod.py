@@ -160,18 +160,18 @@ def _search(
     free: _Free,
     requests: list[Request],
     policy: PlacementPolicy,
-    place_rest: Callable[[_Free], _Found | None],
+    place_later_phases: Callable[[_Free], _Found | None],
     tries_left: _Tries,
     *,
     phase: _Phase,
 ) -> _Found | None:
-    """Return one allocation per request, followed by what `place_rest` returns.
+    """Return one allocation per request, followed by what `place_later_phases` returns.
 
     Tries every way, the policy's favourite first, as far as `tries_left` allow. Equal devices are
     tried once, and a state that failed is not tried again.
     """
     if not requests:
-        return place_rest(free)
+        return place_later_phases(free)
     names_devices = any(
         request.uuid.include
         or request.uuid.exclude
@@ -187,7 +187,7 @@ def _search(
         free,
         requests,
         policy,
-        place_rest,
+        place_later_phases,
         tries_left,
         phase=phase,
         devices_differ=names_devices,
@@ -202,7 +202,7 @@ def _try(
     free: _Free,
     requests: list[Request],
     policy: PlacementPolicy,
-    place_rest: Callable[[_Free], _Found | None],
+    place_later_phases: Callable[[_Free], _Found | None],
     tries_left: _Tries,
     *,
     phase: _Phase,
@@ -212,13 +212,13 @@ def _try(
     request, other_requests = requests[0], requests[1:]
 
     def place_asks(
-        group: list[Device], chosen_cuts: list[tuple[Device, Portion]], level: int
+        group: list[Device], chosen_cuts: list[tuple[Device, Portion]], downgrade_level: int
     ) -> _Found | None:
         if owed(devices, chosen_cuts) > len(request.asks) - len(chosen_cuts):
             return None
         if len(chosen_cuts) == len(request.asks):
             following = _search(
-                devices, free, other_requests, policy, place_rest, tries_left, phase=phase
+                devices, free, other_requests, policy, place_later_phases, tries_left, phase=phase
             )
             return None if following is None else [allocate(request, chosen_cuts), *following]
         ask = request.asks[len(chosen_cuts)]
@@ -230,21 +230,29 @@ def _try(
             if device.uuid not in taken_uuids and device in allowed_devices
         ]
         ways = _ways(
-            candidates, free, ask, request, policy, level=level, names_devices=devices_differ
+            candidates,
+            free,
+            ask,
+            request,
+            policy,
+            downgrade_level=downgrade_level,
+            names_devices=devices_differ,
         )
         for device, cut in ways:
             if tries_left.left <= 0:
                 return None
             tries_left.left -= 1
             _add(free[device.uuid], cut.takes, direction=-1)
-            allocations = place_asks(group, [*chosen_cuts, (device, cut)], level)
+            allocations = place_asks(group, [*chosen_cuts, (device, cut)], downgrade_level)
             _add(free[device.uuid], cut.takes, direction=1)
             if allocations is not None:
                 return allocations
         return None
 
-    for level, group in product(_levels(devices, free, request), groups(devices, request)):
-        allocations = place_asks(group, [], level)
+    for downgrade_level, group in product(
+        _levels(devices, free, request), groups(devices, request)
+    ):
+        allocations = place_asks(group, [], downgrade_level)
         if allocations is not None:
             return allocations
     return None
@@ -278,7 +286,7 @@ def _ways(
     request: Request,
     policy: PlacementPolicy,
     *,
-    level: int,
+    downgrade_level: int,
     names_devices: bool,
 ) -> list[tuple[Device, Portion]]:
     """Return the devices that can serve the ask up to a downgrade level, the cheapest first.
@@ -292,7 +300,11 @@ def _ways(
         cut = offer(device, ask, request, device_free)
         kind_key = (device.vendor, device.model, device.group, *device_free.values())
         kind_key = (device.uuid,) if names_devices else kind_key
-        if isinstance(cut, Portion) and cut.downgrade <= level and kind_key not in tried_kinds:
+        if (
+            isinstance(cut, Portion)
+            and cut.downgrade <= downgrade_level
+            and kind_key not in tried_kinds
+        ):
             tried_kinds.add(kind_key)
             ranked_cuts.append(
                 ((cut.downgrade, *policy(device, device_free, cut)), position, device, cut)

@@ -100,6 +100,7 @@ class Supervisor:
         return self._why
 
     def _answer(self, request: WorkerRequest, deadline_s: float) -> WorkerReply:
+        """Return the reply of the worker, waited for until `deadline_s` (monotonic seconds)."""
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             reply = self._process.receive(deadline_s)

@@ -61,7 +61,7 @@ class ExtenderCalls:
     readiness: Readiness
     untried: UntriedPods
     metrics: SchedulerMetrics
-    last_names: LastNames
+    last_node_names: LastNames
 
     def app(self) -> web.Application:
         """Return the HTTP service."""
@@ -99,7 +99,7 @@ class ExtenderCalls:
         read = {"pod": reader(Pod).object}
         args = {name: read.get(name, json.decode)(text) for name, text in given.items()}
         if names is not None:
-            args["nodenames"] = self.last_names.read(names)
+            args["nodenames"] = self.last_node_names.read(names)
         return args
 
 
@@ -127,7 +127,7 @@ class Scheduler:
         serves; without `lease` this scheduler leads.
         """
         settings, untried = settings or Settings(), untried or UntriedPods()
-        watches, last_names = kubelet_watches or KubeletWatches(), LastNames()
+        watches_of_nodes, last_node_names = kubelet_watches or KubeletWatches(), LastNames()
         events, ready, quotas = Events(api), Readiness(lease), Quotas(vocabulary)
         cache = SchedulerCache(quotas, demand=Demand(settings.half_life_days * _DAY))
         pods, metrics = PodTable(cache), SchedulerMetrics(cache, quotas)
@@ -138,14 +138,14 @@ class Scheduler:
         signatures = Signatures(api, key, previous or PublicKeys(), pods, ready.is_ready)
         refused_pods = RefusedPods(api, events, ready.is_ready)
         mix = ExpectedMix(api, cache, mix_in, ready.is_ready, ready.led) if mix_in else None
-        orphans = Orphans(pods, waker)
-        standing = StandingPods(vocabulary, pods, signatures, groups, orphans, mix)
-        nodes = ClusterNodes(api, cache, agents, standing, waker, ready)
-        subscribers = (groups, untried, watches, nodes, standing, refused_pods)
+        orphaned_containers = Orphans(pods, waker)
+        standing_pods = StandingPods(vocabulary, pods, signatures, groups, orphaned_containers, mix)
+        nodes = ClusterNodes(api, cache, agents, standing_pods, waker, ready)
+        subscribers = (groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods)
         self.cache, self.readiness, self.mix = cache, ready, mix
         self.groups, self.signatures, self.refused_pods = groups, signatures, refused_pods
         self.nodes, self.quotas = nodes, QuotaInformer(api, quotas, waker, ready)
-        self.pods = PodInformer(api, subscribers, nodes, watches, ready, waker)
+        self.pods = PodInformer(api, subscribers, nodes, watches_of_nodes, ready, waker)
         self.verbs = NodeVerbs(
             vocabulary=vocabulary,
             pods=pods,
@@ -155,7 +155,7 @@ class Scheduler:
             metrics=metrics,
             mix=mix,
             waker=waker,
-            last_names=last_names,
+            last_node_names=last_node_names,
             answers_one=settings.choose == "one",
         )
         self.binding = PodBinder(
@@ -166,12 +166,12 @@ class Scheduler:
             groups=groups,
             signatures=signatures,
             agents=agents,
-            kubelet_watches=watches,
+            kubelet_watches=watches_of_nodes,
             waker=waker,
             readiness=ready,
         )
         verbs = (self.verbs.filter, self.verbs.prioritize, self.binding.bind, self.verbs.preempt)
-        self.calls = ExtenderCalls(verbs, ready, untried, metrics, last_names)
+        self.calls = ExtenderCalls(verbs, ready, untried, metrics, last_node_names)
 
     def follow(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what is to run for ever: all that this scheduler follows, and what comes of it."""

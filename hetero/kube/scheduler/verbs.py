@@ -108,7 +108,7 @@ class NodeVerbs:
     metrics: SchedulerMetrics
     mix: ExpectedMix | None
     waker: Waker
-    last_names: LastNames
+    last_node_names: LastNames
     answers_one: bool
 
     async def filter(self, args: Plain) -> Plain:
@@ -146,7 +146,7 @@ class NodeVerbs:
                 if self.preemption.wanted(pod):
                     in_background(self.preemption.make_room(pod, wanted, names.each))
         if failed:
-            names = self.last_names.names = NodeNames.of(fits)
+            names = self.last_node_names.names = NodeNames.of(fits)
         return {"NodeNames": names.text, "FailedNodes": failed}
 
     def _without_devices(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:

@@ -167,14 +167,20 @@ class Monitor:
         """Sample `devices` once, and act; `snapshot` are the standing grants, if already read."""
         snapshot = snapshot or self.snapshot()
         comparison = compare(self.node, snapshot, devices, self._owners, last_comparison=self._last)
-        grant_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
-        boards = self.node.ledger.boards
-        overuse = self._time.sample(
-            snapshot.grants, comparison.usages, grant_by_pid, comparison.regions, boards
+        grant_id_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
+        boards_directory = self.node.ledger.boards
+        overuse_by_device = self._time.sample(
+            snapshot.grants,
+            comparison.usages,
+            grant_id_by_pid,
+            comparison.regions,
+            boards_directory,
         )
-        unowned = self._unowned.sample(comparison.usages, now_s=time.monotonic())
-        hurt = self._services.sample(snapshot) if self.acts else ()
-        is_quiet = not any(overuse.values()) and not unowned and not hurt
+        unowned_findings = self._unowned.sample(comparison.usages, now_s=time.monotonic())
+        hurt_services = self._services.sample(snapshot) if self.acts else ()
+        is_quiet = (
+            not any(overuse_by_device.values()) and not unowned_findings and not hurt_services
+        )
         is_unchanged = self._last is not None and comparison.excess is self._last.excess
         self._last = comparison
         if is_unchanged and is_quiet and not self._told:
@@ -182,8 +188,8 @@ class Monitor:
         for grant in snapshot.grants if self.acts else ():
             self._charge(grant, comparison.excess)
         for grant in snapshot.grants:
-            note_time(self.node, grant.id, overuse)
-        note_unowned(self.node, unowned)
+            note_time(self.node, grant.id, overuse_by_device)
+        note_unowned(self.node, unowned_findings)
         bypass = tuple(
             process_bypass
             for process_bypass in find_bypass(self.node, snapshot, comparison)
@@ -191,13 +197,21 @@ class Monitor:
         )
         excess = tuple(comparison.excess.values())
         device_by_uuid = {device.uuid: device for device, _ in comparison.usages}
-        ended = tuple(self._act(snapshot, device_by_uuid, bypass, excess)) if self.acts else ()
+        ended_processes = (
+            tuple(self._act(snapshot, device_by_uuid, bypass, excess)) if self.acts else ()
+        )
         reported = (process_excess for process_excess in excess if process_excess.is_told)
-        findings: tuple[Finding, ...] = (*bypass, *reported, *unowned, *ended, *hurt)
-        reported_before = self._told
+        findings: tuple[Finding, ...] = (
+            *bypass,
+            *reported,
+            *unowned_findings,
+            *ended_processes,
+            *hurt_services,
+        )
+        keys_before = self._told
         self._told = frozenset(finding.key for finding in findings)
-        news = tuple(finding for finding in findings if finding.key not in reported_before)
-        self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned, news=news)
+        news = tuple(finding for finding in findings if finding.key not in keys_before)
+        self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned_findings, news=news)
         return self._sighting
 
     def forget(self) -> None:

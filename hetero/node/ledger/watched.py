@@ -27,8 +27,8 @@ class WatchedLedger:
 
     def snapshot(self) -> Snapshot:
         """Return what stands now, as `Ledger.snapshot` does."""
-        marks_now, now_s = tuple(self._marks()), time.monotonic()
-        if marks_now != self._seen or now_s - self._swept > ANYWAY:
+        change_marks, now_s = tuple(self._marks()), time.monotonic()
+        if change_marks != self._seen or now_s - self._swept > ANYWAY:
             self._snapshot = self.ledger.snapshot()
             self._seen, self._swept = tuple(self._marks()), now_s
         return self._snapshot
