@@ -78,7 +78,14 @@ from hetero_benchmarks.engine_cells import (
 from hetero_benchmarks.options import folder, library, number, some_of, writable
 from hetero_benchmarks.rates import Batch, Window, pace
 from hetero_benchmarks.serving import Load
-from hetero_benchmarks.trial import HETERO, DeviceAllocation, Machine, Program, find_machine
+from hetero_benchmarks.trial import (
+    HETERO,
+    DeviceAllocation,
+    Machine,
+    Program,
+    find_machine,
+    run_hetero,
+)
 from hetero_benchmarks.ways import Settings, driver, hami_core, mps
 
 from hetero.model import Priority
@@ -317,16 +324,7 @@ class ManagedPrograms:
             self._shares[part.program] = part
 
     def _hetero(self, *words: str) -> str:
-        ended = subprocess.run(
-            (*HETERO, *words),
-            env={**os.environ, **self.environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode:
-            raise HeteroError(ended.stderr.strip().removeprefix("hetero: "))
-        return ended.stdout
+        return run_hetero(words, self.environment)
 
 
 def _rates(name: str, answer: Any, window: Window) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -28,7 +27,7 @@ from hetero_benchmarks.gang import GANGS
 from hetero_benchmarks.job import JOBS, command, of_driver
 from hetero_benchmarks.rates import Batch, Pace, Window, pace
 from hetero_benchmarks.sweep import sweep
-from hetero_benchmarks.trial import HETERO, DeviceAllocation, Machine, Program
+from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, run_hetero
 
 #: Seconds a program may take to start, or to end its last step, before it is taken to hang.
 PATIENCE = 180.0
@@ -304,16 +303,7 @@ class Fleet:
         self._standing[key] = evolve(standing, share=share)
 
     def _hetero(self, *words: str) -> str:
-        ended = subprocess.run(
-            (*HETERO, *words),
-            env={**os.environ, **self._settings},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if ended.returncode:
-            raise HeteroError(ended.stderr.strip().removeprefix("hetero: "))
-        return ended.stdout
+        return run_hetero(words, self._settings)
 
     @contextmanager
     def _failing(self, key: Key, errors: list[HeteroError]) -> Iterator[None]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,6 +30,25 @@ from hetero.node.simulation import simulation
 PATIENCE = 300.0
 
 HETERO = (sys.executable, "-m", "hetero.cli")
+
+
+def run_hetero(words: Iterable[str], environment: Mapping[str, str]) -> str:
+    """Return what a command of hetero printed, run with these variables besides one's own.
+
+    Raises HeteroError with the command's line if it fails.
+    """
+    ended = subprocess.run(
+        (*HETERO, *words),
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if ended.returncode:
+        raise HeteroError(ended.stderr.strip().removeprefix("hetero: "))
+    return ended.stdout
+
+
 _PACKAGES = ("hetero", "hetero-limiters", "torch", "torchvision", "cupy-cuda13x", "jax")
 
 
