@@ -78,7 +78,7 @@ def test_what_a_pod_wants_is_known_until_it_is_bound() -> None:
     table = PodTable(SchedulerCache())
     table.ask(pod("a"), REQUEST)
     held = placement(REQUEST.pod)
-    table.hold("a", held, deadline=30.0)
+    table.hold("a", held, deadline_s=30.0)
 
     assert [("a", pod("a"), REQUEST)] == list(table.waiting())
     table.release("a", held)
@@ -95,7 +95,7 @@ def test_of_many_pods_that_wait_the_oldest_is_forgotten_but_not_the_place_that_i
     table = PodTable(SchedulerCache())
     table.ask(pod("held"), REQUEST)
     held = placement(REQUEST.pod)
-    table.hold("held", held, deadline=30.0)
+    table.hold("held", held, deadline_s=30.0)
     for number in range(MOST_FILTERED + 1):
         table.ask(pod(f"uid-{number}"), REQUEST)
 
@@ -109,7 +109,7 @@ def test_of_many_pods_that_wait_the_oldest_is_forgotten_but_not_the_place_that_i
 def test_what_the_api_says_comes_before_what_was_held() -> None:
     table = PodTable(SchedulerCache())
     table.ask(pod("a"), REQUEST)
-    table.hold("a", placement(REQUEST.pod), deadline=30.0)
+    table.hold("a", placement(REQUEST.pod), deadline_s=30.0)
     table.learn(pod("a"), PodState.BOUND)
 
     assert (PodState.BOUND, pod("a")) == (table.get("a").state, table.holder("a"))

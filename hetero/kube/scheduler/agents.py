@@ -24,20 +24,20 @@ class Agents:
 
     def pods_listed(self, uids: set[str]) -> None:
         """Forget all pods but these."""
-        for served in self._serving.values():
-            served &= uids
+        for ready_uids in self._serving.values():
+            ready_uids &= uids
 
     def pod_changed(self, event: str, pod: Pod) -> str | None:
         """Note a pod; return its node if it is an agent."""
-        about, node = pod.metadata, pod.spec.node_name
-        user = f"system:serviceaccount:{about.namespace}:{pod.spec.service_account_name}"
+        metadata, node = pod.metadata, pod.spec.node_name
+        user = f"system:serviceaccount:{metadata.namespace}:{pod.spec.service_account_name}"
         if user != self.account or not node:
             return None
-        served = self._serving.setdefault(node, set())
+        ready_uids = self._serving.setdefault(node, set())
         if event != "DELETED" and _ready(pod):
-            served.add(about.uid)
+            ready_uids.add(metadata.uid)
         else:
-            served.discard(about.uid)
+            ready_uids.discard(metadata.uid)
         return node
 
     def why_shut(self, node: str) -> str | None:
@@ -52,5 +52,5 @@ def _ready(pod: Pod) -> bool:
     heard of, all of them after the API server was away. Such nodes are kube-scheduler's to avoid.
     """
     containers = pod.status.container_statuses
-    ready = bool(containers) and all(one.ready for one in containers)
-    return ready and pod.metadata.deletion_timestamp is None
+    are_ready = bool(containers) and all(status.ready for status in containers)
+    return are_ready and pod.metadata.deletion_timestamp is None

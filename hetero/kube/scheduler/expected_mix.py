@@ -74,7 +74,7 @@ class ExpectedMix:
     where: str
     leads: Callable[[], bool]
     led: Callable[[], bool]
-    until: float = 0.0
+    until_s: float = 0.0
     _written: Demand = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -96,7 +96,7 @@ class ExpectedMix:
         if text is None:
             return
         try:
-            self.until = restore(self.cache.demand, text, source=f"ConfigMap {self.where}")
+            self.until_s = restore(self.cache.demand, text, source=f"ConfigMap {self.where}")
         except BadInput as error:
             log.warning("expected mix: it starts from the pods that stand: %s", error)
             return
@@ -120,18 +120,18 @@ class ExpectedMix:
             except ApiError as error:
                 log.warning("expected mix: %s", error)
 
-    def moved(self, now: float) -> bool:
+    def moved(self, now_s: float) -> bool:
         """Return whether a weight is another than was written; that all fade does not count."""
-        (current, *_), (before, *_) = self.cache.demand.at(now), self._written.at(now)
+        (current, *_), (previous, *_) = self.cache.demand.at(now_s), self._written.at(now_s)
         return any(
-            abs(current.get(want, 0.0) - before.get(want, 0.0)) >= _MOVED * before.get(want, 0.0)
-            for want in current.keys() | before.keys()
+            abs(current.get(key, 0.0) - previous.get(key, 0.0)) >= _MOVED * previous.get(key, 0.0)
+            for key in current.keys() | previous.keys()
         )
 
-    async def write(self, now: float) -> None:
+    async def write(self, now_s: float) -> None:
         """Write the mix. Raises `ApiError`."""
         demand = self.cache.demand.copy()
-        text = written(self.cache, now)
+        text = written(self.cache, now_s)
         await self.api.patch(self._path, {"data": {_KEY: text}})
         self._written = demand
 
@@ -142,38 +142,39 @@ class ExpectedMix:
 
 
 def arrive(
-    cache: SchedulerCache, mix: ExpectedMix | None, pod: Pod, wanted: PlacedPod, now: float
+    cache: SchedulerCache, mix: ExpectedMix | None, pod: Pod, placed_pod: PlacedPod, now_s: float
 ) -> None:
     """Count a pod in the expected mix, unless the mix that was read has it."""
-    if mix is None or pod.created > mix.until:
-        cache.arrive(pod.metadata.uid, wanted, now)
+    if mix is None or pod.created > mix.until_s:
+        cache.arrive(pod.metadata.uid, placed_pod, now_s)
 
 
-def written(cache: SchedulerCache, now: float) -> str:
+def written(cache: SchedulerCache, now_s: float) -> str:
     """Return the mix as it is written; of classes that are too many, the nearest are joined."""
     demand, mean_size = cache.demand.copy(), cache.rows().prices(cache.weights).mean_size
-    while len(text := _text(demand, now)) > MOST_BYTES:
+    while len(text := _text(demand, now_s)) > MOST_BYTES:
         demand.join(mean_size, most=len(demand.weights) * 7 // 8)
     return text
 
 
-def _text(demand: Demand, now: float) -> str:
-    weights, host, arrived, ended = demand.at(now)
+def _text(demand: Demand, now_s: float) -> str:
+    weights, host, arrived, ended = demand.at(now_s)
     rows: dict[tuple[RequestClass, tuple[str, ...]], list[tuple[list[float], list[int]]]] = {}
-    for (want, needs), weight in weights.items():
-        bare, size = without_size(want)
-        memory, percent, core = size or (0, 0, 0)
+    for (request_class, needs), weight in weights.items():
+        unit_class, size = without_size(request_class)
+        memory_bytes, memory_percent, core_percent = size or (0, 0, 0)
         # Sizes and cards stand with each class, so that one request serves them all.
-        row = [want.cards, percent, core, _short(weight)], [memory, *(some for _, some in needs)]
-        kind = evolve(bare, cards=1) if size else bare, tuple(name for name, _ in needs)
-        rows.setdefault(kind, []).append(row)
+        numbers = [request_class.cards, memory_percent, core_percent, _short(weight)]
+        row = numbers, [memory_bytes, *(need for _, need in needs)]
+        key = evolve(unit_class, cards=1) if size else unit_class, tuple(name for name, _ in needs)
+        rows.setdefault(key, []).append(row)
     groups = tuple(
-        _group(bare.request, plain=bare.plain, needs=needs, rows=classes)
-        for (bare, needs), classes in rows.items()
-        if bare.request is not None
+        _group(unit_class.request, plain=unit_class.plain, needs=needs, rows=classes)
+        for (unit_class, needs), classes in rows.items()
+        if unit_class.request is not None
     )
     document = _Written(
-        at=now,
+        at=now_s,
         arrived=_short(arrived),
         ended=_short(ended),
         host={name: _short(amount) for name, amount in host.items()},
@@ -191,8 +192,8 @@ def _group(
 ) -> _Group:
     units = [gcd(*column) or 1 for column in zip(*(amounts for _, amounts in rows), strict=True)]
     classes = (
-        (*first, *(amount // unit for amount, unit in zip(amounts, units, strict=True)))
-        for first, amounts in rows
+        (*class_numbers, *(amount // unit for amount, unit in zip(amounts, units, strict=True)))
+        for class_numbers, amounts in rows
     )
     return _Group(
         request=request, plain=plain, needs=needs, units=tuple(units), classes=tuple(classes)
@@ -213,21 +214,22 @@ def restore(demand: Demand, text: str, *, source: str) -> float:
 
 def _class_of(group: _Group, row: tuple[float, ...], *, source: str) -> PodClass:
     length = 5 + len(group.needs)
-    sound = len(row) == length and len(group.units) == length - 4 and row[0] >= 1
-    if not sound or min(row) < 0 or not isfinite(sum(row)):
+    is_valid = len(row) == length and len(group.units) == length - 4 and row[0] >= 1
+    if not is_valid or min(row) < 0 or not isfinite(sum(row)):
         raise BadInput(f"{source}: {row} is not a class of pods")
-    cards, percent, core = map(int, row[:3])
-    memory, *amounts = (int(one) * unit for one, unit in zip(row[4:], group.units, strict=True))
-    want = RequestClass(group.request, cards, group.plain)
+    cards, memory_percent, core_percent = map(int, row[:3])
+    counts = zip(row[4:], group.units, strict=True)
+    memory_bytes, *amounts = (int(count) * unit for count, unit in counts)
+    request_class = RequestClass(group.request, cards, group.plain)
     if group.plain:
-        want = with_size(want, (memory, percent, core))
-    return want, tuple(zip(group.needs, amounts, strict=True))
+        request_class = with_size(request_class, (memory_bytes, memory_percent, core_percent))
+    return request_class, tuple(zip(group.needs, amounts, strict=True))
 
 
 def _short(number: float) -> float:
     """Return a number to three digits."""
-    short = float(f"{number:.3g}")
-    return int(short) if short.is_integer() else short
+    rounded = float(f"{number:.3g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def _without_defaults(plain: Any) -> Any:
@@ -238,4 +240,4 @@ def _without_defaults(plain: Any) -> Any:
             for name, value in plain.items()
             if value not in (None, False, [], {})
         }
-    return [_without_defaults(one) for one in plain] if isinstance(plain, list) else plain
+    return [_without_defaults(item) for item in plain] if isinstance(plain, list) else plain

@@ -72,14 +72,14 @@ class ExtenderCalls:
 
     def _answer(self, verb: Verb) -> Callable[[web.Request], Awaitable[web.Response]]:
         async def answer(request: web.Request) -> web.Response:
-            started, result = monotonic(), "error"
+            began_s, outcome = monotonic(), "error"
             self.untried.heard()
             try:
                 body = await request.read()
                 await self.readiness.until_ready()
-                made = _response(await verb(self._read(body)))
-                result = "ok"
-                return made
+                response = _response(await verb(self._read(body)))
+                outcome = "ok"
+                return response
             except HeteroError as error:
                 log.warning("%s: %s", verb.__name__, error)
                 return _response({"Error": str(error)})
@@ -88,18 +88,18 @@ class ExtenderCalls:
                 log.warning("%s", sentence)
                 return _response({"Error": sentence}, status=400)
             finally:
-                self.metrics.decided(verb.__name__, result, monotonic() - started)
+                self.metrics.decided(verb.__name__, outcome, monotonic() - began_s)
 
         return answer
 
     def _read(self, body: bytes) -> Plain:
         """Return the arguments of a call, by their names in lower case."""
-        given = {name.lower(): text for name, text in _ARGS.decode(body).items() if text != _NULL}
-        names = given.pop("nodenames", None)
-        read = {"pod": reader(Pod).object}
-        args = {name: read.get(name, json.decode)(text) for name, text in given.items()}
-        if names is not None:
-            args["nodenames"] = self.last_node_names.read(names)
+        texts = {name.lower(): text for name, text in _ARGS.decode(body).items() if text != _NULL}
+        node_names_json = texts.pop("nodenames", None)
+        decoders = {"pod": reader(Pod).object}
+        args = {name: decoders.get(name, json.decode)(text) for name, text in texts.items()}
+        if node_names_json is not None:
+            args["nodenames"] = self.last_node_names.read(node_names_json)
         return args
 
 
@@ -128,24 +128,24 @@ class Scheduler:
         """
         settings, untried = settings or Settings(), untried or UntriedPods()
         watches_of_nodes, last_node_names = kubelet_watches or KubeletWatches(), LastNames()
-        events, ready, quotas = Events(api), Readiness(lease), Quotas(vocabulary)
+        events, readiness, quotas = Events(api), Readiness(lease), Quotas(vocabulary)
         cache = SchedulerCache(quotas, demand=Demand(settings.half_life_days * _DAY))
         pods, metrics = PodTable(cache), SchedulerMetrics(cache, quotas)
-        waker = Waker(api, events, vocabulary, pods, ready)
+        waker = Waker(api, events, vocabulary, pods, readiness)
         placer = Placer(pods, settings.node_placement, settings.device_placement)
         groups = PodGroups(api, vocabulary, cache, placer.choose, waker.wake)
         preemption = Preemption(api, events, pods, groups.gang, waker.wake)
-        signatures = Signatures(api, key, previous or PublicKeys(), pods, ready.is_ready)
-        refused_pods = RefusedPods(api, events, ready.is_ready)
-        mix = ExpectedMix(api, cache, mix_in, ready.is_ready, ready.led) if mix_in else None
+        signatures = Signatures(api, key, previous or PublicKeys(), pods, readiness.is_ready)
+        refused_pods = RefusedPods(api, events, readiness.is_ready)
+        mix = ExpectedMix(api, cache, mix_in, readiness.is_ready, readiness.led) if mix_in else None
         orphaned_containers = Orphans(pods, waker)
         standing_pods = StandingPods(vocabulary, pods, signatures, groups, orphaned_containers, mix)
-        nodes = ClusterNodes(api, cache, agents, standing_pods, waker, ready)
+        nodes = ClusterNodes(api, cache, agents, standing_pods, waker, readiness)
         subscribers = (groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods)
-        self.cache, self.readiness, self.mix = cache, ready, mix
+        self.cache, self.readiness, self.mix = cache, readiness, mix
         self.groups, self.signatures, self.refused_pods = groups, signatures, refused_pods
-        self.nodes, self.quotas = nodes, QuotaInformer(api, quotas, waker, ready)
-        self.pods = PodInformer(api, subscribers, nodes, watches_of_nodes, ready, waker)
+        self.nodes, self.quotas = nodes, QuotaInformer(api, quotas, waker, readiness)
+        self.pods = PodInformer(api, subscribers, nodes, watches_of_nodes, readiness, waker)
         self.verbs = NodeVerbs(
             vocabulary=vocabulary,
             pods=pods,
@@ -168,10 +168,10 @@ class Scheduler:
             agents=agents,
             kubelet_watches=watches_of_nodes,
             waker=waker,
-            readiness=ready,
+            readiness=readiness,
         )
         verbs = (self.verbs.filter, self.verbs.prioritize, self.binding.bind, self.verbs.preempt)
-        self.calls = ExtenderCalls(verbs, ready, untried, metrics, last_node_names)
+        self.calls = ExtenderCalls(verbs, readiness, untried, metrics, last_node_names)
 
     def follow(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield what is to run for ever: all that this scheduler follows, and what comes of it."""
@@ -195,5 +195,5 @@ class Scheduler:
         await self.pods.follow()
 
 
-def _response(made: Any, *, status: int = 200) -> web.Response:
-    return web.Response(body=json.encode(made), status=status, content_type="application/json")
+def _response(body: Any, *, status: int = 200) -> web.Response:
+    return web.Response(body=json.encode(body), status=status, content_type="application/json")

@@ -14,15 +14,16 @@ def given(pod: Pod) -> dict[str, tuple[str, ...]]:
     Its annotation has `uuid,type,MiB,percent:` for each device of a container and `;` after each
     container, init containers first (older versions leave those out).
     """
-    containers, every = pod.spec.containers, pod.containers
-    by_container: dict[str, tuple[str, ...]] = {}
-    for note, text in pod.metadata.annotations.items():
-        if not fnmatchcase(note, HAMI_ALLOCATION):
+    main_containers, all_containers = pod.spec.containers, pod.containers
+    uuids_by_container: dict[str, tuple[str, ...]] = {}
+    for annotation_name, text in pod.metadata.annotations.items():
+        if not fnmatchcase(annotation_name, HAMI_ALLOCATION):
             continue
-        parts = text.split(";")[:-1]
-        named = every if len(parts) == len(every) else containers
-        for container, part in zip(named, parts, strict=False):
-            uuids = tuple(device.split(",")[0] for device in part.split(":") if device)
+        container_texts = text.split(";")[:-1]
+        has_all = len(container_texts) == len(all_containers)
+        named_containers = all_containers if has_all else main_containers
+        for container, container_text in zip(named_containers, container_texts, strict=False):
+            uuids = tuple(device.split(",")[0] for device in container_text.split(":") if device)
             if uuids:
-                by_container[container.name] = uuids
-    return by_container
+                uuids_by_container[container.name] = uuids
+    return uuids_by_container

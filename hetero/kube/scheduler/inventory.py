@@ -54,8 +54,8 @@ class ClusterNodes:
         for name in set(self.cache.inventory.nodes) - names:
             self._remove(name)
         for node in nodes:  # in this order they are counted, whichever is older
-            name, notes = node.metadata.name, node.metadata.annotations
-            if name not in self.cache.inventory.nodes and INVENTORY in notes:
+            name, annotations = node.metadata.name, node.metadata.annotations
+            if name not in self.cache.inventory.nodes and INVENTORY in annotations:
                 self.cache.update_node(PlacedNode(name=name))
         # Of two that publish one card it is the older's.
         for node in sorted(nodes, key=lambda node: node.created):
@@ -69,15 +69,15 @@ class ClusterNodes:
 
     def changed(self, event: str, node: NodeObject) -> None:
         """Note what a node has by now."""
-        name, text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
-        if event == "DELETED" or text is None:
+        name, inventory_text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
+        if event == "DELETED" or inventory_text is None:
             self._remove(name)
             return
-        before = self.cache.inventory.devices(name)
-        held: Held = {}
+        devices_before = self.cache.inventory.devices(name)
+        grants: Held = {}
         try:
-            devices, held = published(text, node=name)
-            host = {counter: min(all_, UNLIMITED) for counter, all_ in node_host(node).items()}
+            devices, grants = published(inventory_text, node=name)
+            host = {counter: min(amount, UNLIMITED) for counter, amount in node_host(node).items()}
             conflict = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
         except Exception as error:  # whatever its agent wrote, it harms this node alone
             log.error("node %s: %s", name, error, exc_info=not isinstance(error, BadInput))
@@ -86,9 +86,9 @@ class ClusterNodes:
             )
             conflict = None
         self._tell_of_conflict(node, conflict)
-        if self.cache.inventory.devices(name) != before:
+        if self.cache.inventory.devices(name) != devices_before:
             self.counted.count_hami(name)
-        if self.counted.orphans.count(name, held):
+        if self.counted.orphans.count(name, grants):
             self.waker.wake_for(name)
         self._cordon(name)
 
@@ -125,11 +125,11 @@ class ClusterNodes:
             self._cordon(node)
 
     def _cordon(self, node: str) -> None:
-        known = "pods" in self.readiness.listed and node in self.cache.inventory.nodes
-        if self.agents is None or not known:
+        is_known = "pods" in self.readiness.listed and node in self.cache.inventory.nodes
+        if self.agents is None or not is_known:
             return
-        why = self.agents.why_shut(node)
-        if self.cache.cordon(node, why) and why is None:
+        reason = self.agents.why_shut(node)
+        if self.cache.cordon(node, reason) and reason is None:
             self.counted.count_hami(node)
             self.waker.wake_for(node)
 
@@ -156,9 +156,10 @@ class QuotaInformer:
     def listed(self, quotas: list[ResourceQuota]) -> None:
         """Note that there are no other quotas than these."""
         names = {quota.full_name for quota in quotas}
-        for namespace, by_quota in list(self.quotas.most.items()):
-            for name in set(by_quota) - {name for space, name in names if space == namespace}:
-                self._allow(namespace, name, {})
+        for namespace, limits_by_quota in list(self.quotas.most.items()):
+            for name in [*limits_by_quota]:
+                if (namespace, name) not in names:
+                    self._allow(namespace, name, {})
         for quota in quotas:
             self._changed("ADDED", quota)
         self.readiness.listed.add("quotas")
@@ -167,6 +168,6 @@ class QuotaInformer:
         hard = quota.spec.hard if event != "DELETED" else {}
         self._allow(*quota.full_name, limits(hard, self.quotas.vocabulary.resources))
 
-    def _allow(self, namespace: str, name: str, most: dict[str, int]) -> None:
-        if self.quotas.allow(namespace, name, most):
+    def _allow(self, namespace: str, name: str, limit_by_name: dict[str, int]) -> None:
+        if self.quotas.allow(namespace, name, limit_by_name):
             self.waker.wake_in(namespace)

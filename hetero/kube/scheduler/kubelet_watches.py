@@ -30,28 +30,28 @@ class KubeletWatches:
 
     clock: Callable[[], float] = monotonic
     _away: bool = False
-    _until: float = field(default=0.0, init=False)  # when all are taken to watch again
+    _until_s: float = field(default=0.0, init=False)  # when all are taken to watch again
     # And what is set once others need not wait: its kubelet took it up, or it is none any more.
     _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
 
     def api_lost(self) -> None:
         """Note that the API server is away. Who waits for a kubelet goes on waiting for it."""
-        self._away, self._until = True, self.clock() + BROKEN
+        self._away, self._until_s = True, self.clock() + BROKEN
         self._first = {
-            node: (uid, decided)
-            for node, (uid, decided) in self._first.items()
-            if not decided.is_set()
+            node: (uid, decision)
+            for node, (uid, decision) in self._first.items()
+            if not decision.is_set()
         }
 
     def api_back(self) -> None:
         """Note that the API server answers: kubelets find that out from now on."""
         if self._away:
-            self._away, self._until = False, self.clock() + BROKEN
+            self._away, self._until_s = False, self.clock() + BROKEN
 
     def pods_listed(self, uids: set[str]) -> None:
         """Have others go first for whom a pod is waited for that is none of these."""
-        for node, (uid, decided) in [*self._first.items()]:
-            if uid not in uids and not decided.is_set():
+        for node, (uid, decision) in [*self._first.items()]:
+            if uid not in uids and not decision.is_set():
                 self.pass_on(node, uid)
 
     def pod_changed(self, event: str, pod: Pod) -> None:
@@ -61,31 +61,31 @@ class KubeletWatches:
         """
         uid, node = pod.metadata.uid, pod.spec.node_name or ""
         if pod.status.start_time:
-            first, decided = self._first.get(node, ("", None))
-            if decided and first == uid and not decided.is_set():
+            first_uid, decision = self._first.get(node, ("", None))
+            if decision and first_uid == uid and not decision.is_set():
                 if event == "ADDED":
                     self.pass_on(node, uid)
                 else:
-                    decided.set()
+                    decision.set()
         elif event == "DELETED":
             self.pass_on(node, uid)
-        elif event == "MODIFIED" and node and self.clock() < self._until:
+        elif event == "MODIFIED" and node and self.clock() < self._until_s:
             self._first.setdefault(node, (uid, asyncio.Event()))  # by the scheduler that led then
 
     def pass_on(self, node: str, uid: str) -> None:
         """Have the next pod go first to a node if this one did, and will not show anything."""
-        first, decided = self._first.get(node, ("", None))
-        if decided and first == uid:
+        first_uid, decision = self._first.get(node, ("", None))
+        if decision and first_uid == uid:
             del self._first[node]
-            decided.set()
+            decision.set()
 
     async def until_watched(self, node: str, uid: str) -> None:
         """Wait with a pod that is to be bound to a node, unless it is the first one there."""
-        deadline = self.clock() + PATIENCE
-        while self.clock() < self._until:
-            first, decided = self._first.setdefault(node, (uid, asyncio.Event()))
-            if first == uid or decided.is_set():
+        deadline_s = self.clock() + PATIENCE
+        while self.clock() < self._until_s:
+            first_uid, decision = self._first.setdefault(node, (uid, asyncio.Event()))
+            if first_uid == uid or decision.is_set():
                 return
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(decided.wait(), deadline - self.clock())
-            decided.set()  # nobody waits for long because a pod cannot be bound
+                await asyncio.wait_for(decision.wait(), deadline_s - self.clock())
+            decision.set()  # nobody waits for long because a pod cannot be bound

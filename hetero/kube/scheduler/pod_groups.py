@@ -60,7 +60,7 @@ class _Plan:
 class _GroupRecord:
     """What is known of a group, which has a PodGroup, pods, or both."""
 
-    least: int | None = None  # pods that are placed together; None: there is no PodGroup
+    min_pods: int | None = None  # pods that are placed together; None: there is no PodGroup
     members: dict[str, Pod] = field(factory=dict)  # that have not ended, by UID
     plan: _Plan | None = None
     row: GangSlot | None = None
@@ -81,10 +81,11 @@ class PodGroups:
     choose: Choose
     again: Callable[[Pod], Any]
     _groups: dict[Group, _GroupRecord] = field(factory=dict)
-    _of: dict[str, Group] = field(factory=dict)  # of each member: its label may say another later
-    _allowed: dict[str, frozenset[str]] = field(factory=dict)  # nodes, of pods refused a held one
-    _going: set[str] = field(factory=set)  # UIDs of those whose group has come whole
-    _gone: dict[str, None] = field(factory=dict)  # UIDs of the last that ended or were deleted
+    _group_by_uid: dict[str, Group] = field(factory=dict)  # a member's label may change later
+    # The nodes that kube-scheduler offered for pods that it refused the held node.
+    _nodes_by_uid: dict[str, frozenset[str]] = field(factory=dict)
+    _whole_uids: set[str] = field(factory=set)  # pods whose group has come whole
+    _ended_uids: dict[str, None] = field(factory=dict)  # the last that ended or were deleted
 
     # --- what the API says ----------------------------------------------------------------------
 
@@ -106,19 +107,19 @@ class PodGroups:
     def _listed(self, api: str, groups: list[PodGroup]) -> None:
         for group, record in [*self._groups.items()]:
             if group.api == api:
-                record.least = None
+                record.min_pods = None
                 self._drop_unknown(group)
         for pod_group in groups:
             self._changed(api, "ADDED", pod_group)
 
     def _changed(self, api: str, event: str, pod_group: PodGroup) -> None:
         group, spec = Group(api, *pod_group.full_name), pod_group.spec
-        gang = spec.scheduling_policy.gang.min_count
+        gang_size = spec.scheduling_policy.gang.min_count
         # A group of Kubernetes' own without a gang policy is no more than a name.
         record = self._record(group)
-        record.least = (spec.min_member if api == _PLUGIN else gang) or 1
+        record.min_pods = (spec.min_member if api == _PLUGIN else gang_size) or 1
         if event == "DELETED":
-            record.least = None
+            record.min_pods = None
             self._drop_unknown(group)
         elif record.refused:
             self._try_again(group)
@@ -129,7 +130,7 @@ class PodGroups:
     def _drop_unknown(self, group: Group) -> None:
         """Forget a group that has neither a PodGroup nor pods."""
         record = self._groups[group]
-        if record.least is None and not record.members:
+        if record.min_pods is None and not record.members:
             del self._groups[group]
 
     def pod_changed(self, event: str, pod: Pod) -> None:
@@ -137,37 +138,37 @@ class PodGroups:
 
         One that holds something stays in its group, whose row it has, whatever it says.
         """
-        uid, gone = pod.metadata.uid, event == "DELETED" or ended(pod)
-        former, group = self._of.get(uid), group_of(pod)
-        if former is not None and not gone and uid in self.cache.standing:
-            group = former
-        if former is not None and (gone or former != group):
-            self._take_out(former, uid)
-        self._gone.pop(uid, None)
-        if gone and (former or group):
-            self._gone[uid] = None
-            if len(self._gone) > _MOST_GONE:
-                del self._gone[next(iter(self._gone))]
-        if group is None or gone:
+        uid, is_gone = pod.metadata.uid, event == "DELETED" or ended(pod)
+        group_before, group = self._group_by_uid.get(uid), group_of(pod)
+        if group_before is not None and not is_gone and uid in self.cache.standing:
+            group = group_before
+        if group_before is not None and (is_gone or group_before != group):
+            self._take_out(group_before, uid)
+        self._ended_uids.pop(uid, None)
+        if is_gone and (group_before or group):
+            self._ended_uids[uid] = None
+            if len(self._ended_uids) > _MOST_GONE:
+                del self._ended_uids[next(iter(self._ended_uids))]
+        if group is None or is_gone:
             return
         record = self._join(group, pod)
-        if former != group and record.refused:
+        if group_before != group and record.refused:
             self._try_again(group)
 
     def _join(self, group: Group, pod: Pod) -> _GroupRecord:
         """Note a pod as one of a group."""
         record, uid = self._record(group), pod.metadata.uid
-        self._of[uid] = group
+        self._group_by_uid[uid] = group
         record.members[uid] = pod
         return record
 
     def _take_out(self, group: Group, uid: str) -> None:
         """Forget a pod of a group, and the group with its last one."""
-        del self._of[uid]
+        del self._group_by_uid[uid]
         record = self._groups[group]
         del record.members[uid]
-        self._allowed.pop(uid, None)
-        self._going.discard(uid)
+        self._nodes_by_uid.pop(uid, None)
+        self._whole_uids.discard(uid)
         if uid in _held(record):
             self._undo(record)
         if not record.members:
@@ -197,37 +198,38 @@ class PodGroups:
         group, uid = self.group(pod), pod.metadata.uid
         if group is None:
             return None
-        if uid in self._gone:  # kube-scheduler has not heard of it yet
+        if uid in self._ended_uids:  # kube-scheduler has not heard of it yet
             return Refusal(wanted=1, verdicts={}, missing=f"{group}: the pod is gone")
         record = self._join(group, pod)
-        members, least = record.members, record.least
-        if least is None:
+        members, min_pods = record.members, record.min_pods
+        if min_pods is None:
             return self._no(group, f"namespace {group.namespace} has no PodGroup of this name")
-        waiting = [one for one in members.values() if not self._settled(one)]
-        needed = least - (len(members) - len(waiting))
-        if needed <= 0 or self._settled(pod):
+        waiting_pods = [member for member in members.values() if not self._settled(member)]
+        needed_count = min_pods - (len(members) - len(waiting_pods))
+        if needed_count <= 0 or self._settled(pod):
             return None
-        if len(waiting) < needed:
-            return self._no(group, f"{len(members)} of {least} pods are there")
-        held = _held(record).get(uid)
-        if held in nodes:
-            return held
-        if held is not None:  # kube-scheduler has a reason of its own against that node
+        if len(waiting_pods) < needed_count:
+            return self._no(group, f"{len(members)} of {min_pods} pods are there")
+        held_node = _held(record).get(uid)
+        if held_node in nodes:
+            return held_node
+        if held_node is not None:  # kube-scheduler has a reason of its own against that node
             self._undo(record)
-            self._allowed[uid] = frozenset(nodes)
+            self._nodes_by_uid[uid] = frozenset(nodes)
         elif record.plan:
             return self._no(group, "its first pods are being placed")
-        return self._place_all(group, pod, waiting, needed, nodes)
+        return self._place_all(group, pod, waiting_pods, needed_count, nodes)
 
     def _place_all(
-        self, group: Group, asking: Pod, waiting: list[Pod], needed: int, nodes: Collection[str]
+        self, group: Group, asking_pod: Pod, pods: list[Pod], needed: int, nodes: Collection[str]
     ) -> str | Refusal:
-        """Hold room for all pods that wait, or else for as many as are needed; or for none."""
-        uid = asking.metadata.uid
-        ranked = sorted(waiting, key=lambda pod: (pod is not asking, pod.full_name))
-        answer = self._hold(group, ranked, {**self._allowed, uid: nodes})
+        """Hold room for all pods that wait, or else for `needed` of them; or for none."""
+        uid = asking_pod.metadata.uid
+        nodes_by_uid = {**self._nodes_by_uid, uid: nodes}
+        ranked = sorted(pods, key=lambda pod: (pod is not asking_pod, pod.full_name))
+        answer = self._hold(group, ranked, nodes_by_uid)
         if isinstance(answer, Refusal) and len(ranked) > needed:
-            answer = self._hold(group, ranked[:needed], {**self._allowed, uid: nodes})
+            answer = self._hold(group, ranked[:needed], nodes_by_uid)
         record = self._groups[group]
         record.refused = isinstance(answer, Refusal)
         if isinstance(answer, Refusal):
@@ -235,33 +237,33 @@ class PodGroups:
         plan = record.plan = _Plan(answer)
         asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
         self._give_row(group, answer)
-        for waiting_pod in waiting:
-            if waiting_pod is not asking and waiting_pod.metadata.uid in answer:
+        for waiting_pod in pods:
+            if waiting_pod is not asking_pod and waiting_pod.metadata.uid in answer:
                 self.again(waiting_pod)
         return answer[uid]
 
     def _hold(
-        self, group: Group, pods: list[Pod], allowed: dict[str, Collection[str]]
+        self, group: Group, pods: list[Pod], nodes_by_uid: dict[str, Collection[str]]
     ) -> dict[str, str] | Refusal:
         """Hold room for each of the pods, the largest first, or for none of them."""
         requests = [(pod, self.vocabulary.pod_request(pod)) for pod in pods]
-        own_pods = [(pod, found) for pod, found in requests if found is not None]
-        own_pods.sort(key=lambda pair: -_devices(pair[1]))
-        placed: dict[str, str] = {}
-        for pod, request in own_pods:
+        own_requests = [(pod, request) for pod, request in requests if request is not None]
+        own_requests.sort(key=lambda pair: -_devices(pair[1]))
+        node_by_uid: dict[str, str] = {}
+        for pod, request in own_requests:
             uid = pod.metadata.uid
-            answer = self.choose(request, allowed.get(uid))
+            answer = self.choose(request, nodes_by_uid.get(uid))
             if isinstance(answer, str):
-                held = self.cache.reserve(uid, request.pod, answer)
-                if isinstance(held, Placement):
-                    placed[uid] = answer
+                placement = self.cache.reserve(uid, request.pod, answer)
+                if isinstance(placement, Placement):
+                    node_by_uid[uid] = answer
                     continue
-                answer = held
-            for other in placed:
-                self.cache.release(other)
-            room = f"room for {len(placed)} of {len(own_pods)} pods"
-            return self._no(group, f"{room}; pod {pod.metadata.name}: {answer.sentence}")
-        return placed
+                answer = placement
+            for other_uid in node_by_uid:
+                self.cache.release(other_uid)
+            progress = f"room for {len(node_by_uid)} of {len(own_requests)} pods"
+            return self._no(group, f"{progress}; pod {pod.metadata.name}: {answer.sentence}")
+        return node_by_uid
 
     async def gather(self, pod: Pod) -> None:
         """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
@@ -274,7 +276,7 @@ class PodGroups:
         if plan.came == plan.nodes.keys():
             plan.all_came = True
             plan.decided.set()
-            self._going |= plan.came
+            self._whole_uids |= plan.came
             record.plan = None
         try:
             await asyncio.wait_for(plan.decided.wait(), _GATHER)
@@ -286,20 +288,20 @@ class PodGroups:
 
     def group(self, pod: Pod) -> Group | None:
         """Return the group that a pod is known in, or else says that it is in."""
-        return self._of.get(pod.metadata.uid) or group_of(pod)
+        return self._group_by_uid.get(pod.metadata.uid) or group_of(pod)
 
     def row(self, pod: Pod) -> GangSlot | None:
         """Return the row of a pod's group, None if it has none.
 
         Or if the pod, that came later, shares a device with another group of that row.
         """
-        group, held = self.group(pod), self.cache.standing.get(pod.metadata.uid)
+        group, placement = self.group(pod), self.cache.standing.get(pod.metadata.uid)
         record = self._groups.get(group) if group else None
         row = record.row if record else None
-        if row is None or held is None:
+        if row is None or placement is None:
             return row
-        devices = {usage.device for usage in held.holds}
-        rows = (taken for other, taken in self._rows_on(devices) if other != group)
+        devices = {usage.device for usage in placement.holds}
+        rows = (other_row for other, other_row in self._rows_on(devices) if other != group)
         return None if any(map(row.overlaps, rows)) else row
 
     def gang(self, pod: Pod) -> frozenset[str]:
@@ -309,12 +311,12 @@ class PodGroups:
         """
         group, uid = self.group(pod), pod.metadata.uid
         record = self._groups.get(group) if group else None
-        if record is None or (record.least or 2) < 2:
+        if record is None or (record.min_pods or 2) < 2:
             return frozenset({uid})
         return frozenset(
-            one
-            for one, member in record.members.items()
-            if one in self.cache.standing and member.metadata.deletion_timestamp is None
+            member_uid
+            for member_uid, member in record.members.items()
+            if member_uid in self.cache.standing and member.metadata.deletion_timestamp is None
         ) | {uid}
 
     # --- what follows from it -------------------------------------------------------------------
@@ -322,11 +324,11 @@ class PodGroups:
     def _settled(self, pod: Pod) -> bool:
         """Return whether a pod is bound, or is being bound with its group."""
         uid = pod.metadata.uid
-        return bool(pod.spec.node_name) or (uid in self._going and uid in self.cache.standing)
+        return bool(pod.spec.node_name) or (uid in self._whole_uids and uid in self.cache.standing)
 
-    def _no(self, group: Group, why: str) -> Refusal:
+    def _no(self, group: Group, reason: str) -> Refusal:
         self._groups[group].refused = True
-        return Refusal(wanted=1, verdicts={}, missing=f"{group}: {why}")
+        return Refusal(wanted=1, verdicts={}, missing=f"{group}: {reason}")
 
     def _undo(self, record: _GroupRecord) -> None:
         """Give back the room that is held for a group."""
@@ -341,19 +343,19 @@ class PodGroups:
         if record and record.plan is plan:
             log.info("%s: gives its room back: its pods did not come in time", group)
             self._undo(record)
-            refused = (other for other, record in self._groups.items() if record.refused)
-            for other in sorted(refused, key=str):
+            refused_groups = (other for other, record in self._groups.items() if record.refused)
+            for other in sorted(refused_groups, key=str):
                 self._try_again(other)
 
     def _try_again(self, group: Group) -> None:
         """Have one pod of a group tried anew; the others follow it."""
         record = self._groups[group]
-        first = next((pod for pod in record.members.values() if not self._settled(pod)), None)
-        if first is not None:
+        next_pod = next((pod for pod in record.members.values() if not self._settled(pod)), None)
+        if next_pod is not None:
             record.refused = False
-            self.again(first)
+            self.again(next_pod)
 
-    def _give_row(self, group: Group, placed: Iterable[str]) -> None:
+    def _give_row(self, group: Group, uids: Iterable[str]) -> None:
         """Give a group the first row that no other group has on any of its devices.
 
         There are as many rows as times its core goes into a card; without a core limit, or where
@@ -361,13 +363,14 @@ class PodGroups:
         """
         if self._groups[group].row:
             return
-        placements = [self.cache.standing[uid] for uid in placed]
-        asks = [ask for one in placements for request in _requests(one.pod) for ask in request.asks]
-        rows = 100 // max((ask.core or 100 for ask in asks), default=100)
-        devices = {usage.device for one in placements for usage in one.holds}
-        taken = [row for _, row in self._rows_on(devices)]
-        free = (GangSlot(row=number, rows=rows) for number in range(1, rows + 1))
-        row = next((one for one in free if not any(map(one.overlaps, taken))), None)
+        placements = [self.cache.standing[uid] for uid in uids]
+        requests = [request for placement in placements for request in _requests(placement.pod)]
+        asks = [ask for request in requests for ask in request.asks]
+        row_count = 100 // max((ask.core or 100 for ask in asks), default=100)
+        devices = {usage.device for other in placements for usage in other.holds}
+        taken_rows = [row for _, row in self._rows_on(devices)]
+        free_rows = (GangSlot(row=number, rows=row_count) for number in range(1, row_count + 1))
+        row = next((other for other in free_rows if not any(map(other.overlaps, taken_rows))), None)
         if row is not None and any(ask.core for ask in asks):
             self._groups[group].row = row
 
@@ -387,18 +390,18 @@ def _held(record: _GroupRecord) -> dict[str, str]:
 
 def _requests(pod: PlacedPod) -> list[Request]:
     containers = (*pod.sidecars, *pod.containers, *pod.init)
-    return [one.request for one in containers if one.request is not None]
+    return [container.request for container in containers if container.request is not None]
 
 
 def _devices(request: PodRequest) -> int:
-    return max((len(one.asks) for one in _requests(request.pod)), default=0)
+    return max((len(pod_request.asks) for pod_request in _requests(request.pod)), default=0)
 
 
 def group_of(pod: Pod) -> Group | None:
     """Return the group that a pod is in."""
-    own, namespace = pod.spec.scheduling_group, pod.metadata.namespace
-    if own is not None and own.pod_group_name:
-        return Group(_KUBERNETES, namespace, own.pod_group_name)
+    own_group, namespace = pod.spec.scheduling_group, pod.metadata.namespace
+    if own_group is not None and own_group.pod_group_name:
+        return Group(_KUBERNETES, namespace, own_group.pod_group_name)
     name = pod.metadata.labels.get(POD_GROUP)
     return Group(_PLUGIN, namespace, name) if name else None
 

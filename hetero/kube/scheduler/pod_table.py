@@ -66,7 +66,7 @@ class PodRecord:
     pod: Pod | None = None  # as it was heard of last; None: it was bound without devices
     request: PodRequest | None = None  # of one that may be bound next
     placement: Placement | None = None  # of one that is held: what filter took
-    deadline: float = 0.0  # of one that is held, in seconds of the monotonic clock
+    deadline_s: float = 0.0  # of one that is held, in seconds of the monotonic clock
 
 
 @define(eq=False)
@@ -119,15 +119,15 @@ class PodTable:
         record.pod, record.request = pod, request
         self._waiting[uid] = record
         if len(self._waiting) > MOST_FILTERED:
-            oldest = self._waiting.pop(next(iter(self._waiting)))
-            oldest.request = None
-            if oldest.state is FILTERED:
-                self.transition(oldest.uid, UNKNOWN)
+            oldest_record = self._waiting.pop(next(iter(self._waiting)))
+            oldest_record.request = None
+            if oldest_record.state is FILTERED:
+                self.transition(oldest_record.uid, UNKNOWN)
 
-    def hold(self, uid: str, placement: Placement, deadline: float) -> None:
+    def hold(self, uid: str, placement: Placement, deadline_s: float) -> None:
         """Note the place that filter took for a pod, and until when."""
         record = self.transition(uid, HELD)
-        record.placement, record.deadline = placement, deadline
+        record.placement, record.deadline_s = placement, deadline_s
 
     def learn(self, pod: Pod, state: PodState) -> None:
         """Note what the API says became of a pod, whatever was known of it before."""
@@ -139,10 +139,10 @@ class PodTable:
         """Give back a place if the pod has it still; if the pod waits it may be bound later."""
         if place is None:
             return
-        stands = self.cache.standing.get(uid) is place
-        if stands:
+        is_standing = self.cache.standing.get(uid) is place
+        if is_standing:
             self.cache.release(uid)
-        if stands or self.get(uid).placement is place:
+        if is_standing or self.get(uid).placement is place:
             self.transition(uid, FILTERED if uid in self._waiting else UNKNOWN)
 
     def forget(self, uid: str, *, ran: bool) -> None:

@@ -41,7 +41,7 @@ class _Room:
     """What is being made free for a pod."""
 
     victims: Victims
-    held: Placement
+    placement: Placement
 
 
 @define(eq=False)
@@ -62,8 +62,8 @@ class Preemption:
 
     def node(self, uid: str) -> str | None:
         """Return the node where room is being made or held for a pod."""
-        plan = self._rooms.get(uid)
-        return plan.held.node if plan else None
+        room = self._rooms.get(uid)
+        return room.placement.node if room else None
 
     def _ends(self, uid: str) -> bool:
         """Return whether a pod was told to end: what it holds comes free by itself."""
@@ -73,41 +73,42 @@ class Preemption:
     def victims(
         self,
         uid: str,
-        wanted: PlacedPod,
+        placed_pod: PlacedPod,
         node: str,
         *,
-        given: Sequence[str] = (),
+        certain: Sequence[str] = (),
         spared: Collection[str] = (),
         may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
         """Return whom to evict so that the pod fits on a node, None if nobody's end is enough.
 
-        `given` are evicted in any case, `spared` never, and others only if `may_evict` allows the
+        `certain` are evicted in any case, `spared` never, and others only if `may_evict` allows the
         pods together. Of a gang all go or none. Pods that end already are not counted as victims.
         Room that is held for the pod itself is its own, for others it is theirs.
         """
-        on_node = self.pods.cache.on(node)
-        ending = [one for one in sorted(on_node) if one == uid or self._ends(one)]
-        possible = on_node.difference(ending)
-        gangs = {one: self.gang(pod) for one in possible if (pod := self.pods.holder(one))}
-        going = on_node.union(*gangs.values())
-        unbound = {one for one in going if self.pods.holder(one) is None}
+        node_uids = self.pods.cache.on(node)
+        ending_uids = [other for other in sorted(node_uids) if other == uid or self._ends(other)]
+        candidate_uids = node_uids.difference(ending_uids)
+        holders = filter(None, map(self.pods.holder, candidate_uids))
+        gangs = {pod.metadata.uid: self.gang(pod) for pod in holders}
+        member_uids = node_uids.union(*gangs.values())
+        unbound_uids = {other for other in member_uids if self.pods.holder(other) is None}
         return self.pods.cache.victims(
-            wanted,
+            placed_pod,
             node,
-            certain=given,
-            ending=ending,
-            spared=unbound.union(spared),
+            certain=certain,
+            ending=ending_uids,
+            spared=unbound_uids.union(spared),
             gangs=gangs,
             may_evict=may_evict,
         )
 
     def wanted(self, pod: Pod) -> bool:
         """Return whether a pod may have others evicted, and has none being evicted."""
-        polite = pod.spec.preemption_policy == "Never"
-        return not polite and pod.metadata.uid not in self._rooms
+        never_preempts = pod.spec.preemption_policy == "Never"
+        return not never_preempts and pod.metadata.uid not in self._rooms
 
-    async def make_room(self, pod: Pod, wanted: PlacedPod, nodes: Iterable[str]) -> None:
+    async def make_room(self, pod: Pod, placed_pod: PlacedPod, nodes: Iterable[str]) -> None:
         """Evict for the pod where the fewest and least important hold its room, and hold that.
 
         Returns when the pod is bound, is gone, or did not come for its room in time.
@@ -115,16 +116,16 @@ class Preemption:
         uid = pod.metadata.uid
         self._rooms[uid] = None
         try:
-            plan = await self._choose(pod, wanted, nodes)
-            if plan is None:
+            room = await self._choose(pod, placed_pod, nodes)
+            if room is None:
                 return
-            self._rooms[uid] = plan
+            self._rooms[uid] = room
             try:
-                await self._nominate(pod, plan.held.node)
-                await self._evict(pod, plan)
-                await self._wait(pod, plan)
+                await self._nominate(pod, room.placement.node)
+                await self._evict(pod, room)
+                await self._wait(pod, room)
             finally:
-                if self._is_held(uid, plan):  # nobody came for it
+                if self._is_held(uid, room):  # nobody came for it
                     self.pods.cache.release(uid)
                     with suppress(ApiError):  # the pod is gone
                         await self._nominate(pod, None)
@@ -133,58 +134,58 @@ class Preemption:
         finally:
             del self._rooms[uid]
 
-    async def _choose(self, pod: Pod, wanted: PlacedPod, nodes: Iterable[str]) -> _Room | None:
+    async def _choose(self, pod: Pod, placed_pod: PlacedPod, nodes: Iterable[str]) -> _Room | None:
         """Return the room to be made, already held, None if there is none to be had.
 
         Raises `ApiError` if the API does not say who may be evicted.
         """
-        uid, spared, protected = pod.metadata.uid, set[str](), set[str]()
-        some = self.pods.cache.preemptible(wanted, nodes)[:_MOST_NODES]
-        possible_victims = await self._on_each(uid, wanted, some)
+        uid, spared_uids, protected_uids = pod.metadata.uid, set[str](), set[str]()
+        nodes = self.pods.cache.preemptible(placed_pod, nodes)[:_MOST_NODES]
+        possible_victims = await self._on_each(uid, placed_pod, nodes)
         if not possible_victims:
             return None
         budgets = await DisruptionBudgets.read(self.api, await self._policy_version())
 
-        def may_evict(some: Collection[str]) -> bool:
-            over = budgets.protected(filter(None, map(self.pods.holder, some)))
-            protected.update(over)
-            return not over
+        def may_evict(uids: Collection[str]) -> bool:
+            budgeted_uids = budgets.protected(filter(None, map(self.pods.holder, uids)))
+            protected_uids.update(budgeted_uids)
+            return not budgeted_uids
 
-        choices = await self._on_each(
-            uid, wanted, [one.node for one in possible_victims], may_evict
-        )
+        nodes = [victims.node for victims in possible_victims]
+        choices = await self._on_each(uid, placed_pod, nodes, may_evict)
         for _ in range(_MOST_TRIED):
-            choice = min(choices, key=lambda victims: victims.loss, default=None)
+            choice = min(choices, key=lambda choice: choice.loss, default=None)
             if choice is None:
                 break
             choices.remove(choice)
-            refused = await self._refused(choice.uids)
-            spared.update(refused)
-            now = self.victims(uid, wanted, choice.node, spared=spared, may_evict=may_evict)
-            if now is not None and (refused or now.uids != choice.uids):
-                choices.append(now)  # the node has others, or changed while we asked
-            elif now is not None:
-                going = (*now.uids, *now.ending)
-                held = self.pods.cache.hold(uid, wanted, choice.node, without_uids=going)
-                if isinstance(held, Placement):
-                    return _Room(now, held)
-        protected |= spared
-        if protected:
-            message = f"preemption: PodDisruptionBudgets protect {len(protected)} pods"
+            refused_uids = await self._refused(choice.uids)
+            spared_uids.update(refused_uids)
+            node = choice.node
+            victims = self.victims(uid, placed_pod, node, spared=spared_uids, may_evict=may_evict)
+            if victims is not None and (refused_uids or victims.uids != choice.uids):
+                choices.append(victims)  # the node has others, or changed while we asked
+            elif victims is not None:
+                going_uids = (*victims.uids, *victims.ending)
+                placement = self.pods.cache.hold(uid, placed_pod, node, without_uids=going_uids)
+                if isinstance(placement, Placement):
+                    return _Room(victims, placement)
+        protected_uids |= spared_uids
+        if protected_uids:
+            message = f"preemption: PodDisruptionBudgets protect {len(protected_uids)} pods"
             await self.events.tell(pod.metadata, "PreemptionRefused", message)
         return None
 
     async def _on_each(
         self,
         uid: str,
-        wanted: PlacedPod,
+        placed_pod: PlacedPod,
         nodes: Iterable[str],
         may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> list[Victims]:
         """Return the victims on those of the nodes where there are any."""
         all_victims = []
         for node in nodes:
-            victims = self.victims(uid, wanted, node, may_evict=may_evict)
+            victims = self.victims(uid, placed_pod, node, may_evict=may_evict)
             if victims is not None:
                 all_victims.append(victims)
             await asyncio.sleep(0)  # others are scheduled meanwhile
@@ -198,61 +199,65 @@ class Preemption:
                 return [uid]
         return []
 
-    async def _evict(self, pod: Pod, plan: _Room) -> None:
+    async def _evict(self, pod: Pod, room: _Room) -> None:
         """Evict all victims, one after the other.
 
         If the first may not be evicted nobody is. After it one that may not is tried again for
         `HELD` seconds while the room is held: half a gang serves nobody. Raises `ApiError`.
         """
-        name = "/".join(pod.full_name)
-        for done, uid in enumerate(plan.victims.uids):
+        pod_name = "/".join(pod.full_name)
+        for evicted_count, uid in enumerate(room.victims.uids):
             victim = self.pods.holder(uid)
-            end = monotonic() + (HELD if done else 0.0)
+            deadline_s = monotonic() + (HELD if evicted_count else 0.0)
             while error := await self._post_eviction(uid):
-                if monotonic() >= end or not self._is_held(pod.metadata.uid, plan):
-                    some = f"{done} of {len(plan.victims.uids)} evicted"
-                    raise ApiError(some, 0, str(error)) if done else error
+                if monotonic() >= deadline_s or not self._is_held(pod.metadata.uid, room):
+                    progress = f"{evicted_count} of {len(room.victims.uids)} evicted"
+                    raise ApiError(progress, 0, str(error)) if evicted_count else error
                 await asyncio.sleep(RETRY)
             if victim is not None:
-                log.info("preemption: %s: evicted %s", name, "/".join(victim.full_name))
-                message = f"preempted by pod {name} on node {plan.held.node}"
+                log.info("preemption: %s: evicted %s", pod_name, "/".join(victim.full_name))
+                message = f"preempted by pod {pod_name} on node {room.placement.node}"
                 await self.events.tell(victim.metadata, "Preempted", message)
-        if plan.victims.uids:
-            message = f"evicts {len(plan.victims.uids)} of lower priority on node {plan.held.node}"
+        if room.victims.uids:
+            node = room.placement.node
+            message = f"evicts {len(room.victims.uids)} of lower priority on node {node}"
             await self.events.tell(pod.metadata, "Preempting", message)
 
-    async def _wait(self, pod: Pod, plan: _Room) -> None:
+    async def _wait(self, pod: Pod, room: _Room) -> None:
         """Wait until the victims are gone, and then until the pod is bound or its time is over.
 
         Those of a gang that are on other nodes are not waited for.
         """
-        on_node = self.pods.cache.on(plan.held.node)
-        going = on_node.intersection((*plan.victims.uids, *plan.victims.ending))
-        grace = max((self._grace(victim) for victim in going), default=0)
-        gone = await self._until(
-            lambda: self.pods.cache.standing.keys().isdisjoint(going), pod, plan, grace + _LATE
+        node_uids = self.pods.cache.on(room.placement.node)
+        ending_uids = node_uids.intersection((*room.victims.uids, *room.victims.ending))
+        grace_s = max((self._grace(victim) for victim in ending_uids), default=0)
+        standing_uids = self.pods.cache.standing.keys()
+        is_gone = await self._until(
+            lambda: standing_uids.isdisjoint(ending_uids), pod, room, grace_s + _LATE
         )
-        if gone:
+        if is_gone:
             self.again(pod)
-            await self._until(lambda: False, pod, plan, HELD)
+            await self._until(lambda: False, pod, room, HELD)
 
-    async def _until(self, done: Callable[[], bool], pod: Pod, plan: _Room, seconds: float) -> bool:
+    async def _until(
+        self, is_done: Callable[[], bool], pod: Pod, room: _Room, wait_s: float
+    ) -> bool:
         """Return whether something came true within a time while the room was held."""
-        uid, end = pod.metadata.uid, monotonic() + seconds
-        while self._is_held(uid, plan) and monotonic() < end:
-            if done():
+        uid, deadline_s = pod.metadata.uid, monotonic() + wait_s
+        while self._is_held(uid, room) and monotonic() < deadline_s:
+            if is_done():
                 return True
             await asyncio.sleep(_PAUSE)
         return False
 
-    def _is_held(self, uid: str, plan: _Room) -> bool:
+    def _is_held(self, uid: str, room: _Room) -> bool:
         """Return whether the room still waits for the pod."""
-        return self.pods.cache.standing.get(uid) is plan.held
+        return self.pods.cache.standing.get(uid) is room.placement
 
     def _grace(self, uid: str) -> int:
         pod = self.pods.holder(uid)
-        seconds = pod.spec.termination_grace_period_seconds if pod else 0
-        return _GRACE if seconds is None else seconds
+        grace_s = pod.spec.termination_grace_period_seconds if pod else 0
+        return _GRACE if grace_s is None else grace_s
 
     async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
         """Ask the API to evict a pod; return why it did not, None for one that is gone already."""

@@ -60,24 +60,23 @@ class RefusedPods:
     async def _take_back(self, pod: Pod) -> bool:
         """Return whether that is done."""
         namespace, name = pod.full_name
-        about, status = pod.metadata, pod.status
-        gone = {ALLOCATION: None, SIGNATURE: None}
+        metadata, status = pod.metadata, pod.status
+        no_allocation = {ALLOCATION: None, SIGNATURE: None}
         try:
             await self.api.patch(
-                path_of(pod), {"metadata": {"uid": about.uid, "annotations": gone}}
+                path_of(pod), {"metadata": {"uid": metadata.uid, "annotations": no_allocation}}
             )
         except ApiError as error:
             if error.status in (404, 409):
                 return True  # it is gone, or another pod of its name is there
             log.warning("pod %s/%s: not taken back: %s", namespace, name, error)
             return False
-        owned = any(one.controller for one in about.owner_references)
-        then = "its controller makes another" if owned else "create it anew: nothing else will"
-        why = status.message or status.reason
-        sentence = (
-            f"node {pod.spec.node_name} did not admit it ({why}); its share is given back; {then}"
-        )
-        await self.events.tell(about, "NotAdmitted", sentence)
+        is_owned = any(owner.controller for owner in metadata.owner_references)
+        advice = "its controller makes another" if is_owned else "create it anew: nothing else will"
+        reason = status.message or status.reason
+        refusal = f"node {pod.spec.node_name} did not admit it ({reason})"
+        sentence = f"{refusal}; its share is given back; {advice}"
+        await self.events.tell(metadata, "NotAdmitted", sentence)
         log.info("pod %s/%s: %s", namespace, name, sentence)
         return True
 
@@ -85,5 +84,5 @@ class RefusedPods:
 def _refused(status: PodStatus) -> bool:
     """Whether a kubelet refused a pod, for whatever reason: one that ran has containers."""
     reason = status.reason
-    before = bool(reason) and (reason not in _ADMITTED or status.message.startswith(_REJECTED))
-    return status.phase == "Failed" and before and not status.container_statuses
+    is_rejected = bool(reason) and (reason not in _ADMITTED or status.message.startswith(_REJECTED))
+    return status.phase == "Failed" and is_rejected and not status.container_statuses

@@ -50,16 +50,16 @@ class SchedulerMetrics(Collector):
         )
         self.registry.register(self)
 
-    def decided(self, verb: str, result: str, seconds: float) -> None:
+    def decided(self, verb: str, result: str, duration_s: float) -> None:
         """Note one answer to kube-scheduler."""
         if (verb, result) not in self._children:
             self._children[verb, result] = (
                 self._decisions.labels(verb, result),
                 self._seconds.labels(verb),
             )
-        decisions, waited = self._children[verb, result]
-        decisions.inc()
-        waited.observe(seconds)
+        decision_counter, duration_histogram = self._children[verb, result]
+        decision_counter.inc()
+        duration_histogram.observe(duration_s)
 
     def refused(self, verdicts: Mapping[str, int]) -> None:
         """Note what nodes that cannot serve a pod said, and how many said it."""
@@ -68,41 +68,41 @@ class SchedulerMetrics(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield what the nodes have and what of it is given out, by vendor."""
-        says = {
+        help_by_name = {
             "cards": "Cards of a node",
             "memory_bytes": "Memory of its cards",
             "memory_allocated_bytes": "Memory of its cards that is given out",
             "core_allocated_cards": "Core that is given out, in cards",
         }
-        made = {
-            name: GaugeMetricFamily(f"hetero_node_{name}", text, labels=("Hostname", "vendor"))
-            for name, text in says.items()
+        metric_by_name = {
+            name: GaugeMetricFamily(f"hetero_node_{name}", help_text, labels=("Hostname", "vendor"))
+            for name, help_text in help_by_name.items()
         }
         for node in self.cache.inventory.nodes:
-            free = self.cache.free(node)
-            sums: dict[str, dict[str, float]] = {}
+            free_by_uuid = self.cache.free(node)
+            sums_by_vendor: dict[str, dict[str, float]] = {}
             for device in self.cache.inventory.devices(node):
-                left = free[device.uuid]
-                vendor_sums = sums.setdefault(device.vendor, dict.fromkeys(says, 0.0))
+                free = free_by_uuid[device.uuid]
+                sums = sums_by_vendor.setdefault(device.vendor, dict.fromkeys(help_by_name, 0.0))
                 core = device.capacity[CORE]
-                vendor_sums["cards"] += 1
-                vendor_sums["memory_bytes"] += device.capacity[MEMORY]
-                vendor_sums["memory_allocated_bytes"] += device.capacity[MEMORY] - left[MEMORY]
-                vendor_sums["core_allocated_cards"] += (core - left[CORE]) / core if core else 0
-            for vendor, values in sums.items():
+                sums["cards"] += 1
+                sums["memory_bytes"] += device.capacity[MEMORY]
+                sums["memory_allocated_bytes"] += device.capacity[MEMORY] - free[MEMORY]
+                sums["core_allocated_cards"] += (core - free[CORE]) / core if core else 0
+            for vendor, values in sums_by_vendor.items():
                 for name, value in values.items():
-                    made[name].add_metric((node, vendor), value)
-        yield from made.values()
+                    metric_by_name[name].add_metric((node, vendor), value)
+        yield from metric_by_name.values()
         yield from self._quotas()
 
     def _quotas(self) -> Iterator[GaugeMetricFamily]:
         labels, quotas = ("namespace", "quota", "resource"), self.quotas
-        allowed = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
-        used = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
-        for namespace, by_quota in quotas.most.items():
-            for quota, most in by_quota.items():
-                for name, amount in most.items():
-                    allowed.add_metric((namespace, quota, name), amount)
-                    held = quotas.used[namespace][name] if namespace in quotas.used else 0
-                    used.add_metric((namespace, quota, name), held)
-        yield from (allowed, used)
+        limit_metric = GaugeMetricFamily("hetero_quota_limit", "What a quota allows", labels=labels)
+        usage = GaugeMetricFamily("hetero_quota_used", "What counts against it", labels=labels)
+        for namespace, limits_by_quota in quotas.most.items():
+            for quota, limit_by_name in limits_by_quota.items():
+                for name, amount in limit_by_name.items():
+                    limit_metric.add_metric((namespace, quota, name), amount)
+                    used_amount = quotas.used[namespace][name] if namespace in quotas.used else 0
+                    usage.add_metric((namespace, quota, name), used_amount)
+        yield from (limit_metric, usage)

@@ -39,7 +39,7 @@ class Signatures:
     previous: PublicKeys
     pods: PodTable
     ready: Callable[[], bool]
-    _older: set[str] = field(factory=set)  # pods whose allocation a former key signed
+    _outdated_uids: set[str] = field(factory=set)  # pods whose allocation a former key signed
 
     def sign(self, assignment: Assignment) -> dict[str, str]:
         """Return the annotations that give a pod its allocation."""
@@ -47,16 +47,16 @@ class Signatures:
 
     def read(self, pod: Pod) -> Assignment | None:
         """Return what a bound pod was given, None if nothing was. Raises `BadInput`."""
-        about = pod.metadata
-        given = read_assignment(
-            about.annotations,
+        metadata = pod.metadata
+        assignment = read_assignment(
+            metadata.annotations,
             self.key.public + self.previous,
             pod="/".join(pod.full_name),
-            uid=about.uid,
+            uid=metadata.uid,
             node=pod.spec.node_name or "",
         )
-        self._note(about.uid, pod)
-        return given
+        self._note(metadata.uid, pod)
+        return assignment
 
     def use(self, key: SigningKey, previous: PublicKeys) -> None:
         """Sign with this key from now on; what the former ones signed stands."""
@@ -69,16 +69,16 @@ class Signatures:
 
     def _note(self, uid: str, pod: Pod) -> None:
         """Note that a pod's allocation is to be signed anew, if another key signed it."""
-        notes, node = pod.metadata.annotations, pod.spec.node_name
-        text, signature = notes.get(ALLOCATION), notes.get(SIGNATURE, "")
+        annotations, node = pod.metadata.annotations, pod.spec.node_name
+        text, signature = annotations.get(ALLOCATION), annotations.get(SIGNATURE, "")
         if text and node and not self.key.public.signed(text, signature, uid=uid, node=node):
-            self._older.add(uid)
+            self._outdated_uids.add(uid)
 
     async def follow(self) -> None:
         """Sign anew, for ever, while this scheduler leads."""
         while True:
-            while self._older and self.ready():
-                await self._sign_anew(self._older.pop())
+            while self._outdated_uids and self.ready():
+                await self._sign_anew(self._outdated_uids.pop())
             await asyncio.sleep(PERIOD)
 
     async def _sign_anew(self, uid: str) -> None:
@@ -87,12 +87,13 @@ class Signatures:
             return
         namespace, name = pod.full_name
         text, node = pod.metadata.annotations[ALLOCATION], pod.spec.node_name or ""
-        notes = {SIGNATURE: self.key.sign(text, uid=uid, node=node)}
+        annotations = {SIGNATURE: self.key.sign(text, uid=uid, node=node)}
+        metadata = {"uid": uid, "annotations": annotations}
         try:
-            await self.api.patch(path_of(pod), {"metadata": {"uid": uid, "annotations": notes}})
+            await self.api.patch(path_of(pod), {"metadata": metadata})
         except ApiError as error:
             if error.status in (404, 409):
                 return  # it is gone, or another pod of its name is there
             log.warning("pod %s/%s: not signed anew: %s", namespace, name, error)
-            self._older.add(uid)
+            self._outdated_uids.add(uid)
             await asyncio.sleep(PERIOD)

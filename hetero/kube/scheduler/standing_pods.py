@@ -46,52 +46,52 @@ class Orphans:
         uids = (record.uid for record in self.pods.within(PodState.UNCONFIRMED))
         return set().union(uids, *self._by_node.values())
 
-    def count(self, node: str, held: Held) -> bool:
+    def count(self, node: str, grants: Held) -> bool:
         """Count what runs on on a node, by its word; return whether something is free.
 
         Quotas of their namespaces are charged: so no more of a device than the node has.
         """
-        cache, before = self.pods.cache, self._by_node.pop(node, set())
-        names = {f"{node}/{grant}": of for grant, of in held.items()}
+        cache, names_before = self.pods.cache, self._by_node.pop(node, set())
+        grant_by_name = {f"{node}/{grant_id}": grant for grant_id, grant in grants.items()}
         for record in self.pods.within(PodState.UNCONFIRMED):
-            if record.pod and not names.keys().isdisjoint(_grants_of(record.pod)):
+            if record.pod and not grant_by_name.keys().isdisjoint(_grants_of(record.pod)):
                 self.pods.forget(record.uid, ran=False)
-        for name in before - names.keys():
+        for name in names_before - grant_by_name.keys():
             namespace = cache.standing[name].pod.namespace
             cache.forget(name, ran=False)
             self.waker.wake_in(namespace)
-        left = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
-        for name, grant in names.items():
-            holds = tuple(
-                DeviceUsage(device=uuid, takes=_taken_of(left.get(uuid, {}), takes))
+        free = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
+        for name, grant in grant_by_name.items():
+            usages = tuple(
+                DeviceUsage(device=uuid, takes=_taken_of(free.get(uuid, {}), takes))
                 for uuid, takes in grant.takes.items()
             )
             pod = evolve(WITHOUT_DEVICES, namespace=grant.namespace)
             cache.restore(
-                name, Placement(node=node, pod=pod, allocations=(None,), holds=holds, host={})
+                name, Placement(node=node, pod=pod, allocations=(None,), holds=usages, host={})
             )
-        if names:
-            self._by_node[node] = {*names}
-        return bool(before - names.keys())
+        if grants:
+            self._by_node[node] = {*grant_by_name}
+        return bool(names_before - grant_by_name.keys())
 
-    def count_unconfirmed(self, pod: Pod, held: Placement) -> None:
+    def count_unconfirmed(self, pod: Pod, placement: Placement) -> None:
         """Count what a pod held that was deleted by force until its node says what runs on.
 
         A kubelet waits no longer for containers to end than their pod said.
         """
-        uid, grace = pod.metadata.uid, pod.spec.termination_grace_period_seconds
+        uid, grace_s = pod.metadata.uid, pod.spec.termination_grace_period_seconds
         self.pods.transition(uid, PodState.UNCONFIRMED).pod = pod
-        over = evolve(WITHOUT_DEVICES, namespace=held.pod.namespace)
-        self.pods.cache.restore(uid, evolve(held, pod=over, allocations=(None,)))
-        seconds = UNCONFIRMED if grace is None else min(UNCONFIRMED, grace)
-        in_background(self._expire(uid, held, seconds))
+        ended_pod = evolve(WITHOUT_DEVICES, namespace=placement.pod.namespace)
+        self.pods.cache.restore(uid, evolve(placement, pod=ended_pod, allocations=(None,)))
+        wait_s = UNCONFIRMED if grace_s is None else min(UNCONFIRMED, grace_s)
+        in_background(self._expire(uid, placement, wait_s))
 
-    async def _expire(self, uid: str, held: Placement, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    async def _expire(self, uid: str, placement: Placement, wait_s: float) -> None:
+        await asyncio.sleep(wait_s)
         if self.pods.get(uid).state is PodState.UNCONFIRMED:
             self.pods.forget(uid, ran=False)
-            self.waker.wake_for(held.node)
-            self.waker.wake_in(held.pod.namespace)
+            self.waker.wake_for(placement.node)
+            self.waker.wake_in(placement.pod.namespace)
 
 
 @define(eq=False)
@@ -107,8 +107,8 @@ class StandingPods:
 
     def pods_listed(self, uids: Collection[str]) -> None:
         """Forget all pods but these, and those whose containers run on."""
-        gone = {*self.pods.cache.standing, *dict(self.pods.holders())}.difference(uids)
-        for uid in gone - self.orphans.standing():
+        gone_uids = {*self.pods.cache.standing, *dict(self.pods.holders())}.difference(uids)
+        for uid in gone_uids - self.orphans.standing():
             self.pods.forget(uid, ran=self.pods.get(uid).state is not PodState.HELD)
 
     def pod_changed(self, event: str, pod: Pod) -> None:
@@ -117,13 +117,13 @@ class StandingPods:
             self._end(event, pod)
             return
         record, node = self.pods.get(pod.metadata.uid), pod.spec.node_name
-        known = record.pod if record.state in PLACED else None
-        if known is not None:
+        pod_before = record.pod if record.state in PLACED else None
+        if pod_before is not None:
             record.pod = pod
         if record.state is PodState.RESERVED or not node:
             return
         if ALLOCATION in pod.metadata.annotations:
-            if known is None or _given(known) != _given(pod):
+            if pod_before is None or _given(pod_before) != _given(pod):
                 self._restore(pod)
         elif record.state is not PodState.HAMI:
             if pod.status.phase == _RUNS and hami_migration.given(pod):
@@ -135,36 +135,37 @@ class StandingPods:
     def count_hami(self, node: str) -> None:
         """Count the pods of a node that HAMi gave something and that could not be counted yet."""
         for record in self.pods.within(PodState.HAMI):
-            pod, held = record.pod, self.pods.cache.standing.get(record.uid)
-            if pod and pod.spec.node_name == node and not (held and held.holds):
+            pod, placement = record.pod, self.pods.cache.standing.get(record.uid)
+            if pod and pod.spec.node_name == node and not (placement and placement.holds):
                 self._count_hami(pod)
 
     def _end(self, event: str, pod: Pod) -> None:
         uid = pod.metadata.uid
-        held, placed = self.pods.cache.standing.get(uid), self.pods.get(uid).state in PLACED
-        if event == "DELETED" and placed and held is not None and held.holds and running(pod):
+        placement = self.pods.cache.standing.get(uid)
+        holds_devices = self.pods.get(uid).state in PLACED and placement and placement.holds
+        if placement and holds_devices and event == "DELETED" and running(pod):
             self.pods.cache.forget(uid, ran=True)
-            self.orphans.count_unconfirmed(pod, held)
+            self.orphans.count_unconfirmed(pod, placement)
         else:
             self.pods.forget(uid, ran=bool(pod.spec.node_name))
 
     def _restore(self, pod: Pod) -> None:
         """Count what the pod's allocation gives it, unless it is forged."""
-        given = pod_request = None
+        assignment = pod_request = None
         try:
-            given = self.signatures.read(pod)
+            assignment = self.signatures.read(pod)
             pod_request = self.vocabulary.pod_request(pod)
         except BadInput as error:
             log.warning("%s", error)
-        if given is None or pod_request is None:
+        if assignment is None or pod_request is None:
             self._count_host(pod)
             return
-        allocations = dict(given.containers)
-        everyone = tuple(allocations.get(name) for name in container_names(pod))
+        allocations = dict(assignment.containers)
+        container_allocations = tuple(allocations.get(name) for name in container_names(pod))
         arrive(self.pods.cache, self.mix, pod, pod_request.pod, pod.created)
-        placement = standing(pod_request.pod, given.node, everyone)
+        placement = standing(pod_request.pod, assignment.node, container_allocations)
         self.pods.cache.restore(pod.metadata.uid, placement)
-        self.groups.restore(pod, given.place_in_time)
+        self.groups.restore(pod, assignment.place_in_time)
         self.pods.learn(pod, PodState.BOUND)
 
     def _count_hami(self, pod: Pod) -> None:
@@ -183,10 +184,10 @@ class StandingPods:
             if isinstance(answer, Placement):
                 self.pods.cache.restore(uid, evolve(answer, host=pod_request.pod.host()))
                 return
-            fault = answer.sentence
+            reason = answer.sentence
         except BadInput as error:
-            fault = str(error)
-        log.warning("pod %s/%s, which HAMi started: not counted: %s", *pod.full_name, fault)
+            reason = str(error)
+        log.warning("pod %s/%s, which HAMi started: not counted: %s", *pod.full_name, reason)
 
     def _count_host(self, pod: Pod) -> None:
         """Count what a bound pod without devices requests of its node."""
@@ -208,11 +209,11 @@ def _grants_of(pod: Pod) -> Iterator[str]:
         yield f"{pod.spec.node_name}/{identity_of(pod.metadata.uid, container.name)}"
 
 
-def _taken_of(left: dict[str, int], takes: Counters) -> Counters:
+def _taken_of(free: dict[str, int], takes: Counters) -> Counters:
     """Take from what is left of a device, and return what was there to take."""
-    taken = {counter: min(amount, left.get(counter, 0)) for counter, amount in takes.items()}
+    taken = {counter: min(amount, free.get(counter, 0)) for counter, amount in takes.items()}
     for counter, amount in taken.items():
-        left[counter] = left.get(counter, 0) - amount
+        free[counter] = free.get(counter, 0) - amount
     return taken
 
 
@@ -222,5 +223,5 @@ def _without_host(pod: PlacedPod) -> PlacedPod:
 
 
 def _given(pod: Pod) -> tuple[str | None, str | None]:
-    notes = pod.metadata.annotations
-    return notes.get(ALLOCATION), notes.get(SIGNATURE)
+    annotations = pod.metadata.annotations
+    return annotations.get(ALLOCATION), annotations.get(SIGNATURE)

@@ -54,14 +54,14 @@ class UntriedPods:
         `held`: this process leads now. It does not while the API server is away: then nobody can
         try a pod, and from the moment on that it is back kube-scheduler has its full time.
         """
-        now = self.clock()
+        now_s = self.clock()
         if held and not self._held:
-            self._since = max(self._since, now + (0.0 if self._started else STARTS - SILENT))
+            self._since = max(self._since, now_s + (0.0 if self._started else STARTS - SILENT))
             self._started = True
         self._held = held
-        if not (held and self._uids and now - self._since > SILENT):
+        if not (held and self._uids and now_s - self._since > SILENT):
             return False
-        self._since = now + STARTS - SILENT
+        self._since = now_s + STARTS - SILENT
         return True
 
     def _waits(self, pod: Pod) -> bool:
@@ -76,5 +76,5 @@ class UntriedPods:
             and not (spec.scheduling_group or spec.workload_ref)
             and status.phase in (None, "Pending")
             and pod.metadata.deletion_timestamp is None
-            and not any(one.type == "PodScheduled" for one in status.conditions)
+            and not any(condition.type == "PodScheduled" for condition in status.conditions)
         )

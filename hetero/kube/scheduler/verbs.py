@@ -56,24 +56,24 @@ class Placer:
         """Return what nodes are chosen by; other schedulers' words mean nothing here."""
         return WEIGHTS.get(pod_request.node_placement or "", WEIGHTS[self.node_placement])
 
-    def choose(self, pod_request: PodRequest, names: Collection[str] | None) -> str | Refusal:
+    def choose(self, pod_request: PodRequest, node_names: Collection[str] | None) -> str | Refusal:
         """Return the best node for a pod, or why none serves it; of all nodes without names."""
         cache = self.pods.cache
-        among = frozenset(cache.inventory.nodes) if names is None else names
-        best = cache.best(pod_request.pod, among, weights=self.weights(pod_request))
-        return best or cache.refusal(pod_request.pod, among)
+        candidate_nodes = frozenset(cache.inventory.nodes) if node_names is None else node_names
+        best_node = cache.best(pod_request.pod, candidate_nodes, weights=self.weights(pod_request))
+        return best_node or cache.refusal(pod_request.pod, candidate_nodes)
 
     def reserve(self, uid: str, pod_request: PodRequest, node: str) -> Placement | Refusal:
         """Place a pod on a node, or return why that cannot be."""
         policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
         return self.pods.cache.reserve(uid, pod_request.pod, node, policy=policy)
 
-    def hold(self, uid: str, pod_request: PodRequest, names: NodeNames) -> str | None:
+    def hold(self, uid: str, pod_request: PodRequest, node_names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""
         record, weights = self.pods.get(uid), self.weights(pod_request)
         if record.placement is not None:
             self.pods.release(uid, record.placement)
-        node = self.pods.cache.best(pod_request.pod, names, weights=weights, uid=uid)
+        node = self.pods.cache.best(pod_request.pod, node_names, weights=weights, uid=uid)
         if node is None:
             return None
         place = self.reserve(uid, pod_request, node)
@@ -84,9 +84,9 @@ class Placer:
 
     def release_overdue(self) -> None:
         """Give back what filter took for pods that were not bound in time."""
-        now = monotonic()
+        now_s = monotonic()
         for record in self.pods.within(PodState.HELD):
-            if record.deadline > now:
+            if record.deadline_s > now_s:
                 break
             self.pods.release(record.uid, record.placement)
 
@@ -113,79 +113,81 @@ class NodeVerbs:
 
     async def filter(self, args: Plain) -> Plain:
         """Return the nodes that can serve the pod, and what each of the others said."""
-        pod, names = args["pod"], args.get("nodenames")
-        if names is None:
+        pod, node_names = args["pod"], args.get("nodenames")
+        if node_names is None:
             raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
         pod_request = self.vocabulary.pod_request(pod)
         if pod_request is None:
-            return {"NodeNames": names.text, "FailedNodes": {}}
+            return {"NodeNames": node_names.text, "FailedNodes": {}}
         self.pods.ask(pod, pod_request)
         self.placer.release_overdue()
         if not pod_request.devices:
-            return self._without_devices(pod, pod_request, names)
+            return self._without_devices(pod, pod_request, node_names)
         arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
-        chosen = self._held(pod, pod_request, names)
+        chosen = self._held(pod, pod_request, node_names)
         if chosen is None and self.answers_one:
-            chosen = self.placer.hold(pod.metadata.uid, pod_request, names)
+            chosen = self.placer.hold(pod.metadata.uid, pod_request, node_names)
         if isinstance(chosen, str):
             return {"NodeNames": [chosen], "FailedNodes": {}}
         if chosen is not None:
             self.waker.tell_unfit(pod, chosen.sentence)
-            return {"NodeNames": [], "FailedNodes": dict.fromkeys(names.each, chosen.sentence)}
-        return self._serving(pod, pod_request, names)
+            return {"NodeNames": [], "FailedNodes": dict.fromkeys(node_names.each, chosen.sentence)}
+        return self._serving(pod, pod_request, node_names)
 
-    def _serving(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
+    def _serving(self, pod: Pod, pod_request: PodRequest, node_names: NodeNames) -> Plain:
         """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
-        wanted = pod_request.pod
-        fits, failed = self.pods.cache.serving(wanted, names.each)
-        self.metrics.refused(Counter(failed.values()))
-        if not fits:
-            self.waker.tell_unfit(pod, self.pods.cache.refusal(wanted, names.each).sentence)
+        placed_pod = pod_request.pod
+        fitting_nodes, reason_by_node = self.pods.cache.serving(placed_pod, node_names.each)
+        self.metrics.refused(Counter(reason_by_node.values()))
+        if not fitting_nodes:
+            refusal = self.pods.cache.refusal(placed_pod, node_names.each)
+            self.waker.tell_unfit(pod, refusal.sentence)
             if self.groups.group(pod) is None:
-                self.pods.cache.reserve_nodes(pod.metadata.uid, wanted, names.each)
+                self.pods.cache.reserve_nodes(pod.metadata.uid, placed_pod, node_names.each)
                 if self.preemption.wanted(pod):
-                    in_background(self.preemption.make_room(pod, wanted, names.each))
-        if failed:
-            names = self.last_node_names.names = NodeNames.of(fits)
-        return {"NodeNames": names.text, "FailedNodes": failed}
+                    in_background(self.preemption.make_room(pod, placed_pod, node_names.each))
+        if reason_by_node:
+            node_names = self.last_node_names.names = NodeNames.of(fitting_nodes)
+        return {"NodeNames": node_names.text, "FailedNodes": reason_by_node}
 
-    def _without_devices(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> Plain:
+    def _without_devices(self, pod: Pod, pod_request: PodRequest, node_names: NodeNames) -> Plain:
         """Return the offered nodes without devices, else the one whose devices lose least.
 
         kube-scheduler knows whether a node has the processors: none of them is refused here.
         """
-        known = self.pods.cache.inventory.nodes
-        others = [name for name in names.each if name not in known]
-        if not others:
+        known_nodes = self.pods.cache.inventory.nodes
+        offered_nodes = [name for name in node_names.each if name not in known_nodes]
+        if not offered_nodes:
             arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
             uid = pod.metadata.uid
-            chosen = self.placer.hold(uid, pod_request, names) if self.answers_one else None
-            others = [chosen] if chosen else names.each
-        return {"NodeNames": others, "FailedNodes": {}}
+            chosen = self.placer.hold(uid, pod_request, node_names) if self.answers_one else None
+            offered_nodes = [chosen] if chosen else node_names.each
+        return {"NodeNames": offered_nodes, "FailedNodes": {}}
 
-    def _held(self, pod: Pod, pod_request: PodRequest, names: NodeNames) -> str | Refusal | None:
+    def _held(self, pod: Pod, pod_request: PodRequest, nodes: NodeNames) -> str | Refusal | None:
         """Return the node where room is held for a pod, or why it waits; None: any may serve it."""
         uid = pod.metadata.uid
         node = self.preemption.node(uid)
         if node is None:
-            return self.groups.place(pod, names.each) if self.groups.group(pod) else None
-        if node in names and self.pods.cache.has_room(uid, pod_request.pod, node):
+            return self.groups.place(pod, nodes.each) if self.groups.group(pod) else None
+        if node in nodes and self.pods.cache.has_room(uid, pod_request.pod, node):
             return node
-        waits = f"waits for those that it preempts on node {node} to end"
-        return Refusal(wanted=1, verdicts={}, missing=waits)
+        reason = f"waits for those that it preempts on node {node} to end"
+        return Refusal(wanted=1, verdicts={}, missing=reason)
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
-        pod, names = args["pod"], args["nodenames"].each
+        pod, node_names = args["pod"], args["nodenames"].each
         record = self.pods.get(pod.metadata.uid)
-        known = record.request is not None and record.pod == pod  # it was just filtered
-        pod_request = record.request if known else self.vocabulary.pod_request(pod)
+        is_filtered = record.request is not None and record.pod == pod  # it was just filtered
+        pod_request = record.request if is_filtered else self.vocabulary.pod_request(pod)
         if pod_request is None:
             return []
         weights = self.placer.weights(pod_request)
-        costs = self.pods.cache.costs(pod_request.pod, names, weights=weights)
-        low, high = min(costs.values(), default=0), max(costs.values(), default=0)
-        scores = ((name, _BEST * (high - c) // (high - low or 1)) for name, c in costs.items())
+        costs = self.pods.cache.costs(pod_request.pod, node_names, weights=weights)
+        lowest, highest = min(costs.values(), default=0), max(costs.values(), default=0)
+        spread = highest - lowest or 1
+        scores = ((name, _BEST * (highest - cost) // spread) for name, cost in costs.items())
         return [{"Host": name, "Score": score} for name, score in scores if score]
 
     async def preempt(self, args: Plain) -> Plain:
@@ -196,23 +198,23 @@ class NodeVerbs:
         if pod_request is None:
             return {"NodeNameToMetaVictims": offered}
         uid = pod.metadata.uid
-        held, standing = self.preemption.node(uid), self.pods.cache.standing
-        answer = {}
-        for node, kind in offered.items():
-            if held not in (None, node):
+        held_node, placement_by_uid = self.preemption.node(uid), self.pods.cache.standing
+        victims_by_node = {}
+        for node, victims_json in offered.items():
+            if held_node not in (None, node):
                 continue  # its room is being made elsewhere
-            fields = {name.lower(): value for name, value in kind.items()}
-            given = [next(iter(victim.values())) for victim in fields.get("pods") or ()]
-            victims = self.preemption.victims(uid, pod_request.pod, node, given=given)
+            fields = {name.lower(): value for name, value in victims_json.items()}
+            certain_uids = [next(iter(victim.values())) for victim in fields.get("pods") or ()]
+            victims = self.preemption.victims(uid, pod_request.pod, node, certain=certain_uids)
             # A node without victims is an error to kube-scheduler, and so is a victim on another
             # node: a gang on several is evicted by us alone.
-            places = filter(None, map(standing.get, victims.uids if victims else ()))
-            if victims and victims.uids and all(place.node == node for place in places):
-                answer[node] = {
+            placements = filter(None, map(placement_by_uid.get, victims.uids if victims else ()))
+            if victims and victims.uids and all(placement.node == node for placement in placements):
+                victims_by_node[node] = {
                     "Pods": [{"UID": uid} for uid in victims.uids],
                     "NumPDBViolations": fields.get("numpdbviolations", 0),
                 }
-        return {"NodeNameToMetaVictims": answer}
+        return {"NodeNameToMetaVictims": victims_by_node}
 
 
 @define(eq=False)
@@ -245,24 +247,24 @@ class PodBinder:
             if pod.metadata.uid != uid:
                 raise HeteroError(f"pod {namespace}/{name} was replaced by another of its name")
             pod_request = self.vocabulary.pod_request(pod)
-        notes: dict[str, str] = {}
+        annotations: dict[str, str] = {}
         if pod_request is not None:
             await self.groups.gather(pod)
-            notes = self._give(pod, pod_request, node)
-        place = self.pods.cache.standing.get(uid)
+            annotations = self._give(pod, pod_request, node)
+        placement = self.pods.cache.standing.get(uid)
         try:
-            if notes:
+            if annotations:
                 await self._until_watched(pod, node)
-            if self.pods.cache.standing.get(uid) is not place:
+            if self.pods.cache.standing.get(uid) is not placement:
                 # kube-scheduler gave up after its 10 s and asked again, or the pod is gone.
                 raise HeteroError(f"pod {namespace}/{name}: its place was given anew meanwhile")
             self.readiness.expect_ready()
             log.info("pod %s/%s: binding to %s", namespace, name, node)
-            await self.api.post(f"{path_of(pod)}/binding", _binding(pod, node, notes))
+            await self.api.post(f"{path_of(pod)}/binding", _binding(pod, node, annotations))
         except HeteroError:
             if not await self._bound(pod, node):
                 self.kubelet_watches.pass_on(node, uid)
-                self.pods.release(uid, place)
+                self.pods.release(uid, placement)
                 raise
         return {}
 
@@ -270,19 +272,19 @@ class PodBinder:
         """Return the annotations that give a pod its share, which is taken from now on."""
         uid = pod.metadata.uid
         record = self.pods.get(uid)
-        held = record.placement
+        placement = record.placement
         if record.state is PodState.UNKNOWN:  # filter's question was forgotten
             self.pods.ask(pod, pod_request)
-        stands = held is not None and self.pods.cache.standing.get(uid) is held
+        is_standing = placement is not None and self.pods.cache.standing.get(uid) is placement
         self.pods.transition(uid, PodState.RESERVED).pod = pod if pod_request.devices else None
         answer: Placement | Refusal
         if (
-            held is not None
-            and stands
-            and held.node == node
+            placement is not None
+            and is_standing
+            and placement.node == node
             and not self.pods.cache.inventory.is_cordoned(node)
         ):
-            answer = held
+            answer = placement
         else:
             answer = self.placer.reserve(uid, pod_request, node)
         if isinstance(answer, Refusal):
@@ -299,9 +301,9 @@ class PodBinder:
             row=row.row if row else None,
             rows=row.rows if row else None,
             containers=tuple(
-                (name, without_core_limit(given) if name in pod_request.unlimited else given)
-                for name, given in zip(container_names(pod), answer.allocations, strict=True)
-                if given is not None
+                (name, without_core_limit(share) if name in pod_request.unlimited else share)
+                for name, share in zip(container_names(pod), answer.allocations, strict=True)
+                if share is not None
             ),
         )
         variable_notes = notes_of_variables(
@@ -330,7 +332,7 @@ class PodBinder:
         return current is not None and (uid, node) == (current.metadata.uid, current.spec.node_name)
 
 
-def _binding(pod: Pod, node: str, notes: dict[str, str]) -> Plain:
+def _binding(pod: Pod, node: str, annotations: dict[str, str]) -> Plain:
     """Return the Binding of a pod to a node; the API adds its annotations to the pod's."""
     metadata = pod.metadata
     return {
@@ -340,7 +342,7 @@ def _binding(pod: Pod, node: str, notes: dict[str, str]) -> Plain:
             "name": metadata.name,
             "namespace": metadata.namespace,
             "uid": metadata.uid,
-            "annotations": notes,
+            "annotations": annotations,
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": node},
     }

@@ -76,18 +76,18 @@ class Waker:
         """Have all pods tried again that were asked about before there was anybody to answer."""
         while not self.readiness.is_ready():
             await asyncio.sleep(PAUSE)
-        waiting = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
+        query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
         with suppress(HeteroError):
-            for pod in read_all(Pod, (await self.api.get("/api/v1/pods", waiting))["items"]):
+            for pod in read_all(Pod, (await self.api.get("/api/v1/pods", query))["items"]):
                 with suppress(BadInput):
                     if self.vocabulary.pod_request(pod) is not None:
                         await self._touch(pod)
 
     def _wake_soon(self, pod: Pod) -> None:
-        in_background(self._touch(pod, seconds=1.0))
+        in_background(self._touch(pod, delay_s=1.0))
 
-    async def _touch(self, pod: Pod, *, seconds: float = 0.0) -> None:
-        await asyncio.sleep(seconds)
-        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {AGAIN: timestamp()}}}
+    async def _touch(self, pod: Pod, *, delay_s: float = 0.0) -> None:
+        await asyncio.sleep(delay_s)
+        patch = {"metadata": {"uid": pod.metadata.uid, "annotations": {AGAIN: timestamp()}}}
         with suppress(ApiError):  # it is gone, or waits its minute
-            await self.api.patch(path_of(pod), body)
+            await self.api.patch(path_of(pod), patch)
