@@ -115,7 +115,7 @@ class Agent:
     by_claims: bool | None = field(init=False)  # None: the API has not told
 
     def __attrs_post_init__(self) -> None:
-        chosen = settings.load(self.options.config)
+        cluster_settings = settings.load(self.options.config)
         self.by_claims = by_claims(self.options.allocation, None)
         self.allocator = Allocator(
             node=self.node,
@@ -128,8 +128,8 @@ class Agent:
         self.metrics = Metrics(self.allocator)
         self.plugins = DevicePlugins(self.node, self.options.config, self.allocator, self.metrics)
         self.guard = LimiterGuard(self.node, self.allocator, self.metrics, Events(self.api))
-        path, token_file = self.options.inventories, self.options.token_file
-        self.inventory = InventoryPublisher(self.api, self.allocator, path, token_file)
+        inventory_path, token_file = self.options.inventories, self.options.token_file
+        self.inventory = InventoryPublisher(self.api, self.allocator, inventory_path, token_file)
         if self.options.allocation is not AllocationWay.CLASSIC:
             claims = NodeClaims(
                 node=self.node,
@@ -148,7 +148,7 @@ class Agent:
                 node=self.options.name,
                 names=self.plugins.names,
                 host=self.options.host,
-                effect="NoExecute" if chosen.evict_unhealthy else "NoSchedule",
+                effect="NoExecute" if cluster_settings.evict_unhealthy else "NoSchedule",
             )
         else:
             self._tell_of_claims()
@@ -158,15 +158,16 @@ class Agent:
 
         The directory of their specs is mounted for it where the node's files are seen alone.
         """
-        cdi = self.options.host / self.options.cdi.absolute().relative_to("/")
-        held = [str(one.label) for one in self.node.snapshot().grants if CLAIM_UID in one.owner]
-        held += map("/".join, AdminAccess(cdi).standing().values())
-        if held:
+        cdi_path = self.options.host / self.options.cdi.absolute().relative_to("/")
+        grants = self.node.snapshot().grants
+        labels = [str(grant.label) for grant in grants if CLAIM_UID in grant.owner]
+        labels += map("/".join, AdminAccess(cdi_path).standing().values())
+        if labels:
             log.warning(
                 "claims have devices here (%s), and with allocation classic nobody takes them "
                 "back: %s until their pods have ended. The inventory does not have their shares: "
                 "this node may refuse pods that are sent to those cards",
-                ", ".join(held),
+                ", ".join(labels),
                 "have the API server serve claims" if self.options.unserved else "upgrade to both",
             )
 
@@ -214,11 +215,11 @@ class Agent:
             yield
             return
 
-        secure = not self.options.insecure_metrics
-        app = metrics_app(self.metrics.registry, gate=Gate(self.api) if secure else None)
-        app.router.add_get("/readyz", self._ready)
-        tls = own_context(self.options.name) if secure else None
-        async with opened(app, host="", port=self.options.metrics, tls_context=tls):
+        is_secure = not self.options.insecure_metrics
+        service = metrics_app(self.metrics.registry, gate=Gate(self.api) if is_secure else None)
+        service.router.add_get("/readyz", self._ready)
+        tls_context = own_context(self.options.name) if is_secure else None
+        async with opened(service, host="", port=self.options.metrics, tls_context=tls_context):
             yield
 
     async def _ready(self, _: web.Request) -> web.Response:
@@ -230,9 +231,9 @@ class Agent:
 
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
-        before = _health(self.discovery)
+        health_before = _health(self.discovery)
         self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
-        if self.driver and before != _health(self.discovery):
+        if self.driver and health_before != _health(self.discovery):
             self.allocator.reconcile_due.set()  # claims say how their devices are
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
@@ -292,8 +293,8 @@ class Agent:
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()
-                for entry, why in await self.driver.claims.reconcile() if self.driver else ():
-                    await self.guard.tell(entry, "NotResized", why)
+                for grant, reason in await self.driver.claims.reconcile() if self.driver else ():
+                    await self.guard.tell(grant, "NotResized", reason)
             except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
@@ -306,32 +307,32 @@ class Agent:
         except OSError as error:
             raise HeteroError(f"claims that end: {error}") from None
 
-    async def _forever(self, act: Callable[[], Awaitable[None]], seconds: float) -> None:
+    async def _forever(self, action: Callable[[], Awaitable[None]], period_s: float) -> None:
         """Act again and again; what fails is said once, and tried again."""
         last_error = ""
         while True:
             try:
-                await act()
+                await action()
                 last_error = ""
             except HeteroError as error:
                 if str(error) != last_error:
                     last_error = str(error)
                     log.warning("%s", last_error)
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(period_s)
 
 
 def _health(discovery: Discovery) -> dict[str, str | None]:
-    return {one.uuid: one.health for one in discovery.devices}
+    return {device.uuid: device.health for device in discovery.devices}
 
 
-def _lost(what: str) -> Callable[[Exception], None]:
-    return lambda error: log.warning("%s: the API does not answer: %s", what, error)
+def _lost(kind: str) -> Callable[[Exception], None]:
+    return lambda error: log.warning("%s: the API does not answer: %s", kind, error)
 
 
 def node_of(options: Options) -> Node:
     """Return the node this program runs on, as the cluster and then the node itself set it up."""
-    cluster = settings.load(options.config).of_node(options.name)
-    return evolve(Node.here(), settings=load_settings(os.environ, cluster)).with_threads
+    cluster_settings = settings.load(options.config).of_node(options.name)
+    return evolve(Node.here(), settings=load_settings(os.environ, cluster_settings)).with_threads
 
 
 def run(options: Options) -> None:
@@ -350,11 +351,11 @@ async def _run(options: Options) -> None:
         way = await served(api, options.allocation, slice_probe(options.name))
         options = evolve(options, allocation=way, unserved=way is not options.allocation)
         agent = Agent(node, options, api, discovery)
-        main = asyncio.ensure_future(agent.run())
+        task = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGINT, main.cancel)
-        loop.add_signal_handler(signal.SIGTERM, lambda: loop.call_later(LINGER, main.cancel))
+        loop.add_signal_handler(signal.SIGINT, task.cancel)
+        loop.add_signal_handler(signal.SIGTERM, lambda: loop.call_later(LINGER, task.cancel))
         try:
-            await main
+            await task
         except asyncio.CancelledError:
             log.info("told to end: grants stay, and the next agent takes over")

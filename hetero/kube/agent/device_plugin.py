@@ -93,8 +93,8 @@ class DevicePlugin(DevicePluginServicer):
         return self._watching > 0 and self._is_known(self.kubelet.started())
 
     def _is_known(self, kubelet_start: tuple[int, int] | None) -> bool:
-        socket = self.kubelet.plugins / self.endpoint
-        return kubelet_start is not None and self._serving == (kubelet_start, _identity(socket))
+        path = self.kubelet.plugins / self.endpoint
+        return kubelet_start is not None and self._serving == (kubelet_start, _identity(path))
 
     def offer(self, devices: Iterable[Device]) -> None:
         """Send the kubelet these devices, unless it has them already."""
@@ -117,17 +117,17 @@ class DevicePlugin(DevicePluginServicer):
         Raises `HeteroError` when the kubelet does not take the registration (yet).
         """
         kubelet_start = self.kubelet.started()
-        socket = self.kubelet.plugins / self.endpoint
+        socket_path = self.kubelet.plugins / self.endpoint
         if kubelet_start is None or self._is_known(kubelet_start):
             return
         await self.close()
-        socket.unlink(missing_ok=True)
+        socket_path.unlink(missing_ok=True)
         self._server = grpc.aio.server()
         add_DevicePluginServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        self._server.add_insecure_port(f"unix://{socket}")
+        self._server.add_insecure_port(f"unix://{socket_path}")
         await started(self._server)
         await self.kubelet.register(self.resource, self.endpoint)
-        self._serving = (kubelet_start, _identity(socket))
+        self._serving = (kubelet_start, _identity(socket_path))
         log.info("%s: registered with the kubelet", self.resource)
 
     async def close(self) -> None:
@@ -257,17 +257,17 @@ class DevicePlugins:
 
     def offer(self, devices: Iterable[Device]) -> None:
         """Offer each device by all resources that count it; what was offered once stays."""
-        resources: dict[str, list[Device]] = {name: [] for name in self.by_resource}
+        by_name: dict[str, list[Device]] = {name: [] for name in self.by_resource}
         for device in devices:
-            for names in self.names(device.vendor):
-                if names.devices.mean(device):
-                    counted = _counted(device, names.devices.shape)
-                    resources.setdefault(names.count, []).append(counted)
-        for name, offered in resources.items():
+            for resource_names in self.names(device.vendor):
+                if resource_names.devices.mean(device):
+                    counted_device = _counted(device, resource_names.devices.shape)
+                    by_name.setdefault(resource_names.count, []).append(counted_device)
+        for name, resource_devices in by_name.items():
             if name not in self.by_resource:
                 kubelet, observe = self.allocator.kubelet, self.metrics.observe
                 self.by_resource[name] = DevicePlugin(name, kubelet, self.allocator, observe)
-            self.by_resource[name].offer(offered)
+            self.by_resource[name].offer(resource_devices)
         self._offered = True
 
     @property

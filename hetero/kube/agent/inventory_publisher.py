@@ -33,25 +33,25 @@ class InventoryPublisher:
     path: str
     token_file: Path
     published: str | None = field(init=False, default=None)  # what the API has; None: not known
-    _listed_at: float | None = field(init=False, default=None)  # when the API first told of pods
+    _listed_at_s: float | None = field(init=False, default=None)  # when the API first told of pods
 
     def pods_listed(self) -> None:
         """Note that the API told of the pods."""
-        self._listed_at = self._listed_at or monotonic()
+        self._listed_at_s = self._listed_at_s or monotonic()
 
     async def publish(self, devices: tuple[Device, ...] | None) -> None:
         """Have the devices published if the API has others; None: only take back what it has."""
         if not self.allocator.reconciled and (
-            self._listed_at is None or monotonic() - self._listed_at < FIRST
+            self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST
         ):
             return
-        text = inventory_text(devices or (), self.allocator.running_on)
-        if self.published in (None, text) or (devices is None and not self.published):
+        inventory = inventory_text(devices or (), self.allocator.running_on)
+        if self.published in (None, inventory) or (devices is None and not self.published):
             return
         try:
             token = self.token_file.read_text().strip()  # the kubelet renews it
         except OSError as error:
             raise HeteroError(f"inventory: {self.token_file}: {error.strerror}") from None
-        await self.api.post(self.path, {"token": token, "inventory": text})
-        self.published = text
+        await self.api.post(self.path, {"token": token, "inventory": inventory})
+        self.published = inventory
         log.info("published %d devices", len(devices or ()))

@@ -54,13 +54,13 @@ class Kubelet:
         request = RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
         )
-        socket = self.plugins / "kubelet.sock"
+        socket_path = self.plugins / "kubelet.sock"
         try:
-            async with _channel(socket) as channel:
+            async with _channel(socket_path) as channel:
                 stub = RegistrationStub(channel)  # type: ignore[no-untyped-call]
                 await stub.Register(request, timeout=_SECONDS)
         except grpc.RpcError as error:
-            raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
+            raise HeteroError(f"kubelet {socket_path}: {_why(error)}") from None
 
     async def held(self) -> Held:
         """Return what every container that the kubelet knows holds, also those being admitted."""
@@ -80,12 +80,12 @@ class Kubelet:
 
     async def _listed(self) -> ListPodResourcesResponse:
         """Ask what pods hold, by a new connection if the kubelet restarted."""
-        socket = self.path / "pod-resources" / "kubelet.sock"
+        socket_path = self.path / "pod-resources" / "kubelet.sock"
         while True:
             is_new = self._asked is None
             stub = self._asked
             if stub is None:
-                new_stub = PodResourcesListerStub(_channel(socket))  # type: ignore[no-untyped-call]
+                new_stub = PodResourcesListerStub(_channel(socket_path))  # type: ignore[no-untyped-call]
                 stub = self._asked = new_stub
             try:
                 response: ListPodResourcesResponse = await stub.List(
@@ -96,7 +96,7 @@ class Kubelet:
                 if self._asked is stub:
                     self._asked = None  # not closed: others may be asking by it at this moment
                 if is_new or error.code() != grpc.StatusCode.UNAVAILABLE:
-                    raise HeteroError(f"kubelet {socket}: {_why(error)}") from None
+                    raise HeteroError(f"kubelet {socket_path}: {_why(error)}") from None
 
 
 def _channel(socket_path: Path) -> grpc.aio.Channel:

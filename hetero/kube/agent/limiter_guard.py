@@ -48,31 +48,31 @@ class LimiterGuard:
 
     async def look(self, devices: Iterable[Device]) -> None:
         """Look once, and tell: in the agent's log, the node's, and the pod's events."""
-        seen = await asyncio.to_thread(self._monitor.sample, devices)
-        self.metrics.sighting = seen
-        grants = {entry.id: entry for entry in self.node.snapshot().grants} if seen.news else {}
-        for finding in seen.news:
+        sighting = await asyncio.to_thread(self._monitor.sample, devices)
+        self.metrics.sighting = sighting
+        grants = {grant.id: grant for grant in self.node.snapshot().grants} if sighting.news else {}
+        for finding in sighting.news:
             tell(self.node, finding.subject, str(finding))
-            entry = grants.get(finding.grant or "")
-            await self.tell(entry, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
+            grant = grants.get(finding.grant or "")
+            await self.tell(grant, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
 
-    async def tell(self, entry: Grant | None, reason: str, sentence: str) -> None:
+    async def tell(self, grant: Grant | None, reason: str, sentence: str) -> None:
         """Put a sentence into the log, and into the events of the pods that a grant is for."""
         log.warning("%s", sentence)
-        for pod in self.pods_of(entry) if entry else ():
+        for pod in self.pods_of(grant) if grant else ():
             await self.events.tell(pod.metadata, reason, sentence)
 
-    def pods_of(self, entry: Grant) -> list[Pod]:
+    def pods_of(self, grant: Grant) -> list[Pod]:
         """Return the pods of this node that a grant is for: of a claim's, all that use it."""
-        pod, pods = self.allocator.pod_of(entry), self.allocator.pods.by_uid.values()
-        return [one for one in pods if one is pod or uses(one, entry)]
+        pod, pods = self.allocator.pod_of(grant), self.allocator.pods.by_uid.values()
+        return [user for user in pods if user is pod or uses(user, grant)]
 
-    def _reaction(self, entry: Grant) -> Reaction:
+    def _reaction(self, grant: Grant) -> Reaction:
         """Return what the pod's annotations say becomes of a grant's excess, or its variable.
 
         For the variable nobody is ended for device time: the drivers' figures of it are coarse.
         """
-        configured = reaction(self.node, entry)
-        if self.allocator.variable(entry, KILLER) not in ("true", "1"):
+        configured = reaction(self.node, grant)
+        if self.allocator.variable(grant, KILLER) not in ("true", "1"):
             return configured
         return Reaction(on_excess=OnExcess.KILL, on_bypass=OnBypass.KILL, spares_time=True)

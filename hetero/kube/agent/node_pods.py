@@ -55,7 +55,7 @@ class NodePods:
                 return pod
         return await self._ask(namespace, name)
 
-    async def named_by(self, until: float, namespace: str, name: str) -> Pod | None:
+    async def named_by(self, deadline_s: float, namespace: str, name: str) -> Pod | None:
         """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
 
         One that just started refuses for a while, too: 401, 403 or 429.
@@ -64,32 +64,32 @@ class NodePods:
             try:
                 return await self.named(namespace, name)
             except ApiError:
-                if monotonic() > until:
+                if monotonic() > deadline_s:
                     raise
             await asyncio.sleep(_PAUSE)
 
     async def still_active(self, pod: Pod) -> bool:
         """Whether the API itself says that a pod may still start containers."""
         try:
-            now = await self._ask(*pod.full_name)
+            current = await self._ask(*pod.full_name)
         except ApiError:
             return True
-        return now is not None and active(now) and now.metadata.uid == pod.metadata.uid
+        return current is not None and active(current) and current.metadata.uid == pod.metadata.uid
 
-    async def is_over(self, entry: Grant) -> bool | None:
+    async def is_over(self, grant: Grant) -> bool | None:
         """Whether the pod of a grant ended or is not on this node any more, by the API's word.
 
         None where the API does not say.
         """
-        about = entry.owner
-        pod = self.by_uid.get(about["uid"])
+        owner = grant.owner
+        pod = self.by_uid.get(owner["uid"])
         if pod is None:
             # Not in our copy: only the API itself can say that it is gone.
             try:
-                pod = await self._ask(about["namespace"], about["pod"])
+                pod = await self._ask(owner["namespace"], owner["pod"])
             except ApiError:
                 return None
-        return pod is None or pod.metadata.uid != about["uid"] or ended(pod)
+        return pod is None or pod.metadata.uid != owner["uid"] or ended(pod)
 
     def may_start(self) -> set[str]:
         """Return the grants of all containers that a kubelet may start on this node."""

@@ -41,17 +41,17 @@ class RememberedPaths:
         Nothing is flushed: the kubelet flushes its record after our answer, and a file system with
         a journal writes the link before that.
         """
-        tenant, link = self.ledger.directory(grant_id) / TENANT, self._links / grant_id
+        tenant_dir, link = self.ledger.directory(grant_id) / TENANT, self._links / grant_id
         try:
             if not link.is_symlink():
                 self._links.parent.mkdir(parents=True, exist_ok=True)
                 make(self._links, mode=0o755)
                 _remove(link)
-                link.symlink_to(tenant)
+                link.symlink_to(tenant_dir)
         except OSError as error:
             raise HeteroError(f"{link}: {error.strerror}") from None
         source_by_target = {
-            f"{PLACE}/{file_name}": str(link / file_name) for file_name in os.listdir(tenant)
+            f"{PLACE}/{file_name}": str(link / file_name) for file_name in os.listdir(tenant_dir)
         }
         return tuple(
             evolve(mount, source=source_by_target.get(mount.target, mount.source))
