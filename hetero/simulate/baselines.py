@@ -137,12 +137,12 @@ class Mix:
             reverse=True,
         )
         typical_demands, counted_pods = [], 0
-        for demand_key, times in ranked_demands:
+        for demand_key, pod_count in ranked_demands:
             if counted_pods * 100 >= _TYPICAL * len(pods):
                 break
-            typical_demands.append((demand_key, times))
-            counted_pods += times
-        self._times = np.array([times for _, times in typical_demands], dtype=np.int64)
+            typical_demands.append((demand_key, pod_count))
+            counted_pods += pod_count
+        self._times = np.array([pod_count for _, pod_count in typical_demands], dtype=np.int64)
         self._total = counted_pods
         self._cpu = np.array([demand_key[0] for demand_key, _ in typical_demands], dtype=np.int64)
         self._count = np.array([demand_key[2] for demand_key, _ in typical_demands], dtype=np.int64)

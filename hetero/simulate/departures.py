@@ -75,9 +75,9 @@ class _Workload:
 
     name: str
     pods: Sequence[PlacedPod]
-    asked: Sequence[int]  # thousandths of cards
+    milli: Sequence[int]  # thousandths of cards that a pod asks for
     classes: Sequence[object]
-    lives: Sequence[float]  # seconds
+    lives_s: Sequence[float]
 
     @classmethod
     def of(cls, trace: Trace, lifetimes: str) -> _Workload:
@@ -86,44 +86,44 @@ class _Workload:
 
     def mean(self) -> float:
         """Return the mean of cards times life, in thousandths and seconds. Raises `BadInput`."""
-        total = sum(asked * life for asked, life in zip(self.asked, self.lives, strict=True))
+        total = sum(milli * life_s for milli, life_s in zip(self.milli, self.lives_s, strict=True))
         if not total:
             raise BadInput(f"{self.name}: no pod asks for a card that is there")
-        return total / len(self.asked)
+        return total / len(self.milli)
 
-    def cards(self, number: int) -> int:
+    def cards(self, pod_number: int) -> int:
         """Return the whole cards a pod asks for, 0 for a share or none."""
-        return self.asked[number] // WHOLE
+        return self.milli[pod_number] // WHOLE
 
 
 @define(eq=False)
 class _Measures:
-    """What is measured of a replay while `running`; how pods fared by the cards they ask for."""
+    """What is measured of a replay while it `is_running`; of pods, by the cards they ask for."""
 
-    running: bool = False
-    seconds: float = 0.0
-    used: float = 0.0  # thousandths of cards times seconds
-    whole: list[int] = field(factory=list)
-    arrived: dict[int, int] = field(factory=dict)
-    # How long each waited.
-    placed: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
-    left: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
+    is_running: bool = False
+    duration_s: float = 0.0
+    used_milli_s: float = 0.0  # thousandths of cards times seconds
+    whole_nodes: list[int] = field(factory=list)  # their number, at each count
+    arrivals: dict[int, int] = field(factory=dict)
+    # The seconds that each pod waited which was placed, or was not by the end.
+    placed_waits: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
+    unplaced_waits: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
 
     def sizes(self) -> tuple[Size, ...]:
-        made = []
-        for cards, arrived in sorted(self.arrived.items()):
-            placed, left = self.placed.get(cards, []), self.left.get(cards, [])
-            waits = sorted([*placed, *left])
-            made.append(
+        sizes = []
+        for cards, arrived in sorted(self.arrivals.items()):
+            placed_waits = self.placed_waits.get(cards, [])
+            waits_s = sorted([*placed_waits, *self.unplaced_waits.get(cards, [])])
+            sizes.append(
                 Size(
                     cards=cards,
                     arrived=arrived,
-                    refused=arrived - len(placed),
-                    waited=sum(waits) / max(len(waits), 1),
-                    waited_p99=waits[len(waits) * 99 // 100] if waits else 0.0,
+                    refused=arrived - len(placed_waits),
+                    waited=sum(waits_s) / max(len(waits_s), 1),
+                    waited_p99=waits_s[len(waits_s) * 99 // 100] if waits_s else 0.0,
                 )
             )
-        return tuple(made)
+        return tuple(sizes)
 
 
 class _Replay:
@@ -135,29 +135,29 @@ class _Replay:
         rng.shuffle(nodes)
         self.protocol = protocol
         self.player = Player(placement, nodes, trace.pods, seed)
-        self.total = self.player.cluster.left()
+        self.total_milli = self.player.cluster.left()
         self.workload = _Workload.of(trace, protocol.lifetimes)
-        # Seconds between arrivals, mean.
-        self.gap = self.workload.mean() / (self.total * protocol.load / 100)
+        self.mean_gap_s = self.workload.mean() / (self.total_milli * protocol.load / 100)
         self.rng = rng
-        self.now = 0.0
-        self.ends: list[tuple[float, str]] = []
-        self.waiting: list[tuple[int, int, int, float]] = []  # -priority, order, pod, since
-        self.empty = Player("first", nodes, (), seed)
+        self.now_s = 0.0
+        self.ends: list[tuple[float, str]] = []  # seconds, UID
+        self.waiting: list[tuple[int, int, int, float]] = []  # -priority, arrival, pod, second
+        self.empty_cluster = Player("first", nodes, (), seed)
         self.runs_alone: dict[object, bool] = {}  # by class of pod, of those that were refused
         self.measures = _Measures()
 
     def run(self) -> None:
         protocol = self.protocol
         for arrival_number in range(protocol.warm_up + protocol.measured):
-            self._pass(self.now + self.rng.expovariate(1 / self.gap))
-            self.measures.running = arrival_number >= protocol.warm_up
+            self._pass(self.now_s + self.rng.expovariate(1 / self.mean_gap_s))
+            self.measures.is_running = arrival_number >= protocol.warm_up
             self._arrive(arrival_number, self.rng.randrange(len(self.workload.pods)))
-        self.measures.running = False
+        self.measures.is_running = False
         self._finish()
         for _, arrival_number, pod_number, arrived_at_s in self.waiting:
             if self._measured(arrival_number):
-                self.measures.left[self.workload.cards(pod_number)].append(self.now - arrived_at_s)
+                cards = self.workload.cards(pod_number)
+                self.measures.unplaced_waits[cards].append(self.now_s - arrived_at_s)
 
     def _finish(self) -> None:
         """Continue the arrivals until no measured pod waits, or as many again have arrived."""
@@ -165,7 +165,7 @@ class _Replay:
         for later_number in range(arrival_number, arrival_number + self.protocol.measured):
             if not any(self._measured(waiting[1]) for waiting in self.waiting):
                 return
-            self._pass(self.now + self.rng.expovariate(1 / self.gap))
+            self._pass(self.now_s + self.rng.expovariate(1 / self.mean_gap_s))
             self._arrive(later_number, self.rng.randrange(len(self.workload.pods)))
 
     def _pass(self, until_s: float) -> None:
@@ -178,24 +178,25 @@ class _Replay:
         self._measure(until_s)
 
     def _measure(self, until_s: float) -> None:
-        if self.measures.running:
-            self.measures.seconds += until_s - self.now
-            self.measures.used += (until_s - self.now) * (self.total - self.player.cluster.left())
-        self.now = until_s
+        if self.measures.is_running:
+            self.measures.duration_s += until_s - self.now_s
+            used_milli = self.total_milli - self.player.cluster.left()
+            self.measures.used_milli_s += (until_s - self.now_s) * used_milli
+        self.now_s = until_s
 
     def _arrive(self, arrival_number: int, pod_number: int) -> None:
-        if self.measures.running:
-            if (
-                arrival_number % _LOOK == 0
-            ):  # arrivals come at random: what they find is the mean over time
-                self.measures.whole.append(self.player.cluster.whole_nodes())
+        if self.measures.is_running:
+            # Arrivals come at random: what they find is the mean over time.
+            if arrival_number % _LOOK == 0:
+                self.measures.whole_nodes.append(self.player.cluster.whole_nodes())
             card_count = self.workload.cards(pod_number)
-            self.measures.arrived[card_count] = self.measures.arrived.get(card_count, 0) + 1
-        if self._try(arrival_number, pod_number, self.now) or self.protocol.mode == "loss":
+            arrivals = self.measures.arrivals
+            arrivals[card_count] = arrivals.get(card_count, 0) + 1
+        if self._try(arrival_number, pod_number, self.now_s) or self.protocol.mode == "loss":
             return
         if self._runs_alone(pod_number):
             self.waiting.append(
-                (-self.workload.pods[pod_number].priority, arrival_number, pod_number, self.now)
+                (-self.workload.pods[pod_number].priority, arrival_number, pod_number, self.now_s)
             )
             self.waiting.sort()
 
@@ -203,8 +204,8 @@ class _Replay:
         """Return whether an empty cluster serves a pod."""
         placement = self.runs_alone.get(self.workload.classes[pod_number])
         if placement is None:
-            placement = self.empty.place("", self.workload.pods[pod_number], 0.0)
-            self.empty.end("")
+            placement = self.empty_cluster.place("", self.workload.pods[pod_number], 0.0)
+            self.empty_cluster.end("")
             self.runs_alone[self.workload.classes[pod_number]] = placement
         return placement
 
@@ -223,16 +224,17 @@ class _Replay:
 
     def _try(self, arrival_number: int, pod_number: int, arrived_at_s: float) -> bool:
         uid = str(arrival_number)
-        if not self.player.place(uid, self.workload.pods[pod_number], self.now):
+        if not self.player.place(uid, self.workload.pods[pod_number], self.now_s):
             if self.protocol.mode == "loss":
                 self.player.end(uid)
             return False
-        life_s = self.workload.lives[pod_number]
+        life_s = self.workload.lives_s[pod_number]
         if self.protocol.lifetimes == "exponential":
             life_s = random.Random(f"{self.player.seed}/{arrival_number}").expovariate(1 / life_s)
-        heappush(self.ends, (self.now + life_s, uid))
+        heappush(self.ends, (self.now_s + life_s, uid))
         if self._measured(arrival_number):
-            self.measures.placed[self.workload.cards(pod_number)].append(self.now - arrived_at_s)
+            cards = self.workload.cards(pod_number)
+            self.measures.placed_waits[cards].append(self.now_s - arrived_at_s)
         return True
 
     def _measured(self, arrival_number: int) -> bool:
@@ -257,8 +259,8 @@ def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
         placement=placement,
         seed=seed,
         load=protocol.load,
-        allocated=100 * measures.used / (replay.total * measures.seconds),
-        whole_nodes=fmean(measures.whole),
+        allocated=100 * measures.used_milli_s / (replay.total_milli * measures.duration_s),
+        whole_nodes=fmean(measures.whole_nodes),
         sizes=measures.sizes(),
     )
 
@@ -274,21 +276,21 @@ def live_all(
 ) -> Iterator[Life]:
     """Yield a result for every placement, seed and protocol; `processes` run at a time."""
     tasks = [(path, pods, *task) for task in product(placements, seeds, protocols)]
-    yield from as_they_end(_one, tasks, processes=processes)
+    yield from as_they_end(_live_task, tasks, processes=processes)
 
 
 def loads(list_text: str) -> list[int]:
     """Return the loads in a list such as `90,100,115`, in percent. Raises `BadInput`."""
     load_texts = [load_text.strip() for load_text in list_text.split(",") if load_text.strip()]
-    for part in load_texts:
-        if not part.isdecimal() or not 1 <= int(part) <= _MOST_LOAD:
-            raise BadInput(f"--load {part}: a load is a whole number from 1 to {_MOST_LOAD}")
+    for load_text in load_texts:
+        if not load_text.isdecimal() or not 1 <= int(load_text) <= _MOST_LOAD:
+            raise BadInput(f"--load {load_text}: a load is a whole number from 1 to {_MOST_LOAD}")
     if not load_texts:
         raise BadInput("--load names no load: write --load 90,100,115")
     return list(dict.fromkeys(map(int, load_texts)))
 
 
-def _one(task: tuple[Path, str | None, str, int, Protocol]) -> Life:
+def _live_task(task: tuple[Path, str | None, str, int, Protocol]) -> Life:
     path, pods, placement, seed, protocol = task
     return live(_read(path, pods), placement, seed, protocol)
 

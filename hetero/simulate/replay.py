@@ -148,7 +148,7 @@ def replay_all(
 ) -> Iterator[Run]:
     """Yield the run of every placement and seed as it ends; `processes` run at a time."""
     tasks = [(path, pods, placement, seed, arrival) for seed in seeds for placement in placements]
-    yield from as_they_end(_one, tasks, processes=processes)
+    yield from as_they_end(_replay_task, tasks, processes=processes)
 
 
 def as_they_end(function: Callable[[T], R], tasks: Iterable[T], *, processes: int) -> Iterator[R]:
@@ -189,7 +189,7 @@ def _known(placement: str) -> None:
     weights(placement)
 
 
-def _one(task: tuple[Path, str | None, str, int, str]) -> Run:
+def _replay_task(task: tuple[Path, str | None, str, int, str]) -> Run:
     path, pods, placement, seed, arrival = task
     return replay(_read(path, pods), placement, seed, arrival=arrival)
 

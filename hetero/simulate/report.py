@@ -187,13 +187,13 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
                 **style,
             )
     allocated_axes.set_title(title)
-    for axes, what in (
+    for axes, axis_label in (
         (allocated_axes, "cards allocated, %"),
         (whole_axes, "whole nodes free"),
         (refused_axes, "pods refused, %"),
         (waited_axes, "waited, 99th percentile, s"),
     ):
-        axes.set_ylabel(what)
+        axes.set_ylabel(axis_label)
         axes.set_xlabel("load, %" if axes in (allocated_axes, whole_axes) else "cards of a pod")
         axes.grid(visible=True, linewidth=0.3)
     for axes in (allocated_axes, refused_axes):
