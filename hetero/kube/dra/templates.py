@@ -142,7 +142,7 @@ def _is_amounts(plain_amounts: object) -> bool:
 def named_templates(pod: Pod) -> tuple[str, ...]:
     """Return the templates with names of ours that a pod names."""
     names = (claim.resource_claim_template_name or "" for claim in pod.spec.resource_claims)
-    return tuple(template_name for template_name in names if template_name.startswith(PREFIX))
+    return tuple(name for name in names if name.startswith(PREFIX))
 
 
 def expect_own(vocabulary: Vocabulary, pod: Pod) -> None:

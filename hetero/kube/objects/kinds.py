@@ -61,8 +61,8 @@ class Object(Part, frozen=True):
     @property
     def created(self) -> float:
         """When it was made, in seconds since 1970; now if the API does not say."""
-        at = self.metadata.creation_timestamp
-        return time() if at is None else at.timestamp()
+        created_at = self.metadata.creation_timestamp
+        return time() if created_at is None else created_at.timestamp()
 
 
 # --- nodes ----------------------------------------------------------------------------------------

@@ -73,7 +73,7 @@ class ExtenderProcess:
                 self._process = await asyncio.create_subprocess_exec(
                     *self.argv, env=env, pass_fds=(child_end.fileno(),)
                 )
-            why = await self._listen(self._socket)
+            reason = await self._listen(self._socket)
             pause = _PAUSE if self.ready else min(2 * pause, _LONGEST_PAUSE)
             self.ready = False
             self.changed()
@@ -81,7 +81,7 @@ class ExtenderProcess:
                 self._process.kill()
             status = await self._process.wait()
             self.close()
-            log.warning("extender: %s, status %s; starting it anew", why, status)
+            log.warning("extender: %s, status %s; starting it anew", reason, status)
             await asyncio.sleep(pause)
 
     async def _listen(self, connection: socket.socket) -> str:
@@ -103,11 +103,11 @@ class ExtenderProcess:
                 self.ready = message == READY
                 self.changed()
 
-    def tell(self, until: float) -> None:
+    def tell(self, until_s: float) -> None:
         """Tell the extender until when it leads."""
         if self._socket is not None:
             with suppress(OSError):  # it has ended, which is heard of soon
-                self._socket.send(repr(until).encode())
+                self._socket.send(repr(until_s).encode())
 
     async def end(self, *, at_once: bool) -> None:
         """End the extender that runs; it is started anew."""
@@ -175,10 +175,10 @@ class KubeSchedulerProcess:
         timeout = aiohttp.ClientTimeout(total=_UNANSWERED / 2)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
-                asked, now = self._heard, monotonic()
+                heard, now_s = self._heard, monotonic()
                 if leads() and await self._lives(session):
-                    self._heard = (now, _UNANSWERED)
-                elif leads() and asked == self._heard and monotonic() - asked[0] > asked[1]:
+                    self._heard = (now_s, _UNANSWERED)
+                elif leads() and heard == self._heard and monotonic() - heard[0] > heard[1]:
                     self.hangs = True
                     self.changed()
                 await asyncio.sleep(_ASK)
@@ -281,8 +281,8 @@ class Leader:
         if not self.lease.leads:
             return "lost; the extender starts anew"
         if self._kube_scheduler.hangs:
-            seconds = self._kube_scheduler.patience
-            return f"given up: kube-scheduler has not answered for {seconds:g} s"
+            patience_s = self._kube_scheduler.patience
+            return f"given up: kube-scheduler has not answered for {patience_s:g} s"
         part_name = "kube-scheduler" if self._extender.ready else "the extender"
         return f"given up: {part_name} is gone or silent"
 

@@ -140,8 +140,8 @@ def _askers(request: AdmissionRequest) -> tuple[UserInfo, ...]:
 def _sentence(
     container_name: str, policy_name: str, askers: tuple[UserInfo, ...], namespace: str
 ) -> str:
-    names = " nor ".join(user.name for user in askers)
-    subject = f"neither {names} may" if len(askers) > 1 else f"{names} may not"
+    user_names = " nor ".join(user.name for user in askers)
+    subject = f"neither {user_names} may" if len(askers) > 1 else f"{user_names} may not"
     return (
         f"container {container_name}: {POLICIES[policy_name]}, and {subject} use policy "
         f"{policy_name} in namespace {namespace}: leave it out, "

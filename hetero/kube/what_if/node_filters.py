@@ -41,7 +41,8 @@ class NodeFilters:
         self._allocatable = {}
         for node_name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
-            self._allocatable[node_name] = amounts(allocatable, names=allocatable.keys() - ignored)
+            counted = allocatable.keys() - ignored
+            self._allocatable[node_name] = amounts(allocatable, resources=counted)
         self._used = {node_name: Counter() for node_name in self.nodes}
 
     def count(self, pod: Plain, node_name: str) -> None:
@@ -83,7 +84,7 @@ class NodeFilters:
         resources = set().union(*requests_of_containers, spec.get("overhead") or {}) - set(
             self.ignored
         )
-        return {_PODS: 1, **pod_host(read(Pod, pod), names=resources)}
+        return {_PODS: 1, **pod_host(read(Pod, pod), resources=resources)}
 
     def _closed_to(self, spec: Plain) -> dict[str, str]:
         """Return the reasons of the nodes that exclude a pod whatever they have free, by node."""

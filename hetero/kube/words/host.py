@@ -19,15 +19,15 @@ def node_host(node: NodeObject) -> dict[str, int]:
     return amounts(node.status.allocatable)
 
 
-def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+def pod_host(pod: Pod, *, resources: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return what a pod requests, by the rules of kube-scheduler. Raises `BadInput`.
 
     That is the most it requests at any time. A sidecar counts from its start on. What the pod says
-    as a whole (Kubernetes 1.34) goes before what its containers say. `names` are the resources.
+    as a whole (Kubernetes 1.34) goes before what its containers say. `resources` are counted.
     """
 
     def requests(owner: Container | PodSpec) -> dict[str, int]:
-        return amounts(owner.resources.requests, names=names)
+        return amounts(owner.resources.requests, resources=resources)
 
     sidecars_host, most_init = dict[str, int](), dict[str, int]()
     for container in pod.spec.init_containers:
@@ -37,16 +37,16 @@ def pod_host(pod: Pod, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
             sidecars_host = init_host
     main_host = total((sidecars_host, *map(requests, pod.spec.containers)))
     pod_amounts = {**_larger(most_init, main_host), **requests(pod.spec)}
-    return total((pod_amounts, amounts(pod.spec.overhead, names=names)))
+    return total((pod_amounts, amounts(pod.spec.overhead, resources=resources)))
 
 
-def amounts(quantities: Amounts, *, names: Iterable[str] = _UNITS) -> dict[str, int]:
+def amounts(quantities: Amounts, *, resources: Iterable[str] = _UNITS) -> dict[str, int]:
     """Return the amounts of some resources: processors in thousandths, all others as they count."""
     return {
         resource_name: rounded_up(
             resource_name, quantities[resource_name], unit=_UNITS.get(resource_name, _ONE)
         )
-        for resource_name in names
+        for resource_name in resources
         if resource_name in quantities
     }
 

@@ -125,9 +125,9 @@ def expect_unhidden(container: Container) -> None:
 
 def container_names(pod: Pod) -> list[str]:
     """Return the containers' names in a placement's order: sidecars, containers, init."""
-    first = pod.spec.init_containers
-    sidecars = [container for container in first if container.is_sidecar]
-    init = [container for container in first if not container.is_sidecar]
+    init_containers = pod.spec.init_containers
+    sidecars = [container for container in init_containers if container.is_sidecar]
+    init = [container for container in init_containers if not container.is_sidecar]
     return [container.name for container in (*sidecars, *pod.spec.containers, *init)]
 
 

@@ -497,8 +497,8 @@ def _said(
     return meanings.get(annotation_text)
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(sorted(filter(None, names)))
+def _list(texts: Iterable[str]) -> str:
+    return ", ".join(sorted(filter(None, texts)))
 
 
 def names(list_text: str | None) -> tuple[str, ...]:
