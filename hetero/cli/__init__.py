@@ -53,8 +53,8 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section, names in _SECTIONS.items():
-            commands = ((name, self.get_command(ctx, name)) for name in names)
+        for section, command_names in _SECTIONS.items():
+            commands = ((name, self.get_command(ctx, name)) for name in command_names)
             with formatter.section(section):
                 formatter.write_dl(
                     [

@@ -61,7 +61,7 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
     `wide` adds what the driver takes on top, and the images of containers.
     """
     rows = [
-        _cells(grant, share, first=not position, wide=wide)
+        _cells(grant, share, is_first=not position, wide=wide)
         for grant in grants
         for position, share in enumerate(grant.shares)
     ]
@@ -105,7 +105,7 @@ def _functions(count: int) -> str:
     )
 
 
-def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[str, Text]:
+def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dict[str, Text]:
     """Return the cells of one device of a grant; what is the grant's own only with the first."""
     overhead_mib = None if share.overhead is None or not wide else share.overhead // MiB
     share_cells = {
@@ -129,7 +129,7 @@ def _cells(grant: GrantView, share: Share, *, first: bool, wide: bool) -> dict[s
     text_by_column = {
         column: Text(cell_text) for column, cell_text in {**share_cells, **grant_cells}.items()
     }
-    if not first:
+    if not is_first:
         text_by_column.update({column: Text() for column in grant_cells})
     text_by_column["note"] = note_of(share)
     return text_by_column

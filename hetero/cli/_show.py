@@ -27,9 +27,9 @@ class Seconds(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number, as click's own type does."""
-        seconds = super().convert(value, param, ctx)
+        number = super().convert(value, param, ctx)
         # NaN is within all limits, since no comparison with it holds.
-        return seconds if seconds >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
+        return number if number >= 0 else self.fail(f"{value!r} is no number.", param, ctx)
 
 
 watch_option = click.option(
@@ -65,16 +65,16 @@ def show(
     as_json: bool,
     watch: bool = False,
     wide: bool = False,
-    period: float = 1.0,
+    period_s: float = 1.0,
 ) -> None:
-    """Print what `query` finds, once or, with `watch`, again every `period` seconds.
+    """Print what `query` finds, once or, with `watch`, again every `period_s` seconds.
 
     `document` makes the JSON of it (`_json`), which takes no import of rich; watched, each document
     is one line.
     """
     if as_json:
         indent = None if watch else 2
-        _repeat(lambda: click.echo(dumps(document(query()), indent=indent)), period, watch=watch)
+        _repeat(lambda: click.echo(dumps(document(query()), indent=indent)), period_s, watch=watch)
         return
     from hetero.cli import _draw
 
@@ -83,10 +83,10 @@ def show(
         from hetero.cli._screen import Screen
 
         with Screen(console) as screen:
-            while screen.show(_draw.layout(render(query()), console, wide=wide), wait_s=period):
+            while screen.show(_draw.layout(render(query()), console, wide=wide), wait_s=period_s):
                 pass
         return
-    _repeat(lambda: _draw.draw(render(query()), console, wide=wide), period, watch=watch)
+    _repeat(lambda: _draw.draw(render(query()), console, wide=wide), period_s, watch=watch)
 
 
 def _repeat(action: Callable[[], None], period_s: float, *, watch: bool) -> None:

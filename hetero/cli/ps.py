@@ -65,7 +65,7 @@ def command(
 
     show(
         query,
-        lambda view: render(view, wide=wide, none=none_stands(user=user, device=device)),
+        lambda view: render(view, wide=wide, empty_text=none_stands(user=user, device=device)),
         lambda view: _json.grants(view, seconds=seconds),
         as_json=as_json,
         watch=watch,
@@ -73,13 +73,13 @@ def command(
     )
 
 
-def render(view: GrantsView, *, wide: bool = False, none: str = "no grants stand") -> Part:
-    """Return the table of grants; `none` is said where there is no row."""
+def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants stand") -> Part:
+    """Return the table of grants; `empty_text` is shown where there is no row."""
     return [
         *heading(view.simulated),
         *(
             Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
             for unreadable_grant in view.unreadable
         ),
-        holdings(view.grants, wide=wide) if view.grants else none,
+        holdings(view.grants, wide=wide) if view.grants else empty_text,
     ]

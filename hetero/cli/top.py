@@ -121,7 +121,7 @@ def command(
             _json.cluster,
             as_json=as_json,
             watch=watch,
-            period=0,  # the query takes the interval
+            period_s=0,  # the query takes the interval
         )
         return
     node = Node.here()
@@ -141,7 +141,7 @@ def command(
             _interact(query, console, interval_s)
             return
     document = partial(_json.node, seconds=interval if once else None)
-    show(query, render, document, as_json=as_json, watch=watch, period=interval_s)
+    show(query, render, document, as_json=as_json, watch=watch, period_s=interval_s)
 
 
 @define

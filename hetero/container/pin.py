@@ -150,10 +150,10 @@ def _expect_room(
     for piece in new_grant.allocation.pieces:
         if piece.device not in left_by_device:
             raise NotFound(f"device {piece.device} is not on this node (any more)")
-        short = [counter for counter in piece.takes if left_by_device[piece.device][counter] < 0]
-        if short:
+        lacking = [counter for counter in piece.takes if left_by_device[piece.device][counter] < 0]
+        if lacking:
             raise Refused(
-                f"device {piece.device} has not enough {' and '.join(short)} left for this grant"
+                f"device {piece.device} has not enough {' and '.join(lacking)} left for this grant"
             )
 
 

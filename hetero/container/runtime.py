@@ -47,11 +47,11 @@ class Call:
         """The file that describes a process to start in the container."""
         return self.word_after(_PROCESS)
 
-    def word_after(self, names: Sequence[str]) -> str | None:
+    def word_after(self, option_names: Sequence[str]) -> str | None:
         """Return the value of an option of the subcommand."""
         for word, next_word in zip(self.words, [*self.words[1:], ""]):  # noqa: B905 - as long
             option_name, equals, option_value = word.partition("=")
-            if option_name in names:
+            if option_name in option_names:
                 return option_value if equals else next_word
         return None
 

@@ -257,10 +257,10 @@ class Node:
         for grant in snapshot.grants:
             soft_now = self.softly(grant.allocation)
             for vendor in sorted(set(grant.soft).symmetric_difference(soft_now)):
-                sharing = "a limiter shared" if vendor in grant.soft else "slices were cut from"
+                cause = "a limiter shared" if vendor in grant.soft else "slices were cut from"
                 raise Refused(
                     f"cards.soft was changed for {vendor} while grant {grant.id} stands, for which "
-                    f"{sharing} its cards: end that grant, or change the setting back"
+                    f"{cause} its cards: end that grant, or change the setting back"
                 )
 
     def discover_for(self, request: Request) -> Discovery:

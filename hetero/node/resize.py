@@ -185,7 +185,7 @@ def _undo(
     discovery: Discovery,
     own_snapshot: Snapshot,
     grant: Grant,
-    least: Allocation,
+    least_allocation: Allocation,
 ) -> None:
     """Restore a grant, or, where others took some of that meanwhile, to the least it had."""
     snapshot = node.with_system(own_snapshot)
@@ -201,8 +201,8 @@ def _undo(
         for piece in pieces
         for counter, amount in piece.takes.items()
     ):
-        limits = node.limits_of(least, devices_of(discovery))
-        grant = evolve(grant, allocation=least, limits=limits)
+        limits = node.limits_of(least_allocation, devices_of(discovery))
+        grant = evolve(grant, allocation=least_allocation, limits=limits)
     node.ledger.change(grant)
 
 

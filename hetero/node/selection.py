@@ -64,7 +64,7 @@ def _expect_vendors(selector: Selector, vendor_rows: Iterable[VendorRow]) -> Non
 def _expect_parts(selector: Selector, names: Iterable[str], *, noun: str, listing: str) -> None:
     """Raise `NotFound` when parts of names are none of any device's: one of `include` is enough."""
     for parts in filter(None, (selector.include, *((part,) for part in selector.exclude))):
-        if not any(Selector(include=parts).allows(known_name) for known_name in names):
+        if not any(Selector(include=parts).allows(name) for name in names):
             unknown_names = ", ".join(map(repr, parts))
             raise NotFound(
                 f"no {noun} {unknown_names} here {listing}{did_you_mean(parts[0], names)}"

@@ -42,7 +42,7 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
             f"device {device.uuid} is shared by a service, which root starts: "
             "`hetero install`, as root, has heterod do that"
         )
-    sharing = [grant for grant in grants if _has(grant, device)]
+    sharers = [grant for grant in grants if _has(grant, device)]
     service_dir = directory(ledger, device.uuid)
     make(service_dir.parent, mode=0o755)
     make(service_dir, mode=0o755)
@@ -52,9 +52,9 @@ def start(registry: Registry, ledger: Ledger, device: Device, grants: Iterable[G
             f"device {device.uuid}: its service is being started anew after a fault "
             f"({fault}): try again when the programs that it hurt have ended"
         )
-    limit_bytes = max((limit.memory for grant in sharing for limit in grant.limits), default=0)
+    limit_bytes = max((limit.memory for grant in sharers for limit in grant.limits), default=0)
     service = registry.serve(device, Serve.START, directory=service_dir, memory=limit_bytes)
-    user_ids = {grant.uid or 0 for grant in sharing}
+    user_ids = {grant.uid or 0 for grant in sharers}
     if service.one_user and len(user_ids) > 1:
         raise Refused(
             f"device {device.uuid}: its driver's service has programs of one user at a time, and "

@@ -42,21 +42,21 @@ def note(path: Path, text: str = "") -> None:
     draft.replace(path)
 
 
-def free_number(numbers: Iterable[int], taken: Iterable[int], what: str) -> int:
+def free_number(numbers: Iterable[int], used_numbers: Iterable[int], noun: str) -> int:
     """Return the first number that is not taken. Raises `DriverError` where all are."""
-    used_numbers = set(taken)
+    number_set = set(used_numbers)
     for number in numbers:
-        if number not in used_numbers:
+        if number not in number_set:
             return number
-    raise DriverError(f"no {what} is free")
+    raise DriverError(f"no {noun} is free")
 
 
-def free_mask(device: Device, units: int, taken: Iterable[int]) -> int:
+def free_mask(device: Device, units: int, used_masks: Iterable[int]) -> int:
     """Return a mask of so many compute units of a device that are in no mask of those taken.
 
     A mask has a bit for each unit of the device's core. Raises `DriverError` where fewer are free.
     """
-    used_mask = reduce(or_, taken, 0)
+    used_mask = reduce(or_, used_masks, 0)
     free_units = [unit for unit in range(device.capacity[CORE]) if not used_mask >> unit & 1]
     if len(free_units) < units:
         raise DriverError(

@@ -213,15 +213,15 @@ class Vendor:
     ) -> Edits:
         """Return what the declaration implies: the granted devices or parts are seen and opened."""
         if self.visible_by == "uuid":
-            names = [
+            own_names = [
                 piece.part or device.uuid for piece, device in zip(pieces, devices, strict=True)
             ]
-            visible_names = names
+            visible_names = own_names
         else:
             devices = sorted(devices, key=lambda device: device.index)
-            names = [str(device.index) for device in devices]
+            own_names = [str(device.index) for device in devices]
             visible_names = (
-                [str(position) for position in range(len(devices))] if container else names
+                [str(position) for position in range(len(devices))] if container else own_names
             )
 
         def filled_in(texts: tuple[str, ...]) -> tuple[str, ...]:
@@ -230,7 +230,7 @@ class Vendor:
             return tuple(dict.fromkeys(filter(None, filled_texts)))
 
         runtime, cdi = self.runtime, self.container.cdi
-        device_names = filled_in((runtime.name,)) if runtime.name else names
+        device_names = filled_in((runtime.name,)) if runtime.name else own_names
         template_names = {piece.template for piece in pieces if piece.template}
         variables = (runtime.template,) if runtime.template and container and template_names else ()
         return Edits(

@@ -68,10 +68,10 @@ class DriverCalls(Protocol):
         """Return the address of another process's memory."""
 
 
-def program(run: Program) -> Program:
+def program(function: Program) -> Program:
     """Have a program started by its name."""
-    PROGRAMS[run.__name__] = run
-    return run
+    PROGRAMS[function.__name__] = function
+    return function
 
 
 @program
@@ -138,9 +138,9 @@ def hold(driver: DriverCalls, size_bytes: int) -> None:
 
 
 @program
-def busy(driver: DriverCalls, warm_up_s: float, seconds: float) -> float:
+def busy(driver: DriverCalls, warm_up_s: float, duration_s: float) -> float:
     """Keep the device busy; return the kernels per second after the warm-up."""
-    return _rate(driver, warm_up_s, seconds)
+    return _rate(driver, warm_up_s, duration_s)
 
 
 @program
@@ -150,10 +150,10 @@ def alone(driver: DriverCalls) -> float:
 
 
 @program
-def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, seconds: float) -> None:
+def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, duration_s: float) -> None:
     """Measure and allocate; do it again when a line of input says that the grant was changed."""
     for _ in range(2):
-        kernel_rate = _rate(driver, warm_up_s, seconds)
+        kernel_rate = _rate(driver, warm_up_s, duration_s)
         _say([kernel_rate, driver.allocate(size_bytes) > 0, driver.memory()])
         sys.stdin.readline()
 
@@ -284,15 +284,15 @@ def _taken_and_freed(driver: DriverCalls, size_bytes: int) -> bool:
     return address > 0
 
 
-def _rate(driver: DriverCalls, warm_up_s: float, seconds: float) -> float:
+def _rate(driver: DriverCalls, warm_up_s: float, duration_s: float) -> float:
     """Return the kernels per second; the last batch counts with the time it took."""
     _batches(driver, warm_up_s)
     since_s = time.monotonic()
-    return _batches(driver, seconds) / (time.monotonic() - since_s)
+    return _batches(driver, duration_s) / (time.monotonic() - since_s)
 
 
-def _batches(driver: DriverCalls, seconds: float) -> int:
-    batch_count, until_s = 0, time.monotonic() + seconds
+def _batches(driver: DriverCalls, duration_s: float) -> int:
+    batch_count, until_s = 0, time.monotonic() + duration_s
     while time.monotonic() < until_s:
         for _ in range(_BATCH):
             driver.launch()

@@ -411,14 +411,10 @@ class Ledger:
 
     def _names(self, *, with_drafts: bool = False) -> list[str]:
         try:
-            names = os.listdir(self._grants)
+            directory_names = os.listdir(self._grants)
         except (FileNotFoundError, PermissionError):
             return []
-        return sorted(
-            directory_name
-            for directory_name in names
-            if with_drafts or not directory_name.startswith(".")
-        )
+        return sorted(name for name in directory_names if with_drafts or not name.startswith("."))
 
     def _read(
         self, unreadable_grants: Iterable[Unreadable] = (), *, except_id: str | None = None

@@ -203,11 +203,11 @@ class CoreMeter:
         self._samples.append((now_s, regions))
         return regions
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, duration_s: float) -> None:
         """Sample, and let so much time pass: the next sample gives the mean over it."""
         regions = self.sample(self.node.snapshot().grants).values()
         if any(region and region.counts for region in regions):
-            time.sleep(seconds)
+            time.sleep(duration_s)
 
     def used(self, grant: Grant, position: int) -> float | None:
         """Return the mean at the last sample, in percent of a device; None where none is known."""
