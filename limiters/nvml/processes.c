@@ -87,11 +87,11 @@ _Static_assert(offsetof(nvmlProcessInfo_v2_t, usedGpuMemory) == offsetof(nvmlPro
                        offsetof(nvmlProcessInfo_v2_t, computeInstanceId),
                "rows of processes");
 
-static uint64_t charged_bytes_of(const struct process_rows *rows, const struct region_process *process)
+static uint64_t charged_bytes_of(const struct process_rows *rows, const struct region_process *own_process)
 {
     uint64_t used_bytes = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
-        used_bytes += rows->device_bits >> device & 1 ? process->used_bytes[device] : 0;
+        used_bytes += rows->device_bits >> device & 1 ? own_process->used_bytes[device] : 0;
     return used_bytes;
 }
 

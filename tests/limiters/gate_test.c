@@ -364,7 +364,7 @@ TEST(kernels_of_more_than_20_ms_are_in_flight_alone)
 
 static uint64_t charged_ns, out_of_debt_ns;
 
-static uint64_t spend(void *owner, uint64_t ns)
+static uint64_t spend(void *argument, uint64_t ns)
 {
     charged_ns += ns;
     return out_of_debt_ns > moment_ns ? out_of_debt_ns - moment_ns : 0;

@@ -210,11 +210,11 @@ static pid_t scribbler(const char *path)
     if (child != 0)
         return child;
     int fd = open(path, O_RDWR);
-    uint32_t *words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    uint32_t *region_words = mmap(NULL, sizeof(struct hetero_region), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     unsigned seed = 1;
     for (;;)
-        for (size_t word_index = 0; word_index < sizeof(struct hetero_region) / sizeof *words; word_index++)
-            words[word_index] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
+        for (size_t word_index = 0; word_index < sizeof(struct hetero_region) / sizeof *region_words; word_index++)
+            region_words[word_index] = rand_r(&seed) % 3 == 0 ? 0 : (uint32_t)rand_r(&seed) << 1;
 }
 
 static struct region *racing_region;

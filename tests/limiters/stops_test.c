@@ -16,7 +16,7 @@ static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
     for (unsigned k = 0; k < kills; k++) {
         EXPECT(true, machine_run((uint64_t)rand_r(&seed) % (30 * MS)));
         unsigned victim = (unsigned)rand_r(&seed) % 3;
-        bool owner = tenant_runs(&tenants[victim]), waits = false;
+        bool is_owner = tenant_runs(&tenants[victim]), waits = false;
         for (unsigned t = 0; t < 3; t++)
             waits = waits || (t != victim && tenant_waits(&tenants[t]));
         tenant_kill(&tenants[victim]);
@@ -28,7 +28,7 @@ static void after_a_kill_the_next_owner_is_there_within_5_ms(unsigned kills)
                 next = next || tenant_runs(&tenants[t]);
         }
         uint64_t took_ns = machine_now() - since_ns;
-        if (owner && waits) {
+        if (is_owner && waits) {
             owners++;
             sum_ns += took_ns;
             last_ns = took_ns > last_ns ? took_ns : last_ns;

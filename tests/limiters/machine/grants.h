@@ -46,7 +46,7 @@ static inline const char *grant_directory(unsigned number, uint32_t core, uint32
     static char directories[8][64];
     static struct hetero_board board = {.magic = HETERO_BOARD_MAGIC, .version = HETERO_BOARD_VERSION};
     char path[128], page[128];
-    char *directory = directories[number];
+    char *grant_dir = directories[number];
     if (grants_owner == 0) {
         grants_expect(mkdtemp(grants_root) != NULL, "mkdtemp");
         grants_owner = getpid();
@@ -54,10 +54,10 @@ static inline const char *grant_directory(unsigned number, uint32_t core, uint32
         snprintf(path, sizeof path, "%s/device", grants_root);
         grants_expect(mkdir(path, 0755) == 0, "mkdir");
     }
-    if (*directory != '\0')
-        return directory;
-    snprintf(directory, sizeof directories[0], "%s/%u", grants_root, number);
-    grants_expect(mkdir(directory, 0700) == 0, "mkdir");
+    if (*grant_dir != '\0')
+        return grant_dir;
+    snprintf(grant_dir, sizeof directories[0], "%s/%u", grants_root, number);
+    grants_expect(mkdir(grant_dir, 0700) == 0, "mkdir");
     struct hetero_page empty = {.magic = HETERO_PAGE_MAGIC, .version = HETERO_BOARD_VERSION};
     snprintf(page, sizeof page, "%s/device/%u", grants_root, number);
     grants_write(page, &empty, sizeof empty, HETERO_PAGE_BYTES);
@@ -72,13 +72,13 @@ static inline const char *grant_directory(unsigned number, uint32_t core, uint32
     board.generation += 2;
     snprintf(path, sizeof path, "%s/device/board", grants_root);
     grants_write(path, &board, sizeof board, sizeof board);
-    snprintf(path, sizeof path, "%s/page.0", directory);
+    snprintf(path, sizeof path, "%s/page.0", grant_dir);
     grants_expect(link(page, path) == 0, "link");
-    snprintf(path, sizeof path, "%s/board.0", directory);
+    snprintf(path, sizeof path, "%s/board.0", grant_dir);
     grants_expect(symlink("../device", path) == 0, "symlink");
-    snprintf(path, sizeof path, "%s/usage", directory);
+    snprintf(path, sizeof path, "%s/usage", grant_dir);
     grants_write(path, "", 0, sizeof(struct hetero_region));
-    return directory;
+    return grant_dir;
 }
 
 #endif
