@@ -1,7 +1,7 @@
-"""For those who write a vendor or a limiter: their contracts, a vendor in memory, and `rack()`.
+"""For authors of vendors and limiters: contract tests, an in-memory vendor, and `rack()`.
 
-Imports `hetero.model`, `hetero.plugin` and `hetero.registry`. Start with `contract`, which shows
-what every vendor promises; `isolation` does of every limiter. pytest runs them and is not imported.
+Imports `hetero.model`, `hetero.plugin` and `hetero.registry`. Start with `contract`, the tests of
+every vendor; `isolation` has those of every limiter. pytest runs them and is not imported.
 """
 
 from hetero.testing.contract import VendorContract

@@ -1,4 +1,4 @@
-"""What every vendor must hold, and how it is shown: run by pytest or `hetero vendors check`.
+"""The contract of every vendor, as tests that pytest or `hetero vendors check` runs.
 
 A vendor's whole test is
 
@@ -62,14 +62,14 @@ _TENTH = Ask(memory_percent=10, core=10)
 
 @frozen
 class Clause:
-    """One promise of the contract, and why it is not kept (None: it is)."""
+    """One promise of the contract, and the reason why it is broken. None: it holds."""
 
     says: str
     failure: str | None
 
 
 def check(plugin: Plugin) -> Iterator[Clause]:
-    """Yield what the contract says of an installed vendor, clause by clause."""
+    """Yield each clause of the contract, checked on an installed vendor."""
     contract = type("Checked", (VendorContract,), {"plugin": plugin})()
     for attribute_name in vars(VendorContract):
         if not attribute_name.startswith("test_"):
@@ -86,11 +86,11 @@ def check(plugin: Plugin) -> Iterator[Clause]:
 
 
 class VendorContract:
-    """What every vendor promises; subclass it, set `plugin`, inherit the tests.
+    """The promises of every vendor: subclass it, set `plugin`, inherit the tests.
 
-    The vendor is asked in processes of its own, of whatever driver (or fake driver) the environment
-    offers. What cannot be shown fails: the tests of devices raise `LookupError` where none can be
-    used. A vendor that opens no C library has nothing to show where one fails.
+    The vendor runs in processes of its own, on the driver or fake driver of the environment. A
+    promise that cannot be checked fails: tests of devices raise `LookupError` where no device is
+    usable. A vendor that opens no C library passes the tests of a failing library.
     """
 
     @property
@@ -101,7 +101,7 @@ class VendorContract:
     # --- what it says -----------------------------------------------------------------------------
 
     def test_the_declaration_is_pure_and_complete(self) -> None:
-        """In two processes the same answer; every model has a positive core and a slot."""
+        """Two processes get the same declaration. Every model has a positive core and a slot."""
         (first_declaration,), (second_declaration,) = (
             self._registry().declarations() for _ in range(2)
         )
@@ -114,19 +114,19 @@ class VendorContract:
             assert model.slots >= 1
 
     def test_importing_the_plugin_needs_no_driver(self) -> None:
-        """It is imported and its declaration read where no library can be opened."""
+        """The import and the declaration succeed where no library can be opened."""
         registry = self._registry(injection.without_library)
         assert registry.declarations(), registry.discover().rows[0].reason
 
     def test_discovery_answers_or_says_why_not(self) -> None:
-        """Devices, or one row that says the driver is absent; never a broken vendor."""
+        """Discovery returns devices, or one row that says that the driver is absent."""
         (row,) = self._registry().discover().rows
 
         assert row.state in ("ok", "absent"), row.reason
         assert (row.state == "absent") == bool(row.reason)
 
     def test_devices_are_the_same_at_every_look(self) -> None:
-        """UUIDs, indices and their order: in one process, and in another."""
+        """UUIDs, indices and their order do not change, in one process and in another."""
         registry = self._registry()
         assert self._usable(registry)
         discoveries = [registry.discover(), registry.discover(), self._registry().discover()]
@@ -139,7 +139,7 @@ class VendorContract:
         assert len({card_uuid for card_uuid, *_ in first_cards}) == len(first_cards)
 
     def test_a_uuid_stays_with_its_card_when_another_one_is_gone(self) -> None:
-        """Where a driver numbers its cards anew, none has another's UUID."""
+        """No card takes over a UUID when the driver renumbers its cards."""
         place_by_uuid = {device.uuid: _place(device) for device in self._usable(self._registry())}
         for device in self._registry(injection.renumber).discover().devices:
             assert place_by_uuid.get(device.uuid, _place(device)) == _place(device), (
@@ -147,7 +147,7 @@ class VendorContract:
             )
 
     def test_amounts_are_in_our_units(self) -> None:
-        """Bytes, parts of 1, degrees Celsius and watts; no more is in use than there is."""
+        """Usage is in bytes, parts of 1, degrees Celsius and watts, and within the capacity."""
         registry = self._registry()
         for device in self._usable(registry):
             assert device.capacity[MEMORY] >= _LEAST_MEMORY, "memory is in bytes"
@@ -161,7 +161,7 @@ class VendorContract:
                 assert pid > 0 <= held_bytes <= device.capacity[MEMORY]
 
     def test_usage_is_unknown_of_a_device_that_is_not_there(self) -> None:
-        """None, or an error; never a figure, and never 0."""
+        """The usage of a missing device is None or an error, never a figure, and never 0."""
         registry = self._registry()
         device, *_ = self._usable(registry)
         usage = registry.observe(evolve(device, uuid=_NOWHERE, index=10_000, attributes={}))
@@ -169,7 +169,7 @@ class VendorContract:
         assert (None, None) == (usage.memory, usage.core)
 
     def test_two_programs_may_ask_at_once(self) -> None:
-        """Both have the same devices, and both know how busy they are."""
+        """Two processes at the same time get the same devices, and both get their usage."""
         first_registry, second_registry = self._registry(), self._registry()
         discoveries = [first_registry.discover(), second_registry.discover()]
 
@@ -185,7 +185,7 @@ class VendorContract:
     # --- how its devices divide -------------------------------------------------------------------
 
     def test_every_device_is_addressable_and_divides_by_its_declaration(self) -> None:
-        """A UUID, the three counters, and a whole card that a whole-card request gets."""
+        """Each device has a UUID and the three counters, and serves a request for a whole card."""
         registry = self._registry()
         vendor = self._vendor(registry)
         for device in self._devices(registry):
@@ -202,7 +202,7 @@ class VendorContract:
                 )
 
     def test_a_portion_is_of_the_granularity_and_never_less_than_asked(self) -> None:
-        """Whatever was asked, what is taken is a size that the card can be cut to."""
+        """Each portion is a size of the granularity, and covers what was requested."""
         for device in self._usable(self._registry()):
             for percent in (1, 10, 34, 50, 100):
                 cut = _cut(device, percent, device.capacity)
@@ -213,7 +213,7 @@ class VendorContract:
                 assert _is_legal(device, cut), f"{device.model}: {cut.takes}"
 
     def test_a_device_that_is_full_is_not_overfull(self) -> None:
-        """Shares are given until nothing is left, and never more than there is."""
+        """Shares that fill a device take no more than its capacity."""
         for device in self._usable(self._registry()):
             takes_of_cuts = [cut.takes for cut in _filling(device)]
             assert takes_of_cuts
@@ -221,14 +221,14 @@ class VendorContract:
                 assert sum(takes.get(counter, 0) for takes in takes_of_cuts) <= amount
 
     def test_devices_survive_the_codec(self) -> None:
-        """What a node publishes is what the scheduler reads."""
+        """The scheduler decodes the devices that a node encoded."""
         for device in self._devices(self._registry()):
             assert device == codec.loads(codec.dumps(device), Device, source="contract")
 
     # --- how a program is confined ----------------------------------------------------------------
 
     def test_what_a_container_needs_is_named_by_its_kind(self, tmp_path: Path) -> None:
-        """Device nodes are in /dev, files are libraries by name or paths; all names are whole."""
+        """Device nodes are in /dev. Files are absolute paths, or libraries by name."""
         registry = self._registry()
         for device in self._usable(registry):
             edits = _enforced(registry, device, _whole(device), tmp_path, container=True)
@@ -239,14 +239,14 @@ class VendorContract:
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
     def test_enforcing_a_whole_card_names_it(self, tmp_path: Path) -> None:
-        """Some edit must confine a container to what it was granted, and leave nothing behind."""
+        """Some edit confines a container to its device. Nothing is left behind."""
         registry = self._registry()
         for device in self._usable(registry):
             assert _enforced(registry, device, _whole(device), tmp_path) != Edits()
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
     def test_a_program_is_told_which_card_is_its_own(self, tmp_path: Path) -> None:
-        """Variables name it (`visible`), no two cards alike; they also say that it has none."""
+        """The `visible` variables name the card, differ between cards, and can hide all cards."""
         registry = self._registry()
         visible = self._vendor(registry).visible
         assert visible, "no variable tells a program its cards, or that it has none (`visible`)"
@@ -260,7 +260,7 @@ class VendorContract:
             assert registry.reconcile([device], (), directory=tmp_path) == ()
 
     def test_slices_are_made_and_unmade(self, tmp_path: Path) -> None:
-        """A card is filled with slices, emptied and filled again with as many."""
+        """A card is filled with slices, emptied, and filled again with as many."""
         with self._cutting(tmp_path) as (registry, devices):
             for device in devices:
                 pieces = _filled(registry, device, tmp_path)
@@ -293,7 +293,7 @@ class VendorContract:
                 _assert_full(registry, device, pieces, tmp_path)
 
     def test_slices_of_another_ledger_are_left_alone(self, tmp_path: Path) -> None:
-        """What we reconcile with no grants standing are our own slices, and nobody else's."""
+        """A reconcile without standing grants destroys the slices of its own ledger alone."""
         other_ledger, own_ledger = tmp_path / "theirs", tmp_path / "ours"
         with self._cutting(other_ledger) as (registry, devices):
             for device in devices:
@@ -303,7 +303,7 @@ class VendorContract:
                 _assert_full(registry, device, pieces, other_ledger)
 
     def test_a_slice_in_use_is_left_until_it_is_not(self, tmp_path: Path) -> None:
-        """The others are destroyed; codes of its driver say that a slice is in use (`in_use`)."""
+        """The driver's `in_use` codes keep a slice that a program uses; others are destroyed."""
         with self._cutting(tmp_path) as (registry, devices):
             for device in devices:
                 slice_count, calls = len(_filled(registry, device, tmp_path)), Calls()
@@ -316,7 +316,7 @@ class VendorContract:
                 assert len(_filled(registry, device, tmp_path)) == slice_count
 
     def test_what_confines_a_program_names_its_slice(self, tmp_path: Path) -> None:
-        """No two slices of a card confine alike, and none as the whole card does."""
+        """The edits of two slices of a card differ, and differ from those of the whole card."""
         with self._cutting(tmp_path) as (registry, devices):
             for device in devices:
                 whole_edits = evolve(
@@ -333,7 +333,7 @@ class VendorContract:
                     )
 
     def test_a_slice_whose_maker_is_killed_at_any_call_leaves_nothing(self, tmp_path: Path) -> None:
-        """Killed before or after each call of its library, while it makes and while it unmakes."""
+        """The process is killed before or after each call that creates or destroys a slice."""
         with self._cutting(tmp_path) as (whole_registry, devices):
             for device in devices:
                 slice_count = len(_filled(whole_registry, device, tmp_path))
@@ -348,13 +348,13 @@ class VendorContract:
     # --- what its library may do ------------------------------------------------------------------
 
     def test_a_library_that_is_absent_is_no_fault(self) -> None:
-        """Where no library can be opened, its row says that it is absent."""
+        """Where no library can be opened, the vendor's row says that the driver is absent."""
         if self._calls():
             (row,) = self._registry(injection.without_library).discover().rows
             assert "absent" == row.state, row.reason
 
     def test_a_library_that_misbehaves_harms_nobody(self) -> None:
-        """It crashes, exits or hangs at its first call, and is a line; what it prints is lost."""
+        """A library that crashes, exits or hangs is one row of its vendor. Its output is lost."""
         first_step = 1 if self._calls() else 0
         misdeeds: tuple[Callable[[], int | None], ...]
         misdeeds = (injection.crash, injection.leave, injection.hang)
@@ -376,7 +376,7 @@ class VendorContract:
         assert "ok" == row.state, row.reason
 
     def test_a_call_that_fails_costs_at_most_one_card(self) -> None:
-        """Each call answers with an error in turn; one at least costs one card and no other."""
+        """Each call fails once, in turn. At least one of them costs one card and no other."""
         if not self._calls():
             return
         card_count = len(self._usable(self._registry()))
@@ -405,15 +405,15 @@ class VendorContract:
         return plugin if isinstance(plugin, Entry) else given(plugin)
 
     def _registry(self, inject: Callable[[], None] | None = None) -> Registry:
-        """Return the vendor alone, in processes of its own to which something is done first."""
+        """Return a registry of the vendor alone, whose processes run an injected action first."""
         plugin = self._plugin()
         plugins = [Injected(plugin, inject) if inject else plugin]
         return Registry(lambda: plugins, seconds=_SOON if inject else None)
 
     def _calls(self) -> int:
-        """Return how many steps the calls of a library have at one look: two for each.
+        """Return the number of steps in one discovery: two for each library call.
 
-        Raises `LookupError` where it gives no usable device.
+        Raises `LookupError` where it finds no usable device.
         """
         self._usable(self._registry())
         calls = Calls()
@@ -425,7 +425,7 @@ class VendorContract:
         return vendor
 
     def _devices(self, registry: Registry) -> tuple[Device, ...]:
-        """Return the devices discovered here. Raises `LookupError` when none can be used."""
+        """Return the devices discovered here. Raises `LookupError` where none is usable."""
         discovery = registry.discover()
         if not any(device.usable for device in discovery.devices):
             state_list = "; ".join(
@@ -442,9 +442,9 @@ class VendorContract:
 
     @contextmanager
     def _cutting(self, directory: Path) -> Iterator[tuple[Registry, tuple[Device, ...]]]:
-        """Give the devices of which slices are made, and destroy those that are left at the end.
+        """Yield the devices that are cut into slices, and destroy what is left at the end.
 
-        Of a vendor that cuts there is one at least. Raises `LookupError` where there is none.
+        Raises `LookupError` where a vendor that cuts has no such device.
         """
         registry = self._registry()
         usable_devices = self._usable(registry)
@@ -463,7 +463,7 @@ class VendorContract:
         assert faults == ()
 
     def _killed(self, step: int, device: Device, directory: Path, *, is_unmade: bool) -> bool:
-        """Make a slice, or unmake one, in a process killed at a step; False if it has fewer."""
+        """Create or destroy a slice in a process killed at a step. False: it has fewer steps."""
         calls = Calls()
         piece = next(_piece(device, cut) for cut in _filling(device))
         if is_unmade:
@@ -479,7 +479,7 @@ class VendorContract:
 
 
 def _place(device: Device) -> tuple[object, ...]:
-    """Return what is the same of a card for as long as it is where it is."""
+    """Return the facts of a card that stay the same while it is in its place."""
     return device.model, device.capacity[MEMORY], device.pci
 
 
@@ -488,7 +488,7 @@ def _cut(device: Device, percent: int, free: Any) -> Portion | None:
 
 
 def _filling(device: Device, slice_ask: Ask = _TENTH) -> Iterator[Portion]:
-    """Yield portions of a device until it is full; all of one that is not shared."""
+    """Yield portions of a device until it is full: one of all of it where it is not shared."""
     free_counters = dict(device.capacity)
     while (cut := portion(device, slice_ask, count=1, free=free_counters)) is not None:
         if any(amount > free_counters[counter] for counter, amount in cut.takes.items()):
@@ -499,9 +499,9 @@ def _filling(device: Device, slice_ask: Ask = _TENTH) -> Iterator[Portion]:
 
 
 def _sizes(device: Device) -> list[Ask]:
-    """Return asks for slices of which a device's core or memory, not its slots, holds no more.
+    """Return asks for slices that exhaust a device's core or memory before its slots.
 
-    For each template, or half of it. Raises `LookupError` where there is none.
+    There is one for each template, or one for half of the device. Raises `LookupError` without any.
     """
     match device.granularity:
         case Templated(menu):
@@ -531,7 +531,7 @@ def _sizes(device: Device) -> list[Ask]:
 
 
 def _is_cut(registry: Registry, device: Device, directory: Path) -> bool:
-    """Return whether a share of a device is a slice, and leave none behind."""
+    """Return whether a share of a device is a slice. Leaves no slice behind."""
     piece = next((_piece(device, cut) for cut in _filling(device)), None)
     part_by_device = _enforced(registry, device, piece, directory).parts if piece else {}
     assert registry.reconcile([device], (), directory=directory) == ()
@@ -554,7 +554,7 @@ def _filled(
 def _assert_full(
     registry: Registry, device: Device, pieces: list[DeviceAllocation], directory: Path
 ) -> None:
-    """See that a driver refuses one slice more than those that fill its device."""
+    """Assert that a driver refuses one slice more than those that fill its device."""
     try:
         _enforced(registry, device, evolve(pieces[0], part=None), directory)
     except Refused:
@@ -571,7 +571,7 @@ def _standing(pieces: list[DeviceAllocation]) -> list[Allocation]:
 
 
 def _is_legal(device: Device, cut: Portion) -> bool:
-    """Return whether a device's granularity has this size, or it is the whole device."""
+    """Return whether an amount is a size of the device's granularity, or the whole device."""
     if all(cut.takes[counter] == device.capacity[counter] for counter in (CORE, MEMORY)):
         return True
     match device.granularity:

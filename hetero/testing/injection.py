@@ -1,4 +1,4 @@
-"""Makes the C libraries that a vendor opens misbehave, in its own process, for the contract."""
+"""Injects faults into the C libraries that a vendor opens, in its own process, for the contract."""
 
 from __future__ import annotations
 
@@ -24,47 +24,47 @@ _NUMBERS = (ctypes.c_int, ctypes.c_uint, ctypes.c_long, ctypes.c_ulong)
 
 @frozen
 class Injected:
-    """A plugin before whose loading something is done to its process."""
+    """A plugin whose process runs an action before it loads the plugin."""
 
     plugin: Plugin
     inject: Callable[[], None]
 
     @property
     def name(self) -> str:
-        """The plugin's own."""
+        """The name of the plugin."""
         return self.plugin.name
 
     @property
     def source(self) -> str:
-        """The plugin's own."""
+        """The source of the plugin."""
         return self.plugin.source
 
     @property
     def file(self) -> str | None:
-        """The plugin's own."""
+        """The file of the plugin."""
         return self.plugin.file
 
     def load(self) -> object:
-        """Do it, and return the plugin."""
+        """Run the action, and return the plugin."""
         self.inject()
         return self.plugin.load()
 
 
 class Calls:
-    """Counts the calls that a vendor makes of C libraries, in all of its processes."""
+    """Counts a vendor's calls of C libraries, in all of its processes."""
 
     def __init__(self) -> None:
         self._count = mmap.mmap(-1, 8)
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of calls."""
         return int.from_bytes(self._count[:8], "little")
 
     def inject(self, step_number: int = 0, deed: Callable[[], int | None] = lambda: None) -> None:
-        """Count from now on, and do something at the nth step; a call has one before and one after.
+        """Count from now on, and run an action at the nth step. A call has a step before and after.
 
-        What is done may return the code that the call answers with in place of the library.
+        An action may return a code, which replaces the library's own.
         """
 
         def step() -> int | None:
@@ -79,7 +79,7 @@ class Calls:
         _interpose(call)
 
     def keep_first(self) -> None:
-        """Count what is destroyed from now on, and have a program use the first of it."""
+        """Count destroy calls from now on. The first one fails as if a program used its slice."""
         destroyed = Library.destroy
 
         def destroy(library: Library, function: str, *arguments: Any) -> bool:
@@ -96,7 +96,7 @@ class Calls:
 
 
 def renumber() -> None:
-    """Have the first card be gone from now on, and each of the others be what the next one was."""
+    """Remove the first card from now on: each other card takes the index before its own."""
 
     def following(argument: Any) -> Any:
         if isinstance(argument, int) and 0 <= argument < _MOST_CARDS:
@@ -112,7 +112,7 @@ def renumber() -> None:
 
 
 def without_library() -> None:
-    """Have no library be found from now on."""
+    """Make each library impossible to find from now on."""
 
     def absent(_: ctypes.CDLL, library_name: str | None, *__: object, **___: object) -> None:
         raise OSError(f"{library_name}: cannot open shared object file: No such file or directory")
@@ -121,22 +121,22 @@ def without_library() -> None:
 
 
 def die() -> None:
-    """Be killed."""
+    """Kill the process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def crash() -> None:
-    """Read where nothing is."""
+    """Read from an address that is not mapped."""
     ctypes.string_at(0)
 
 
 def leave() -> None:
-    """End the process without a word, as a library that calls exit(0)."""
+    """End the process silently, as a library that calls exit(0)."""
     os._exit(0)
 
 
 def hang() -> None:
-    """Never answer."""
+    """Never return."""
     while True:
         time.sleep(3600)
 
@@ -147,7 +147,7 @@ def chatter() -> None:
 
 
 def fail() -> int:
-    """Answer with an error."""
+    """Return an error code."""
     return _CODE
 
 
@@ -161,7 +161,7 @@ def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
 
 
 class _Function:
-    """A function of a library that is called by way of `call`; the rest is the function's own."""
+    """A library's function whose calls go through `call`. Its other attributes are its own."""
 
     def __init__(self, function: Any, call: Callable[[Any, tuple[Any, ...]], Any]) -> None:
         object.__setattr__(self, "_function", function)

@@ -1,4 +1,4 @@
-"""What a limiter must hold, shown on the driver it stands in front of: run by pytest.
+"""The contract of every limiter, as tests that pytest runs on the driver in question.
 
     from pathlib import Path
     from hetero.testing import IsolationContract
@@ -7,9 +7,9 @@
         vendor = "acme"
         driver = Path(__file__).with_name("acme_calls.py")
 
-`driver` says how a program calls the driver: the names of `isolation_programs.DriverCalls`.
-Programs are started by `hetero run`, so that discovery, the grant and the limiter are those of this
-machine.
+`driver` is the file with a program's calls of the driver: the names of
+`isolation_programs.DriverCalls`. Programs are started by `hetero run`, so discovery, the grant and
+the limiter are those of this machine.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PRELOADED = 'export VIRTUAL_CLOCK=$1; shift; LD_PRELOAD=$0:$LD_PRELOAD exec "$@
 
 
 class IsolationContract:
-    """What every limiter keeps of a grant's memory and time. Each method is one promise.
+    """The limits of memory and device time that every limiter keeps, a promise a method.
 
-    Meant for a card that nobody else uses. The grants are in a ledger of the contract's own.
+    It needs a card that nobody else uses. Its grants are in a ledger of its own.
     """
 
     #: Whose card it is, and the file that says how a program calls its driver.
@@ -57,12 +57,12 @@ class IsolationContract:
     lacks: ClassVar[Mapping[str, str]] = {}
 
     def __init_subclass__(cls) -> None:
-        """Have each promise that is said to be broken fail where it is kept."""
+        """Make each promise in `lacks` fail where the limiter keeps it after all."""
         for test_name, reason in cls.lacks.items():
             setattr(cls, test_name, _broken(getattr(cls, test_name), reason))
 
     def test_memory_is_refused_at_the_limit_and_not_below(self) -> None:
-        """Also, programs are told what the grant has, and what of it is free."""
+        """The driver's memory query also returns the grant's total and free bytes."""
         size_bytes = self.memory * MiB
         expected_outcome = {
             "held": True,
@@ -73,7 +73,7 @@ class IsolationContract:
         self._assert(expected_outcome, self._run("limit", size_bytes))
 
     def test_memory_that_is_freed_is_the_grants_again(self) -> None:
-        """Many times over."""
+        """Allocation and release are repeated many times."""
         size_bytes = self.memory * MiB
         self._assert(
             [True, [size_bytes, size_bytes], [size_bytes, size_bytes]],
@@ -81,19 +81,19 @@ class IsolationContract:
         )
 
     def test_a_fork_shares_the_limit_and_gives_nothing_back(self) -> None:
-        """A child that was forked before the driver was used is limited, together with its parent.
+        """A child that was forked before the first driver call shares the limit with its parent.
 
-        One that was forked after and ends leaves its parent's charge as it was.
+        The end of one that was forked later changes nothing in its parent's charge.
         """
         size_bytes = self.memory * MiB
         self._assert([True, size_bytes // 4, size_bytes], self._run("fork", size_bytes))
 
     def test_memory_of_a_killed_process_is_the_grants_again(self) -> None:
-        """No process outlives the kill that could give it back."""
+        """The memory is free again although the killed process could not release it."""
         self._assert(True, self._run("kill", self.memory * MiB))
 
     def test_two_tenants_have_30_and_60_of_a_card(self) -> None:
-        """In percent of what a program does alone on the card."""
+        """The rates are in percent of the rate that a program has alone on the card."""
         with TemporaryDirectory() as state_dir:
             alone_kernels_per_s = self._alone(state_dir)
             programs = [
@@ -105,7 +105,7 @@ class IsolationContract:
             )
 
     def test_a_grant_can_be_resized_while_its_program_runs(self) -> None:
-        """Alone on the card the program has its share, before and after, and no more."""
+        """Alone on the card, the program has its share before and after, and no more."""
         size_bytes = self.memory * MiB
         larger_share = ("--memory", f"{2 * self.memory}Mi", "--core", "60")
         with TemporaryDirectory() as state_dir:
@@ -128,7 +128,7 @@ class IsolationContract:
         )
 
     def test_every_way_to_the_driver_leads_to_the_limiter(self) -> None:
-        """Linked, dlsym of a handle that was there before, of the whole program, and RTLD_NEXT."""
+        """By linking, by dlsym of an older handle, of RTLD_DEFAULT and of RTLD_NEXT."""
         code_by_way = self._run("ways", 2 * self.memory * MiB)
         assert len(code_by_way) == 5
         assert len({*code_by_way.values()}) == 1, code_by_way
@@ -136,12 +136,12 @@ class IsolationContract:
         assert -1 not in code_by_way.values()
 
     def test_memory_of_another_process_is_charged_once(self) -> None:
-        """To the process that allocated it."""
+        """The process that allocated it is charged."""
         size_bytes = self.memory * MiB // 2
         self._assert([size_bytes, size_bytes, True, False], self._run("export", size_bytes))
 
     def test_a_function_that_is_not_known_is_passed_on_and_logged(self) -> None:
-        """With HETERO_LOG=info, once."""
+        """With HETERO_LOG=info it is logged once."""
         with TemporaryDirectory() as state_dir:
             process = self._start(state_dir, 100, "unknown", log="info")
             output, errors = process.communicate(timeout=60)
@@ -149,7 +149,7 @@ class IsolationContract:
         assert errors.count("is not known") == 1, errors
 
     def test_a_program_that_ends_with_work_in_flight_ends(self) -> None:
-        """With its own exit status."""
+        """It keeps its own exit status."""
         with TemporaryDirectory() as state_dir:
             process = self._start(state_dir, 30, "leave")
             output, errors = process.communicate(timeout=60)
@@ -158,7 +158,7 @@ class IsolationContract:
         )
 
     def test_without_a_grant_nothing_is_limited(self) -> None:
-        """The limiter may be loaded into programs that have none."""
+        """A limiter that is loaded into a program without a grant changes nothing."""
         results = self._run("free", 2 * self.memory * MiB)
         assert results["full"][1] > 2 * self.memory * MiB, results
 
@@ -169,12 +169,12 @@ class IsolationContract:
             return self._said(self._start(state_dir, core_percent, program_name, *arguments))
 
     def _alone(self, state_dir: str) -> float:
-        """Return the kernels per second of a program that has the card."""
+        """Return the kernels per second of a program that is alone on the card."""
         kernels_per_s = self._said(self._start(state_dir, 100, "alone", measured_count=1))
         return float(kernels_per_s)
 
     def _periods(self) -> tuple[float, float]:
-        """Return the seconds for which a program warms up, and then is measured."""
+        """Return the seconds of a program's warm-up and of its measurement."""
         return (0.8, 1.5) if self.clock is None else (0.5, self.virtual_seconds)
 
     def _start(
@@ -187,9 +187,9 @@ class IsolationContract:
         log: str = "",
         measured_count: int = 0,
     ) -> subprocess.Popen[str]:
-        """Start a program of a grant, which is measured together with others: so many in all.
+        """Start a program under a grant. `measured_count` programs are measured together.
 
-        That is in virtual time where there is a `clock` for it.
+        Where there is a `clock`, they run in virtual time.
         """
         share_options = ("--memory", f"{self.memory}Mi", "--core", str(core_percent))
         run_options = (
@@ -225,14 +225,14 @@ class IsolationContract:
         )
 
     def _line(self, process: subprocess.Popen[str]) -> Any:
-        """Return the next line that a program says."""
+        """Return the next line of a program's output."""
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, process.communicate()[1]
         return json.loads(line)
 
     def _said(self, process: subprocess.Popen[str]) -> Any:
-        """Return what a program said last, once it is over."""
+        """Return the last value that a program printed, once it has ended."""
         return json.loads(self._ended(process).splitlines()[-1])
 
     def _ended(self, process: subprocess.Popen[str]) -> str:
@@ -256,7 +256,7 @@ class IsolationContract:
 
 
 def _broken(promise: Any, reason: str) -> Any:
-    """Return a promise's stand-in that fails where the promise is kept."""
+    """Return a test that replaces a promise's, and fails where the promise is kept."""
 
     @wraps(promise)
     def stated(self: IsolationContract) -> None:

@@ -1,6 +1,6 @@
-"""The programs of IsolationContract: what a tenant does with a driver, and what it saw.
+"""The programs of IsolationContract: each uses a driver and prints what it got.
 
-Run as a file, without anything of hetero's: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`,
+Run as a file, without any import of hetero: `isolation_programs.py DRIVER PROGRAM ARGUMENT...`,
 where DRIVER is a file with the names of `DriverCalls`. Prints one JSON value.
 """
 
@@ -37,7 +37,7 @@ int ask(void **pointer, unsigned long bytes) {{ return {name}(pointer, bytes); }
 
 
 class DriverCalls(Protocol):
-    """How a program calls the driver: what the file of a contract's `driver` has."""
+    """A program's calls of the driver: the names in the file of a contract's `driver`."""
 
     #: The library, the function in it that allocates (pointer *, bytes) and its code for a refusal.
     LIBRARY: str
@@ -47,36 +47,36 @@ class DriverCalls(Protocol):
     FUTURE: str
 
     def allocate(self, size_bytes: int) -> int:
-        """Return the address of so many bytes; 0: out of memory. Raise for any other answer."""
+        """Return the address of `size_bytes` of device memory, 0: out of memory. Else raise."""
 
     def release(self, address: int) -> None:
-        """Free what `allocate` gave."""
+        """Free the memory at an address of `allocate`."""
 
     def memory(self) -> tuple[int, int]:
-        """Return the bytes that are free, and those there are."""
+        """Return the free and the total bytes of the device."""
 
     def launch(self) -> None:
-        """Start a kernel of some milliseconds, and do not wait for it."""
+        """Launch a kernel of some milliseconds without waiting for it."""
 
     def wait(self) -> None:
-        """Wait for everything that was launched."""
+        """Wait for all launched work."""
 
     def export(self, address: int) -> bytes:
-        """Return what another process opens this memory by."""
+        """Return a handle by which another process opens this memory."""
 
     def opened(self, exported: bytes) -> int:
-        """Return the address of another process's memory."""
+        """Return the address of another process's memory by its handle."""
 
 
 def program(function: Program) -> Program:
-    """Have a program started by its name."""
+    """Register a program by its function's name."""
     PROGRAMS[function.__name__] = function
     return function
 
 
 @program
 def limit(driver: DriverCalls, size_bytes: int) -> dict[str, Any]:
-    """Allocate all there is in four parts, and a little more; free one, and take it again."""
+    """Allocate all memory in four parts, and one more. Free a part, and allocate it again."""
     addresses = [driver.allocate(size_bytes // 4) for _ in range(4)]
     memory_when_full, address_over = driver.memory(), driver.allocate(_LITTLE)
     driver.release(addresses.pop())
@@ -91,7 +91,7 @@ def limit(driver: DriverCalls, size_bytes: int) -> dict[str, Any]:
 
 @program
 def refund(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Allocate and free all there is, many times; return what is free before and after."""
+    """Allocate and free all memory many times. Return the free bytes before and after."""
     memory_before = driver.memory()
     has_all = [_taken_and_freed(driver, size_bytes) for _ in range(50)]
     return [all(has_all), memory_before, driver.memory()]
@@ -99,7 +99,7 @@ def refund(driver: DriverCalls, size_bytes: int) -> list[Any]:
 
 @program
 def fork(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Fork before the driver is used, and after; return what each side got."""
+    """Fork before the first driver call, and after it. Return what each process got."""
     begin_pipe, done_pipe = os.pipe(), os.pipe()
     child_pid = os.fork()
     if child_pid == 0:
@@ -122,7 +122,7 @@ def fork(driver: DriverCalls, size_bytes: int) -> list[Any]:
 
 @program
 def kill(driver: DriverCalls, size_bytes: int) -> bool:
-    """Kill processes of the same grant that hold all of it; return whether it is there again."""
+    """Kill processes of the grant that hold all its memory. Return whether it is free again."""
     for _ in range(3):
         with _again("hold", size_bytes) as other_process:
             _expect(other_process, True)
@@ -132,26 +132,26 @@ def kill(driver: DriverCalls, size_bytes: int) -> bool:
 
 @program
 def hold(driver: DriverCalls, size_bytes: int) -> None:
-    """Allocate, say whether that went well, and stay."""
+    """Allocate, print whether that succeeded, and keep running."""
     _say(driver.allocate(size_bytes) > 0)
     signal.pause()
 
 
 @program
 def busy(driver: DriverCalls, warm_up_s: float, duration_s: float) -> float:
-    """Keep the device busy; return the kernels per second after the warm-up."""
+    """Keep the device busy. Return the kernels per second after the warm-up."""
     return _rate(driver, warm_up_s, duration_s)
 
 
 @program
 def alone(driver: DriverCalls) -> float:
-    """Return the most kernels per second of three goes: nothing else is to be in their way."""
+    """Return the highest kernels per second of three measurements on an idle card."""
     return max(_rate(driver, 0.1, 0.2) for _ in range(3))
 
 
 @program
 def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, duration_s: float) -> None:
-    """Measure and allocate; do it again when a line of input says that the grant was changed."""
+    """Measure and allocate, and again after a line of input: the grant was resized."""
     for _ in range(2):
         kernel_rate = _rate(driver, warm_up_s, duration_s)
         _say([kernel_rate, driver.allocate(size_bytes) > 0, driver.memory()])
@@ -160,7 +160,7 @@ def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, duration_s: 
 
 @program
 def ways(driver: DriverCalls, size_bytes: int) -> dict[str, int]:
-    """Ask for too much by each way to get at the function that allocates; return the answers."""
+    """Allocate too much by each way to reach the function that allocates. Return the answers."""
     # The handle is local; the others find the name only where the whole program has it.
     driver.memory()
     function_name = driver.ALLOCATE.encode()
@@ -189,7 +189,7 @@ def ways(driver: DriverCalls, size_bytes: int) -> dict[str, int]:
 
 @program
 def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Have another process open memory; return what was free with and without it."""
+    """Have another process open memory. Return the free bytes with that process and without it."""
     address = driver.allocate(size_bytes)
     free_bytes_alone = driver.memory()[0]
     with _again("opens", json.dumps(driver.export(address).hex())) as other_process:
@@ -207,14 +207,14 @@ def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
 
 @program
 def opens(driver: DriverCalls, exported: str) -> None:
-    """Open another process's memory and keep it until a line of input comes."""
+    """Open another process's memory, and keep it until a line of input."""
     _say(driver.opened(bytes.fromhex(exported)) > 0)
     sys.stdin.readline()
 
 
 @program
 def unknown(driver: DriverCalls) -> bool:
-    """Ask for a function that a driver of the same name has and no limiter knows."""
+    """Look up a function that only a driver of the same name has, and no limiter."""
     with TemporaryDirectory() as folder:
         source_text = f"void {driver.FUTURE}(void) {{}}\n"
         return hasattr(_built(Path(folder) / driver.LIBRARY, source_text), driver.FUTURE)
@@ -222,7 +222,7 @@ def unknown(driver: DriverCalls) -> bool:
 
 @program
 def leave(driver: DriverCalls) -> None:
-    """End with work in flight, and with an exit status that nothing else has."""
+    """End with work in flight, and an exit status of its own."""
     for _ in range(5 * _BATCH):
         driver.launch()
     _say(time.monotonic())
@@ -231,7 +231,7 @@ def leave(driver: DriverCalls) -> None:
 
 @program
 def free(_: DriverCalls, size_bytes: int) -> Any:
-    """Say what a process with the limiter and without a grant gets."""
+    """Return what a process gets that has the limiter and no grant."""
     environment = {
         variable_name: variable_text
         for variable_name, variable_text in os.environ.items()
@@ -242,7 +242,7 @@ def free(_: DriverCalls, size_bytes: int) -> Any:
 
 
 def main() -> None:
-    """Run a program, and print what it returns."""
+    """Run a program, and print the value it returns."""
     _, path, program_name, *arguments = sys.argv
     driver = cast(DriverCalls, SimpleNamespace(**runpy.run_path(path)))
     program_result = PROGRAMS[program_name](driver, *map(json.loads, arguments))
@@ -257,7 +257,7 @@ def _say(said_value: Any) -> None:
 def _again(
     program_name: str, *arguments: Any, environment: dict[str, str] | None = None
 ) -> subprocess.Popen[str]:
-    """Start another program of this file, with the same driver."""
+    """Start another program of this file with the same driver."""
     command_line = map(str, (sys.executable, __file__, sys.argv[1], program_name, *arguments))
     return subprocess.Popen(
         [*command_line], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -271,7 +271,7 @@ def _expect(other_process: subprocess.Popen[str], expected_value: Any) -> None:
 
 
 def _built(path: Path, source: str) -> ctypes.CDLL:
-    """Build a library of the name that its file has, and load it."""
+    """Compile a library, named after its source file, and load it."""
     flags = ("-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-x", "c", "-", "-o", path)
     subprocess.run(["cc", *flags], input=source, text=True, check=True)
     return ctypes.CDLL(str(path))
@@ -285,7 +285,7 @@ def _taken_and_freed(driver: DriverCalls, size_bytes: int) -> bool:
 
 
 def _rate(driver: DriverCalls, warm_up_s: float, duration_s: float) -> float:
-    """Return the kernels per second; the last batch counts with the time it took."""
+    """Return the kernels per second. The last batch may end after the measured time."""
     _batches(driver, warm_up_s)
     since_s = time.monotonic()
     return _batches(driver, duration_s) / (time.monotonic() - since_s)

@@ -1,4 +1,4 @@
-"""A vendor whose devices are in memory, and `rack`, which makes them: tests need no driver."""
+"""An in-memory vendor, and `rack`, which makes its devices: tests need no driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def rack(
 
 
 class MemoryVendor:
-    """A vendor whose devices are whatever it was given: for tests without a driver."""
+    """A vendor with the devices it was constructed with: for tests without a driver."""
 
     def __init__(
         self, devices: Sequence[Device], *, name: str = "memory", limiter: str | None = None
@@ -74,10 +74,10 @@ class MemoryVendor:
 
     @hookimpl
     def hetero_discover(self) -> list[Device]:
-        """Return the devices as they are now."""
+        """Return the devices."""
         return self.devices
 
     @hookimpl
     def hetero_observe(self, device: Device) -> Usage | None:
-        """Return the usage set for the device, if any."""
+        """Return the usage that a test set for the device, None without any."""
         return self.usage.get(device.uuid)
