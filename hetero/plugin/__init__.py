@@ -1,9 +1,9 @@
-"""What vendors import: the names a vendor plugin may use, and nothing else of ours.
+"""The API of vendor plugins: a vendor imports these names, and nothing else of ours.
 
-Read in this order: `vendor` (what is declared, with `container` and `resource_names`), `hookspecs`
-(the seven questions), `driver` and `discovery` (asking a driver library), `slices` (hardware that
-is cut), `service` (a process by which programs share a card). `hetero.registry` finds the vendors
-and asks them; `hetero.testing` has the contract.
+Read in this order: `vendor` (the declaration, with `container` and `resource_names`), `hookspecs`
+(the seven hooks), `driver` and `discovery` (calls of a driver library), `slices` (hardware that is
+cut), `service` (a process by which programs share a card). `hetero.registry` finds the vendors and
+calls them; `hetero.testing` has the contract.
 
 Imports `hetero.model`. Start with `vendor`.
 """

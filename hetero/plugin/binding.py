@@ -1,7 +1,7 @@
-"""Asks a vendor's own Python binding as `plugin.Library` asks a C library: one clear line or none.
+"""Calls a vendor's own Python binding with the interface of `plugin.Library`.
 
-Bindings made after one pattern, an exception that carries the library's code as `value`, are used
-as they are; what their codes mean is declared here.
+It fits bindings whose exception carries the library's error code as `value`. The meaning of the
+codes is declared here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hetero.plugin.driver import DriverError
 class Binding:
     """A driver library behind a Python binding, as declared: nothing is opened before `open`.
 
-    `start` and `stop` are its functions for that. `error` is its exception; codes in `absent` are
-    its way to say that there is no library or no driver, those in `unsupported` mean that this
-    card or this version cannot say. `hint` tells people where to look when a call fails.
+    `start` and `stop` are its functions for that, `error` is its exception. Codes in `absent` mean
+    that there is no library or no driver. Codes in `unsupported` mean that this card or this
+    version has no answer. `hint` is added to errors, to tell people where to look.
     """
 
     library: str
@@ -34,7 +34,7 @@ class Binding:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Hold the library started. Raises `DriverAbsent` when it or the driver is not here."""
+        """Start the library for the context. Raises `DriverAbsent` without library or driver."""
         try:
             self.get(self.start)
         except (OSError, DriverError) as error:
@@ -49,7 +49,7 @@ class Binding:
             self.stop()
 
     def get(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return the answer of one of the binding's functions. Raises `DriverError`."""
+        """Return the result of one of the binding's functions. Raises `DriverError`."""
         try:
             return function(*arguments)
         except self.error as error:
@@ -58,7 +58,7 @@ class Binding:
             raise DriverError(message, error_code) from None
 
     def find(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `get` would, or None where this driver or card has no answer."""
+        """Return the result of `get`, or None where this driver or card has no answer."""
         try:
             return self.get(function, *arguments)
         except DriverError as error:

@@ -1,4 +1,4 @@
-"""What containers need of a vendor's driver, and what the vendor's own runtime reads."""
+"""The driver's parts that a container needs, and the variables of the vendor's own runtime."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class ContainerEdits:
-    """What a container needs of each device that it was granted, in addition to variables.
+    """What a container needs for each granted device, in addition to variables.
 
-    `{index}` and any `{attribute}` of the device are filled in. What names an attribute that a
-    device lacks, or is not on the machine, is left out.
+    `{index}` and any `{attribute}` of the device are filled in. A text with an attribute that the
+    device lacks is left out, and so is a file that the machine lacks.
     """
 
     #: The /dev entries of a device.
@@ -23,7 +23,7 @@ class ContainerEdits:
 
 @frozen(kw_only=True)
 class ContainerRuntime:
-    """What the vendor's own container runtime reads. No pod may tell it anything by itself."""
+    """The inputs of the vendor's own container runtime. No pod may set them itself."""
 
     #: The variables that say which devices a container gets.
     variables: tuple[str, ...] = ()
@@ -42,10 +42,10 @@ class ContainerRuntime:
 
     @property
     def hiding(self) -> dict[str, str]:
-        """What its variables say where it is to bring no device."""
+        """The values of its variables that make it inject no device."""
         return dict.fromkeys(self.variables, self.none[0]) if self.none else {}
 
     @property
     def unsaid(self) -> tuple[str, ...]:
-        """The options by which nobody tells it anything: what else says them is undone."""
+        """The variables of options that only hetero may set: any other value is removed."""
         return () if self.by_hook else self.options

@@ -1,6 +1,6 @@
-"""Reads the cards of a machine one by one, and what else every discovery asks of each.
+"""Reads the cards of a machine one by one, and the facts that each discovery needs.
 
-That is the ways between cards, their NUMA nodes, and their addresses as all vendors show them.
+These are the links between cards, their NUMA nodes, and PCI addresses in one spelling.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _MOST_CARDS = 64
 
 @define
 class Lingering:
-    """A state of cards that comes and goes: it holds until it was not seen for `seconds`.
+    """A state of cards that comes and goes: it holds for `seconds` after it was last seen.
 
-    As far as this process looked; one that looks once sees what is.
+    Only this process remembers it. A process that looks once has the state of that moment.
     """
 
     seconds: float
     _seen: dict[str, float] = field(factory=dict, init=False)  # when, by card
 
     def holds(self, card: str, *, seen: bool) -> bool:
-        """Note whether a card is in this state now, and return whether that counts."""
+        """Record whether a card is in this state now (`seen`). Return whether the state holds."""
         now_s = monotonic()
         if seen:
             self._seen[card] = now_s
@@ -40,7 +40,7 @@ class Lingering:
 
 
 def counted(cards: int) -> range:
-    """Return the indices of as many cards. Raises `DriverError` for more than any machine holds."""
+    """Return the indices of `cards` cards. Raises `DriverError` for more than a machine holds."""
     if not 0 <= cards <= _MOST_CARDS:
         raise DriverError(f"the driver counts {cards} cards")
     return range(cards)
@@ -52,11 +52,11 @@ def each_card(
     between: LinkKindOf | None = None,
     faster: Mapping[str, int] | None = None,
 ) -> Iterator[Device | DriverError]:
-    """Read every card on its own: one that cannot be read costs that card, not its neighbours.
+    """Read every card on its own, so an error costs that card and not its neighbours.
 
-    `between` names the way from one usable card to another. Ways weigh what `PCIE` says, and the
-    vendor's own `faster` ones what is given; a way of no known name is none. What is yielded is
-    what `hetero_discover` returns.
+    `between` returns the kind of link from one usable card to another. The weight of a kind is the
+    one in `faster`, else the one in `PCIE`; a kind in neither is no link. Yields the result of
+    `hetero_discover`: devices, and the errors of cards that cannot be read.
     """
     cards: list[Device] = []
     for place in places:
@@ -89,17 +89,17 @@ PCIE = {"board": 6, "PIX": 5, "PXB": 4, "PHB": 3, "NODE": 2, "SYS": 1}
 
 
 def ways(codes: Iterable[int]) -> dict[int, str]:
-    """Return what the driver's codes for the ways over PCIe mean, given nearest first."""
+    """Return the link kind of each of the driver's codes for PCIe, given nearest first."""
     return dict(zip(codes, PCIE, strict=True))
 
 
 def pci_address(domain: int, bus: int, device: int, function: int = 0) -> str:
-    """Return a PCI address as every vendor's device shows it: `0000:18:00.0`."""
+    """Return a PCI address in the form that all devices have: `0000:18:00.0`."""
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
 
 def pci_of(pci_struct: Any) -> str | None:
-    """Return the address in a driver's struct of that, None where the driver gave none."""
+    """Return the address in a driver's PCI struct, None where the driver gave no struct."""
     if not pci_struct:
         return None
     return pci_address(
@@ -112,7 +112,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def numa_of(pci: str | None) -> int | None:
-    """Return the NUMA node of the card at a PCI address, for drivers that do not say."""
+    """Return the NUMA node of the card at a PCI address, for drivers without that query."""
     try:
         node = int((PCI_DEVICES / (pci or "") / "numa_node").read_text())
     except (OSError, ValueError):
@@ -121,14 +121,14 @@ def numa_of(pci: str | None) -> int | None:
 
 
 def first_node(mask: int) -> int | None:
-    """Return the first NUMA node in a set of bits, as most drivers give it; None for no node."""
+    """Return the lowest NUMA node in a bit mask, None for an empty mask."""
     return (mask & -mask).bit_length() - 1 if mask else None
 
 
 def drm_of(pci: str | None) -> dict[str, str]:
     """Return the attributes `card` and `render` of the card at a PCI address.
 
-    They are the nodes that the kernel's graphics subsystem made for it, as far as it did.
+    They are its device nodes in /dev/dri. A node that does not exist has no attribute.
     """
     drm_nodes = {
         name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)

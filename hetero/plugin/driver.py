@@ -1,8 +1,9 @@
-"""Opens a vendor's own driver library, lazily, and turns what can go wrong into one clear line.
+"""Opens a vendor's driver library lazily, and turns each failure into one clear line.
 
-Most discoveries are a dozen calls into a C library through ctypes. What they would otherwise each
-repeat is here: finding the library, telling "not installed" from "broken", treating a function an
-older driver lacks as "not said", and naming the call, its card and its code when one fails.
+Most discoveries are a dozen calls into a C library through ctypes. This module has the parts that
+they would otherwise repeat. It finds the library and tells "not installed" from "broken". It treats
+a function that an older driver lacks as "no answer". It names the call, the card and the code of a
+failure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LARGEST_SHOWN = 2**31
 
 
 class DriverError(Exception):
-    """A driver library failed: which call, about what, with which code."""
+    """A driver library failed: the message has the call and its arguments, `code` the code."""
 
     def __init__(self, message: str, code: int | None = None) -> None:
         super().__init__(message)
@@ -32,14 +33,14 @@ class DriverError(Exception):
 class Driver:
     """A driver library as declared: nothing is opened before `open`.
 
-    `names` are tried in order. `start` is the function to call first, if any, with `flags`;
-    codes in `absent` are its way to say that the library is there and the driver or any card is
-    not. Codes in `unsupported` mean that this card or this version cannot say, those in `in_use`
-    that a program still uses what was to be destroyed. `explain` names the library's own function
-    from a code to a text; `meanings` is for libraries without one.
+    `names` are tried in order. `start` is the function to call first, if any, with `flags`. Error
+    codes have these meanings. `absent`: the library is there, and the driver or any card is not.
+    `unsupported`: this card or this version has no answer. `in_use`: a program still uses what was
+    to be destroyed. `explain` names the library's function from a code to a text; `meanings` is for
+    libraries without one.
 
-    Where structs begin with the `version` of the interface they were laid out for, `versions` are
-    those that ours serve, newest first, and `other_version` is the code that refuses one.
+    Some structs begin with the `version` of the interface that they are laid out for. `versions`
+    are those of our structs, newest first, and `other_version` is the code that refuses one.
     """
 
     names: tuple[str, ...]
@@ -54,7 +55,7 @@ class Driver:
     meanings: Mapping[int, str] = field(factory=dict)
 
     def open(self) -> Library:
-        """Return the library, started. Raises `DriverAbsent` when none of the names is there."""
+        """Return the library, started. Raises `DriverAbsent` where no name is found."""
         for library_name in self.names:
             try:
                 library = Library(ctypes.CDLL(library_name), library_name, self)
@@ -92,9 +93,9 @@ class Library:
         return hasattr(self.handle, function)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call `function`. Numbers and bytes go in by value, a ctypes object by reference.
+        """Call `function`. Numbers and bytes are passed by value, a ctypes object by reference.
 
-        Raises `DriverError` when the function is missing or returns a code other than 0.
+        Raises `DriverError` where the function is missing or returns a code other than 0.
         """
         try:
             function_pointer = getattr(self.handle, function)
@@ -121,10 +122,11 @@ class Library:
         )
 
     def get(self, function: str, *arguments: Any) -> Any:
-        """Call `function` and return what it fills in: the argument that is a ctypes type.
+        """Call `function` and return its output: the argument that is a ctypes type.
 
-        `get("zephyr_busy", index, c_uint)` is a number, an array of characters comes as bytes.
-        Anything that makes a ctypes object may stand for a type. Raises `DriverError` as `call`.
+        `get("zephyr_busy", index, c_uint)` is a number. An array of characters is returned as
+        bytes. A callable that makes a ctypes object may stand for a type. Raises `DriverError` as
+        `call`.
         """
         passed_arguments = [
             argument() if callable(argument) else argument for argument in arguments
@@ -138,9 +140,9 @@ class Library:
         return getattr(filled_argument, "value", filled_argument)
 
     def find(self, function: str, *arguments: Any) -> Any:
-        """Return what `get` would, or None where the library cannot say.
+        """Return the result of `get`, or None where the library has no answer.
 
-        That is when this version has no such function, or the code is one of `unsupported`.
+        That is where this version has no such function, or the code is one of `unsupported`.
         """
         if not self.has(function):
             return None
@@ -152,7 +154,7 @@ class Library:
             raise
 
     def destroy(self, function: str, *arguments: Any) -> bool:
-        """Call what destroys a slice. Return False where a program still uses it."""
+        """Call a function that destroys a slice. Return False where a program still uses it."""
         try:
             self.call(function, *arguments)
         except DriverError as error:
@@ -162,7 +164,7 @@ class Library:
         return True
 
     def value(self, function: str, *arguments: Any, kind: Any) -> Any:
-        """Call a function whose result is not a code but the answer, of the ctypes type `kind`."""
+        """Call a function that returns a value of the ctypes type `kind`, and no error code."""
         function_pointer = self.handle[
             function
         ]  # a fresh object each time: its result type is ours to set
@@ -170,7 +172,7 @@ class Library:
         return function_pointer(*map(_passed, arguments))
 
     def _answer(self, function_pointer: Any, arguments: tuple[Any, ...]) -> Any:
-        """Call a function with the newest version of its structs that both sides know."""
+        """Call a function with the newest struct version that both sides support."""
         structs = [struct for argument in arguments for struct in _structs(argument)]
         return_code = None
         for version in self.driver.versions or (None,):
@@ -190,7 +192,7 @@ class Library:
 
 
 def _structs(argument: Any) -> Iterator[Any]:
-    """Yield the structs in an argument that say which version they are of."""
+    """Yield the structs in an argument that have a version."""
     for element in argument if isinstance(argument, ctypes.Array) else (argument,):
         if isinstance(element, ctypes.Structure) and hasattr(element, "version"):
             yield element
@@ -219,7 +221,7 @@ _TYPES: dict[str, Any] = {
 def struct(name: str, fields: str) -> Any:
     """Declare a C struct: `struct("pcie", "i32 domain; u32 bus device; char slot[16]")`.
 
-    What is returned is a ctypes type, laid out as the compiler of this machine would.
+    Returns a ctypes type with the layout of this machine's C compiler.
     """
     declared: list[tuple[str, Any]] = []
     for group in fields.split(";"):

@@ -1,7 +1,7 @@
-"""The seven questions a vendor answers; this page is the manual for writing one.
+"""The seven hooks of a vendor; this page is the manual for writing one.
 
-A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point
-group `hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
+A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point group
+`hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
 Importing the module must not need a driver, and `hetero_vendor` must be pure.
 """
 
@@ -32,13 +32,13 @@ _hookimpl = pluggy.HookimplMarker("hetero")
 
 
 def hookimpl(hook: Hook) -> Hook:
-    """Mark a function as the answer to the question of its name, for pluggy and for mypy."""
+    """Mark a function as the implementation of the hook of its name, for pluggy and for mypy."""
     marked: Hook = _hookimpl(hook)
     return marked
 
 
 class VendorModule(Protocol):
-    """A vendor's module, or an object with its hooks, as mypy sees it: what each of them has."""
+    """The type of a vendor's module, or of an object with its hooks: the hooks that each has."""
 
     def hetero_vendor(self) -> Vendor:
         """Return the declaration."""
@@ -49,17 +49,17 @@ class VendorModule(Protocol):
 
 @hookspec(firstresult=True)
 def hetero_vendor() -> Vendor | None:
-    """Return the declaration: who you are and how your models divide. Needs no driver."""
+    """Return the declaration: the vendor's name and how its models divide. Needs no driver."""
 
 
 @hookspec(firstresult=True)
 def hetero_discover() -> Iterable[Device | DriverError] | None:
-    """Return the devices on this node, each built with `Vendor.device`.
+    """Return the devices on this node, each built with `Vendor.device`. There may be none.
 
-    Raise `DriverAbsent` when the driver is not installed. None found is fine. In place of a card
-    that cannot be read, give the `DriverError` that says why (`plugin.each_card` does): it is
-    shown, and its neighbours work. Any other exception means the driver is broken and is shown as
-    this vendor's row.
+    Raise `DriverAbsent` where the driver is not installed. A card that cannot be read is replaced
+    by a `DriverError` with the reason (`plugin.each_card` does that): it is shown, and its
+    neighbours work. Any other exception means that the driver is broken: it becomes this vendor's
+    row.
     """
 
 
@@ -69,16 +69,16 @@ def hetero_enforce(
 ) -> Edits | None:
     """Return what confines a container or a process to its grants of this vendor's `devices`.
 
-    Allocation and devices hold only what concerns this vendor, in the same order. What is returned
-    comes on top of what the declaration implies, and a variable in place of an implied one: the
-    `visible` and `runtime` variables set to the devices, and in a container the vendor's `cdi`
-    devices or, where there are none, its `device_nodes` and `files`. None means nothing more.
+    Allocation and devices are this vendor's alone, in the same order. The result is added to the
+    edits that the declaration implies, and its variables replace implied ones. Implied are the
+    `visible` and `runtime` variables, set to the devices. In a container these are also the
+    vendor's `cdi` devices or, without any, its `device_nodes` and `files`. None adds nothing.
 
-    A vendor whose hardware is cut into slices makes them here and names them in `Edits.parts`; it
-    may keep notes about them in `directory` (`plugin.note`). A grant that names its `part` already
-    has it: bring that to the grant's size, or make it again where it is gone, as after a reboot.
-    `container` says that a container runtime, and not this node, starts the program: some make the
-    slice themselves.
+    A vendor whose hardware is cut into slices makes them here, and names them in `Edits.parts`. It
+    may keep notes about them in `directory` (`plugin.note`). A grant that names its `part` has a
+    slice already: resize that to the grant, or make it again where it is gone, as after a reboot.
+    With `container` a container runtime starts the program, not this node: some runtimes make the
+    slice.
     """
 
 
@@ -86,10 +86,10 @@ def hetero_enforce(
 def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -> None:
     """Destroy every slice of ours on `device` but those in `parts`, which standing grants hold.
 
-    Asked whenever a grant of its vendor has ended and before every admission to its devices, while
-    no other is under way, so that a slice whose maker was killed half-way is gone at the next look.
-    Ours are those that `hetero_enforce` marked or noted; a slice that somebody else made, or that a
-    process still uses, is left alone. Doing it twice is the same as doing it once.
+    Called when a grant of the vendor has ended, and before every admission to its devices, under
+    the admission lock. So a slice whose maker was killed half-way is gone after the next call. Ours
+    are slices that `hetero_enforce` marked or noted. Leave a slice alone that somebody else made,
+    or that a process still uses. The call is idempotent.
     """
 
 
@@ -111,11 +111,11 @@ def hetero_watch() -> dict[str, str] | None:
 
 @hookspec(firstresult=True)
 def hetero_serve(device: Device, directory: Path) -> ServiceDriver | None:
-    """Return what drives the service by which programs share `device`.
+    """Return the driver of the service by which programs share `device`.
 
-    Asked where the node's settings have the device shared so, each time before one thing is asked
-    of what is returned. The service outlives the process that started it. It keeps its files in
-    `directory`, by which it is found again.
+    Called where the node's settings share the device so, before each single request to the result.
+    The service outlives the process that started it. Its files are in `directory`, where the next
+    process finds it.
     """
 
 

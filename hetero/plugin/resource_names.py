@@ -1,6 +1,6 @@
-"""The names by which pods ask for a vendor's cards: resources and annotations, as data.
+"""The resource names and annotations by which pods request a vendor's cards, as data.
 
-They are other products' names, so that what users wrote for those keeps its meaning.
+They are those of other products, so that users' manifests keep their meaning.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hetero.model.units import MiB
 
 @frozen(kw_only=True)
 class MeantDevices:
-    """Which of a vendor's devices resource names mean, and how much of one."""
+    """The devices of a vendor that resource names stand for, and how much of one."""
 
     #: The models.
     models: Selector = field(default=Selector())
@@ -30,7 +30,7 @@ class MeantDevices:
     module: int = 1
 
     def mean(self, device: Device) -> bool:
-        """Return whether the device is one of them."""
+        """Return whether the names stand for the device."""
         has_shape = self.shape is None or self.shape in device.shapes
         has_enforcement = self.enforcements.allows(device.enforcement.value, all_of_it=True)
         return has_shape and has_enforcement and self.models.allows(device.model)
@@ -38,7 +38,7 @@ class MeantDevices:
 
 @frozen(kw_only=True)
 class DeviceChoice:
-    """The annotations by which a pod chooses among devices; a list is separated by commas."""
+    """The annotations by which a pod selects devices; lists are separated by commas."""
 
     #: Lists of models to choose from, and to leave out.
     include_model: str | None = None
@@ -56,7 +56,7 @@ class DeviceChoice:
 
 @frozen(kw_only=True)
 class Policies:
-    """The annotation, or the container's variable, that chooses what becomes of core time."""
+    """The annotation, or the container's variable, that selects the core policy."""
 
     #: Its name.
     name: str | None = None
@@ -66,7 +66,7 @@ class Policies:
 
 @frozen(kw_only=True)
 class QosClasses:
-    """The annotation that names a pod's class; a container of a class has one card."""
+    """The annotation with a pod's QoS class; a container of a class has one card."""
 
     #: Its name.
     name: str | None = None
@@ -78,7 +78,7 @@ class QosClasses:
 
 @frozen(kw_only=True)
 class Modes:
-    """The annotation that says by which enforcement a card may be shared."""
+    """The annotation that selects the enforcement of a shared card."""
 
     #: Its name.
     name: str | None = None
@@ -88,9 +88,9 @@ class Modes:
 
 @frozen(kw_only=True)
 class ResourceNames:
-    """The resources and annotations by which a pod asks for a vendor's cards.
+    """The resources and annotations by which a pod requests a vendor's cards.
 
-    `memory` and `core` are per card. Where a resource has several names, each serves.
+    `memory` and `core` are per card. Where a resource has several names, each is accepted.
     """
 
     #: The resource that counts cards, which the kubelet knows.
@@ -119,10 +119,10 @@ class ResourceNames:
     modes: Modes = field(default=Modes())
 
     def each(self, *models: str, module: int = 1) -> tuple[ResourceNames, ...]:
-        """Return such names for each of these models, where each has resources of its own.
+        """Return these names for each of the models, where each model has resources of its own.
 
-        `{model}` stands for the model in what these names say. A name that is the beginning of
-        another's means its own cards alone.
+        `{model}` in a name is replaced by the model. Where one model's name is part of another's,
+        its names exclude the other model's cards.
         """
 
         def named(model: str) -> ResourceNames:
@@ -150,7 +150,7 @@ class ResourceNames:
         return tuple(map(named, models))
 
     def each_shape(self, *shapes: str) -> tuple[ResourceNames, ...]:
-        """Return such names for each of these shapes, with `{shape}` filled in their count."""
+        """Return these names for each of the shapes, with `{shape}` in `count` replaced by it."""
         return tuple(
             evolve(
                 self,
@@ -162,6 +162,6 @@ class ResourceNames:
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """All resource names; all but `count` exist for the scheduler alone."""
+        """All resource names. The kubelet knows `count`, the scheduler alone knows the others."""
         resource_names = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
         return tuple(name for name in resource_names if name is not None)

@@ -1,4 +1,4 @@
-"""What a vendor says of its service: a process of its own through which programs share a device."""
+"""The interface of a vendor's service: a process through which programs share a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class Service:
-    """A service as it is now."""
+    """The state of a service: its processes, its clients, and how programs reach it."""
 
     #: Whether it runs.
     running: bool = False
@@ -31,16 +31,16 @@ class Service:
 
 
 class ServiceDriver(Protocol):
-    """What drives the service of one device. Who asks for the same twice is answered the same."""
+    """Controls the service of one device. Calls are idempotent, and return the state after."""
 
     def start(self, memory: int) -> Service:
-        """Have it run, with at most `memory` bytes for each program; return how it is then."""
+        """Start the service unless it runs, with at most `memory` bytes for each program."""
 
     def look(self) -> Service:
-        """Return how it is."""
+        """Return the state."""
 
     def end(self, process: int) -> Service:
-        """Have it let go of a program, which is killed after that; return how it is then."""
+        """Disconnect a program, by its PID, before it is killed."""
 
     def stop(self) -> Service:
-        """End it with what it serves; return how it is then."""
+        """Stop the service and the programs that it serves."""

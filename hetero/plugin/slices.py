@@ -1,4 +1,4 @@
-"""What vendors that cut hardware share: which grants are shares, and which slices are ours."""
+"""Helps vendors whose hardware is cut into slices: which grants need one, which slices are ours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hetero.plugin.driver import DriverError
 def shares(
     allocation: Allocation, devices: Sequence[Device]
 ) -> Iterator[tuple[DeviceAllocation, Device]]:
-    """Yield the grants that hold a part of their device, each with it: what is to be cut.
+    """Yield each grant of a part of a device that is to be cut, and the device.
 
     A device that a limiter shares is not cut.
     """
@@ -25,17 +25,17 @@ def shares(
 
 
 def slice_name(piece: DeviceAllocation, directory: Path) -> str:
-    """Return the name of a grant's slice: the one it has, or a new one that is marked as ours."""
+    """Return the name of a grant's slice: its present one, or a new one that is marked as ours."""
     return piece.part or _mark(directory) + os.urandom(4).hex()
 
 
 def orphaned(name: str, parts: Collection[str], directory: Path) -> bool:
-    """Return whether the slice of this name is ours and held by no grant."""
+    """Return whether the slice of this name is ours and no grant in `parts` holds it."""
     return name.startswith(_mark(directory)) and name not in parts
 
 
 def note(path: Path, text: str = "") -> None:
-    """Write a vendor's note about a slice: all of it or nothing, whenever we are killed."""
+    """Write a vendor's note about a slice atomically: a kill leaves all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}")
     draft.write_text(text)
@@ -43,7 +43,7 @@ def note(path: Path, text: str = "") -> None:
 
 
 def free_number(numbers: Iterable[int], used_numbers: Iterable[int], noun: str) -> int:
-    """Return the first number that is not taken. Raises `DriverError` where all are."""
+    """Return the first unused number. Raises `DriverError` without any; `noun` names it."""
     number_set = set(used_numbers)
     for number in numbers:
         if number not in number_set:
@@ -52,7 +52,7 @@ def free_number(numbers: Iterable[int], used_numbers: Iterable[int], noun: str) 
 
 
 def free_mask(device: Device, units: int, used_masks: Iterable[int]) -> int:
-    """Return a mask of so many compute units of a device that are in no mask of those taken.
+    """Return a mask of `units` compute units of a device that no used mask contains.
 
     A mask has a bit for each unit of the device's core. Raises `DriverError` where fewer are free.
     """
@@ -66,7 +66,7 @@ def free_mask(device: Device, units: int, used_masks: Iterable[int]) -> int:
 
 
 def _mark(directory: Path) -> str:
-    """Return what the names of slices begin with that `directory`'s ledger answers for.
+    """Return the prefix of the names of the slices that `directory`'s ledger owns.
 
     Two ledgers of one machine, root's and a user's, must not take each other's slices for orphans.
     """

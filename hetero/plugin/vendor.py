@@ -1,4 +1,4 @@
-"""What a vendor declares about itself: pure data, true whether or not a driver is installed."""
+"""The declaration of a vendor: pure data, the same whether or not a driver is installed."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _SOFT_SLOTS = 10
 
 @frozen(kw_only=True)
 class Model:
-    """How every card whose model name matches divides.
+    """How every card divides whose model name matches.
 
-    `match` is a shell pattern on the driver's model name, case-insensitive. `core` is the number
-    of compute units a card divides into (100 where a vendor counts in percent), `slots` how many
-    grants may share one card, `extra` further counters a template may take from.
+    `match` is a shell pattern on the driver's model name, case-insensitive. `core` is the number of
+    compute units of a card (100 where a vendor counts in percent), `slots` how many grants may
+    share one card. `extra` has further counters that a template may take from.
     """
 
     match: str
@@ -58,9 +58,10 @@ class Model:
 def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) -> tuple[Model, ...]:
     """Return the models of a table, each a row: `M2  24/6  small 8192/3/1, large 16384/6/1`.
 
-    After its name come what it has of the `counters`, and its templates, smallest first: each has
-    its name, MiB, and what it takes of those. A row that says less does not count the rest. A card
-    has a slot for each time its smallest template fits. `measured_by` is that of `Templated`.
+    After a model's name come its amounts of the `counters`, and its templates, smallest first. A
+    template has its name, MiB, and what it takes of the counters. Counters that a row omits are not
+    counted. A card has a slot for each time its smallest template fits. `measured_by` is that of
+    `Templated`.
     """
 
     def amounts(text: str) -> dict[str, int]:
@@ -91,7 +92,7 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
 
 @frozen(kw_only=True)
 class Vendor:
-    """Who a vendor is, how its models divide, and what confines a process to its devices."""
+    """A vendor's name, how its models divide, and what confines a process to its devices."""
 
     #: The version of this interface that it was written for: `API`.
     api: int
@@ -122,7 +123,7 @@ class Vendor:
     monitors: tuple[str, ...] = ()
 
     def __new__(cls, **declared: object) -> Vendor:
-        """Refuse a declaration of another version before one of its fields is missed."""
+        """Refuse a declaration of another version, before one of its fields is found missing."""
         if declared and declared.get("api") != API:
             version = f"version {declared['api']}" if "api" in declared else "no version"
             raise ValueError(
@@ -140,7 +141,7 @@ class Vendor:
 
     @property
     def soft(self) -> Vendor:
-        """The vendor as a node has it that shares its cards softly."""
+        """The vendor with its cards shared by the limiter, as a node's settings may say."""
         return evolve(self, limiter=self.soft_limiter or self.limiter)
 
     def device(
@@ -160,12 +161,12 @@ class Vendor:
         attributes: Mapping[str, str | int | None] | None = None,
         group: str | None = None,
     ) -> Device:
-        """Return the discovered card with its declared granularity and capacity stamped on it.
+        """Return a discovered card with its declared granularity and capacity.
 
-        `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card
-        whose own state decides them (one that is partitioned already; its parts are counted
-        here). A `model` that the driver does not name is "unknown"; attributes that are None are
-        not said. Raises `ValueError` on what no card can be.
+        `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card whose
+        own state decides them: one that is partitioned already, whose parts are counted here. A
+        `model` that the driver does not name is "unknown". Attributes that are None are left out.
+        Raises `ValueError` for values that no card can have.
         """
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
@@ -205,13 +206,13 @@ class Vendor:
 
     @property
     def hiding(self) -> dict[str, str]:
-        """What variables say where no device of the vendor is to be seen."""
+        """The values of all variables that hide the vendor's devices from a program."""
         return {**self.runtime.hiding, **dict.fromkeys(self.visible, _NO_DEVICE)}
 
     def implied(
         self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool
     ) -> Edits:
-        """Return what the declaration implies: the granted devices or parts are seen and opened."""
+        """Return the edits that the declaration implies for the granted devices or parts."""
         if self.visible_by == "uuid":
             own_names = [
                 piece.part or device.uuid for piece, device in zip(pieces, devices, strict=True)
@@ -244,7 +245,7 @@ class Vendor:
 
 
 def shared_softly(device: Device) -> Device:
-    """Return a card that is not cut, by 1 % and 1 MiB; parts of a card are what they are."""
+    """Return a card that is not cut, shared by 1 % and 1 MiB. A part of a card stays as it is."""
     if isinstance(device.granularity, Templated) and not device.granularity.whole:
         return device
     return evolve(
@@ -258,7 +259,7 @@ def shared_softly(device: Device) -> Device:
 def _parts(templated: Templated) -> tuple[Templated, Counters]:
     """Return the parts of a card, smallest first, and counters by which each is given once.
 
-    There is one for each part, and one for each kind: it says in a refusal what ran out.
+    There is a counter for each part, and one for each kind: a refusal says which kind ran out.
     """
     sorted_menu = sorted(
         templated.menu,
@@ -280,7 +281,7 @@ def _parts(templated: Templated) -> tuple[Templated, Counters]:
 
 
 def _filled_in(text: str, device: Device) -> str | None:
-    """Return the text with the device's facts in it, None where it lacks one."""
+    """Return the text with the device's attributes filled in, None where it lacks one."""
     try:
         return text.format_map({"index": device.index, **device.attributes})
     except KeyError:
