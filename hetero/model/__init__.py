@@ -1,8 +1,8 @@
-"""The values that travel between the stages: one frozen type per arrow of the data flow.
+"""The values that pass between the stages: one frozen type for each arrow of the data flow.
 
-`discover` gives `Device`s, `fit` turns an `Inventory` and a `Request` into an `Allocation` or a
-`Refusal`, `enforce` turns an `Allocation` into `Edits`, `observe` gives `Usage`. All memory is in
-bytes; `None` means "not said" and is never a stand-in for zero. Pure.
+`discover` gives `Device`s. `fit` turns an `Inventory` and a `Request` into an `Allocation` or a
+`Refusal`. `enforce` turns an `Allocation` into `Edits`, and `observe` gives `Usage`. All memory is
+in bytes. `None` means "not given", and never stands for zero. Pure.
 
 Imports nothing else of ours. Start with `device` and `granularity`, then `rounding`.
 """

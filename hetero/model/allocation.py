@@ -1,4 +1,4 @@
-"""The answers to a request: what is given of which devices, or why nothing is."""
+"""The results of a request: the allocated pieces of devices, or the refusal with its reasons."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hetero.model.units import format_memories, format_memory
 
 @frozen(kw_only=True)
 class DeviceAllocation:
-    """The piece of one device a container holds. `core` is its limit in the device's units.
+    """The piece of one device that a container holds. `core` is its limit in the device's units.
 
-    `takes` is what it consumes of the device's counters. `core` None means no limit: the grant
-    either holds the whole device or did not ask for a share of its core. `sm` is the percent of the
-    device's multiprocessors that its programs may use, in place of such a limit.
+    `takes` is what it takes of each of the device's counters. `core` None means no limit: the grant
+    holds the whole device, or asked for no share of its core. `sm` is the percent of the device's
+    multiprocessors that its programs may use, in place of such a limit.
     """
 
     device: str
@@ -32,7 +32,7 @@ class DeviceAllocation:
     sm: int | None = None
 
     def is_whole(self, device: Device) -> bool:
-        """Whether it holds all of the device, so that nothing is to be cut from it."""
+        """Return whether it takes all of the device, so that no slice is cut."""
         return all(
             self.takes.get(counter, 0) >= total for counter, total in device.capacity.items()
         )
@@ -40,11 +40,12 @@ class DeviceAllocation:
 
 @frozen(kw_only=True)
 class Allocation:
-    """The pieces of all devices of one container, and how they are to be enforced.
+    """The pieces of all devices of one container, and how its limits are enforced.
 
-    `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: what the
-    driver offers and the limiter does not know is not to be had. `context`: the driver's own memory
-    for its programs counts against it. `gang`: how it has several devices; None: as the node says.
+    `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: functions of
+    the driver that the limiter does not know are refused. `context`: the driver's own memory for
+    its programs counts against the limit. `gang`: how its devices share their time; None: as the
+    node's settings say.
     """
 
     pieces: tuple[DeviceAllocation, ...]
@@ -73,9 +74,10 @@ _LEAST_TELLING = (NOT_CHOSEN, NO_DEVICE)
 
 @frozen(kw_only=True)
 class Shortage:
-    """How much of a counter was asked of one device, `free` of it there, and `of` how much.
+    """One counter that a device lacks: the amounts that were asked and `free`, `of` its capacity.
 
-    Over several devices it is the one that comes nearest. Amounts are as in a device's capacity.
+    Of several devices it is that of the device that comes nearest. Amounts are in the units of a
+    device's capacity.
     """
 
     counter: str
@@ -85,7 +87,7 @@ class Shortage:
 
     @property
     def largest(self) -> str:
-        """What a sentence over several devices or nodes says: `24 GiB wanted, largest free 6`."""
+        """The part of a sentence about several devices: `24 GiB wanted, largest free 6`."""
         if self.counter == CORE:
             asked_percent, free_percent, unit = (
                 -(-self.asked * 100 // self.of),
@@ -103,7 +105,7 @@ class Shortage:
 
     @property
     def on_device(self) -> str:
-        """What a sentence about this one device says: `20 of 100 core free, 50 asked`."""
+        """The part of a sentence about this device: `20 of 100 core free, 50 asked`."""
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
         total_text, free_number = format_memories(self.of, self.free)
@@ -112,7 +114,7 @@ class Shortage:
         return f"{free_number} of {total_text} memory free, {format_memory(self.asked)} asked"
 
     def nearer(self, other_shortage: Shortage | None) -> Shortage:
-        """Return that of the two which lacks the smaller part of what was asked."""
+        """Return the one of the two that lacks the smaller part of what was asked."""
         if (
             other_shortage is None
             or self.free * other_shortage.asked >= other_shortage.free * self.asked
@@ -123,14 +125,13 @@ class Shortage:
 
 @frozen(kw_only=True)
 class Refusal:
-    """No, with the reason for every device: `verdicts` maps a UUID to why it does not serve.
+    """Why nothing is allocated: `verdicts` has the reason of each device, by UUID.
 
-    `missing` is the whole sentence where no device is to blame: a device or vendor that was asked
-    for and does not exist, a quota that is used up. `of` says what the verdicts are
-    about; over thousands of nodes they are only counted: `counts` has how many gave which.
-    `shortages` has the numbers of those verdicts that have any. Where enough devices fit but not
-    together, `group` says what they must have in common (`vendor`), and `fitting` how many fit of
-    each.
+    `missing` is the whole sentence where no device is the reason: a device or vendor that was asked
+    for does not exist, or a quota is used up. `of` is what the verdicts are about. Verdicts of
+    thousands of nodes are only counted: `counts` has the number of each. `shortages` has the
+    amounts of the verdicts that have any. Where enough devices fit but not together, `group` is
+    what they must have in common (`vendor`), and `fitting` how many fit of each group.
     """
 
     wanted: int
@@ -144,7 +145,7 @@ class Refusal:
 
     @property
     def sentence(self) -> str:
-        """The one sentence every surface shows."""
+        """The sentence that the command line, a pod's event and the tests show."""
         if self.missing:
             return self.missing
         if self.group:

@@ -1,7 +1,7 @@
-"""Turns every value of the model into JSON and back, one versioned form for files and `--json`.
+"""Turns every value of the model into JSON and back, in one versioned form for files and `--json`.
 
-A value is written as what it is, and read by what its class says, which is cattrs' part. A program
-that reads nothing, as most that start a container, is spared its import.
+cattrs reads a value by its class. A program that reads nothing, as most programs that start a
+container, does not import it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def dumps(value: object, *, indent: int | None = 2) -> str:
 def loads(text: str, cls: type[T], *, source: str) -> T:
     """Return the `cls` in a JSON document; `source` names it in errors. Raises `BadInput`.
 
-    A class is called by its `TITLE` there, else by its name.
+    The document names a class by its `TITLE`, else by its name.
     """
     import cattrs
 
@@ -87,11 +87,11 @@ def _no_number(constant_name: str) -> float:
 
 @cache
 def _quick() -> BaseConverter:
-    """Return the converter for everything, built once.
+    """Return the converter for all classes, made once.
 
-    It generates no code, which takes longer than a program's few documents, and looks at a class
-    when it first meets one. With one grant that stands, an admission by `_exact` alone executes 8 %
-    more instructions; the threshold is 5 % (`benchmarks/admission.py --count --standing 1`).
+    It generates no code, which takes longer than a program's few documents. It looks at a class at
+    its first use. With one grant that stands, an admission by `_exact` alone executes 8 % more
+    instructions; the threshold is 5 % (`benchmarks/admission.py --count --standing 1`).
     """
     from cattrs import BaseConverter
 
@@ -104,14 +104,14 @@ def _quick() -> BaseConverter:
 
 @cache
 def _exact() -> BaseConverter:
-    """Return the converter that says where in a document a fault is."""
+    """Return the converter whose errors name the place in a document."""
     from cattrs import Converter
 
     return _taught(Converter())
 
 
 def _taught(converter: BaseConverter) -> BaseConverter:
-    """Return the converter with our form in it; unknown keys pass, so newer writers stay readable.
+    """Return the converter with the rules of our form. Unknown keys are ignored, for newer writers.
 
     A Mapping is our read-only face of a dict; JSON has its keys as strings.
     """

@@ -1,4 +1,4 @@
-"""The devices of a node, what each has of every counter, and how its shares are enforced."""
+"""The devices of a node, their counters, and how the limits of their shares are enforced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hetero.model.granularity import Counters, Granularity, Templated
 
 
 class Enforcement(str, Enum):
-    """How a device's promise is kept, strongest first."""
+    """What keeps a grant within its share of a device, strongest first."""
 
     KERNEL = "kernel"  # the driver's kernel module limits a cgroup
     PARTITION = "partition"  # the hardware or driver carves the device up
@@ -22,13 +22,13 @@ class Enforcement(str, Enum):
 
     @property
     def by_limiter(self) -> bool:
-        """Whether our limiter holds the device's programs, alone or together with a service."""
+        """Whether our limiter limits the device's programs, alone or together with a service."""
         return self in (Enforcement.PRELOAD, Enforcement.SERVICE)
 
 
 @frozen
 class Link:
-    """A way from one device to another: `kind` in the vendor's word, `weight` larger is better."""
+    """A link from one device to another: `kind` in the vendor's word, `weight` larger is faster."""
 
     peer: str
     kind: str

@@ -1,4 +1,4 @@
-"""What confines a program to its allocation, in the nouns of the Container Device Interface."""
+"""What confines a program to its allocation, with the names of the Container Device Interface."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hetero.model.frozen import frozen
 
 @frozen
 class Mount:
-    """A host path made visible to a container, read-only unless said otherwise."""
+    """A host path that is mounted into a container, read-only unless `writable`."""
 
     source: str
     target: str
@@ -20,12 +20,12 @@ class Mount:
 
 @frozen(kw_only=True)
 class Edits:
-    """What is added to a container or process (the nouns of the Container Device Interface).
+    """The additions to a container or process, with the names of the Container Device Interface.
 
-    `cdi` names the vendor's own CDI devices. Where the machine has those, they bring the device
-    nodes and the driver's `files`; elsewhere we do. Such a file is a library by the name programs
-    open it by, or a program by its path.
-    `parts` names, by device UUID, the slice that was made for the grant of that device.
+    `cdi` names the vendor's own CDI devices. Where the machine has their specs, these bring the
+    device nodes and the driver's `files`; elsewhere hetero does. A file is a library, by the name
+    that programs open it by, or a program, by its path. `parts` names the slice that was made for
+    the grant, by device UUID.
     """
 
     env: Mapping[str, str] = field(factory=dict)
@@ -36,7 +36,7 @@ class Edits:
     parts: Mapping[str, str] = field(factory=dict)
 
     def merged(self, other_edits: Edits) -> Edits:
-        """Return both together; where they name the same variable, `other_edits` has it."""
+        """Return both together. Where both set a variable, `other_edits` wins."""
         return Edits(
             env={**self.env, **other_edits.env},
             mounts=self.mounts + other_edits.mounts,

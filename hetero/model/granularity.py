@@ -34,7 +34,7 @@ def _ascending(sizes: Iterable[int]) -> tuple[int, ...]:
 
 @frozen
 class Ladder:
-    """A grain of listed sizes: the first size that covers the size is taken."""
+    """A grain of listed sizes: the first one that covers a request is taken."""
 
     sizes: tuple[int, ...] = field(converter=_ascending)
 
@@ -75,7 +75,7 @@ class Fractional:
 
 @frozen
 class Template:
-    """One named shape: the counters it takes, and the id of the part where it already exists."""
+    """One named shape: what it takes of each counter, and the id of its part if there is one."""
 
     name: str
     takes: Counters = field()

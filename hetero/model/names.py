@@ -1,4 +1,4 @@
-"""What people may call a grant, and which name is probably meant by one that is none."""
+"""The labels that people may give a grant, and the name that is probably meant by a wrong one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _NONE: Mapping[str, str] = {}
 
 
 def did_you_mean(word: str, names: Iterable[str], *, aliases: Mapping[str, str] = _NONE) -> str:
-    """Return `: did you mean NAME?` with one of the known names, or nothing where none is near.
+    """Return `: did you mean NAME?` with the nearest known name, or "" where none is near.
 
-    `aliases` are further names, each with the known one that it means. A word of a name counts as
+    `aliases` are further names, each with the known name that it means. A word of a name counts as
     the name, and the letter O as a zero.
     """
     from difflib import get_close_matches  # only here: nobody else waits for it
@@ -34,7 +34,7 @@ def _plain(word: str) -> str:
 
 
 def check_label(label: str) -> None:
-    """Raise `BadInput` for a label that could not be told from others, or from a grant's id."""
+    """Raise `BadInput` for a label that looks like another label or like a grant's id."""
     if not label.strip():
         raise BadInput(f"label {label!r} is blank: write one that can be seen")
     if re.fullmatch("[0-9a-f]{8}", label):

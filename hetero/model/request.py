@@ -1,4 +1,4 @@
-"""What is asked of devices, checked where it is made."""
+"""A request for devices, validated where it is made."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hetero.model.granularity import Counters
 
 
 class Truth(Enum):
-    """What a word that says yes or no may be."""
+    """The words for yes and no that are accepted."""
 
     TRUE = "true"
     FALSE = "false"
 
 
 class Policy(str, Enum):
-    """What happens to core time a grant does not use."""
+    """What happens to the core time that a grant does not use."""
 
     FIXED = "fixed"  # held to the share of device time, whether the device is idle or not
     ELASTIC = "elastic"  # idle time is lent out and taken back
@@ -26,12 +26,12 @@ class Policy(str, Enum):
 
 
 def following(policy: Policy) -> str:
-    """Return the counter of shares that follow a policy, on devices with `POLICY_SLOTS`."""
+    """Return the counter of shares with a policy, on devices with `POLICY_SLOTS`."""
     return f"{policy.value} shares"
 
 
 class OnExcess(str, Enum):
-    """What becomes of memory that the driver counts for a grant and its limiter did not."""
+    """The reaction to memory that the driver counts for a grant and its limiter did not charge."""
 
     REPORT = "report"  # it is shown
     REFUSE = "refuse"  # it counts as the grant's: the next allocations fail
@@ -39,7 +39,7 @@ class OnExcess(str, Enum):
 
 
 class OnBypass(str, Enum):
-    """What becomes of a grant's program that has memory or device time past its limiter."""
+    """The reaction to a grant's program that uses memory or device time past its limiter."""
 
     REPORT = "report"  # it is shown
     KILL = "kill"  # it is ended
@@ -58,7 +58,7 @@ _MOST_MEMORY = 2**63
 
 
 class Priority(str, Enum):
-    """Who goes first when both want the device."""
+    """Which of two grants runs first when both want the device."""
 
     HIGH = "high"
     LOW = "low"
@@ -66,13 +66,13 @@ class Priority(str, Enum):
 
 @frozen(kw_only=True)
 class Ask:
-    """What is asked of one device. Memory unset means all of it; core unset means no core limit.
+    """The request for one device: no `memory` means all of it, no `core` means no core limit.
 
-    `memory` is in bytes, `memory_percent` and `core` in percent of the card, `device` a position in
-    the inventory or the start of a UUID. `shape` is one of a card's menu by its name, whatever its
-    size. `open`, where a grant is changed: its core is limited no more. `sm` is in percent of a
-    card's multiprocessors: programs of it never use more of them, at any time, and no limiter holds
-    their core. A device whose programs share it by a service can have that.
+    `memory` is in bytes, `memory_percent` and `core` in percent of the card. `device` is a position
+    in the inventory or the start of a UUID. `shape` is a template of the card's menu by its name,
+    whatever its size. `open`, where a grant is resized: its core limit is removed. `sm` is in
+    percent of a card's multiprocessors: its programs never use more of them, and no limiter limits
+    their core. Only a device that programs share by a service can have that.
     """
 
     memory: int | None = None
@@ -103,13 +103,13 @@ class Ask:
 
 @frozen
 class Selector:
-    """Names to choose among (none: all) and names to avoid; case does not matter."""
+    """Names to include (none: all) and names to exclude; case does not matter."""
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
 
     def allows(self, tested_name: str, *, all_of_it: bool = False) -> bool:
-        """Return whether a name may be taken: it has one of these as a part, or is one of them."""
+        """Return whether a name is allowed: it contains an included one, or is it (`all_of_it`)."""
 
         def matches(name_part: str) -> bool:
             return (
@@ -125,9 +125,9 @@ class Selector:
 
 @frozen(kw_only=True)
 class CoTenancy:
-    """Whom a grant shares a device with: only grants whose `key` value is in `compatible_with`.
+    """Limits who shares a device: only grants whose `key` value is in `compatible_with` do.
 
-    `value` is its own for that key. A grant that says nothing of a key shares with any.
+    `value` is the grant's own value of that key. A grant without the key shares with any.
     """
 
     key: str
@@ -137,10 +137,10 @@ class CoTenancy:
 
 @frozen(kw_only=True)
 class Gang:
-    """How a grant of several devices shares their time, where it is not as the node would say.
+    """How the devices of one grant share their time, in place of the node's setting.
 
-    `off`: each device by itself. `name` and row `row` of `rows`, counted from 1: in that part of
-    each period, as all that have the name, on whatever node.
+    `off`: each device on its own. `name` and row `row` of `rows`, counted from 1: the grant runs in
+    that part of each period, together with all grants of that name, on any node.
     """
 
     name: str | None = None
@@ -164,13 +164,13 @@ class Gang:
 
 @frozen(kw_only=True)
 class Request:
-    """What one container asks for: as many different physical devices as there are asks.
+    """The request of one container: as many different physical devices as there are asks.
 
-    `exclusive` takes each device whole whatever share is asked; `empty` takes only the share, but
-    of a device nobody holds (mutex); `numa` wants all devices on one NUMA node; `links` wants the
-    best-connected ones (and for a single device the worst-connected, to leave the others be).
-    `on_excess` and `on_bypass` None: as the node's settings say. `strict`: what the driver offers
-    and the limiter does not know is not to be had.
+    `exclusive` takes each device whole whatever share is asked. `empty` takes only the share, but
+    of a device that nobody holds (mutex). `numa` requires all devices on one NUMA node. `links`
+    prefers the best-connected devices, and for a single device the worst-connected one, which
+    leaves the others free. `on_excess` and `on_bypass` None: as the node's settings say. `strict`:
+    functions of the driver that the limiter does not know are refused.
     """
 
     asks: tuple[Ask, ...]
@@ -195,7 +195,7 @@ class Request:
             raise BadInput("a request names at least one device")
 
     def chooses(self, device: Device) -> bool:
-        """Return whether a device has the names that are asked for, whatever its size."""
+        """Return whether a device has the requested vendor, model and UUID, whatever its size."""
         return (
             self.vendor.allows(device.vendor, all_of_it=True)
             and self.model.allows(device.model)

@@ -1,4 +1,4 @@
-"""Reads what is asked of one device, as people write it: `0:mem=3276Mi,core=10`."""
+"""Parses the request for one device as people write it: `0:mem=3276Mi,core=10`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EXAMPLE = "write 0:mem=3276Mi,core=10"
 
 
 def ask_from(*, memory: str | None, core: str | None, device: str | None = None) -> Ask:
-    """Return what is asked of one device. Raises `BadInput`."""
+    """Return the ask for one device. Raises `BadInput`."""
     memory_percent = None
     memory_bytes = None
     if memory is not None and memory.strip().endswith("%"):
@@ -35,9 +35,9 @@ def ask_from(*, memory: str | None, core: str | None, device: str | None = None)
 
 
 def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
-    """Return the ask in `0:mem=3276Mi,core=10`; what it leaves out is as `default` says.
+    """Return the ask in `0:mem=3276Mi,core=10`; what it omits is taken from `default`.
 
-    `source` is how the text is introduced in an error. Raises `BadInput`.
+    `source` introduces the text in an error. Raises `BadInput`.
     """
     device_name, _, sizes_text = text.partition(":")
     if not device_name.strip():
@@ -56,7 +56,7 @@ def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
 
 
 def choice_of(values_by_option: Mapping[str, tuple[str, ...]], include_option: str) -> Selector:
-    """Return what an option and its `exclude_…` choose together. Raises `BadInput`."""
+    """Return the selector of an option and its `exclude_…` option. Raises `BadInput`."""
     for option in (include_option, f"exclude_{include_option}"):
         if any(not value_text.strip() for value_text in values_by_option[option]):
             raise BadInput(
@@ -69,7 +69,7 @@ def choice_of(values_by_option: Mapping[str, tuple[str, ...]], include_option: s
 
 
 def pairs(text: str, *, source: str, names: Mapping[str, str], example: str) -> dict[str, str]:
-    """Return `name=value,name=value` by what `names` calls each name."""
+    """Return the values in `name=value,name=value`, by the key that `names` has for each name."""
     value_texts: dict[str, str] = {}
     for pair_text in filter(None, (pair_text.strip() for pair_text in text.split(","))):
         word, equals, value_text = pair_text.partition("=")

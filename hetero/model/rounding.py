@@ -1,4 +1,4 @@
-"""The one place where a request is rounded to what a device can really give."""
+"""The one place where a request is rounded to an amount that a device can give."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class Portion:
-    """What one ask becomes on one device: the counters it takes and the core limit it implies.
+    """An ask rounded for one device: the counters it takes, and the core limit that it implies.
 
-    `downgrade` is the level by which it falls short of the share asked (`placement.offer.cut_of`).
-    `sm` is as asked: it takes as much core as a share of the time would, and there is no limit.
+    `downgrade` is the level by which it is less than the share asked (`placement.offer.cut_of`).
+    `sm` is as asked: it takes as much core as a share of time would, and there is no core limit.
     """
 
     takes: Counters
@@ -41,7 +41,7 @@ class Portion:
     sm: int | None = None
 
     def is_whole(self, device: Device) -> bool:
-        """Whether it takes all of the device."""
+        """Return whether it takes all of the device."""
         return all(
             self.takes.get(counter, 0) >= total for counter, total in device.capacity.items()
         )
@@ -57,11 +57,10 @@ def round_up(amount: int, grain: Grain) -> int | None:
 
 
 def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) -> Portion | None:
-    """Return what `ask` takes of `device`, None if that can never be.
+    """Return what `ask` takes of `device`, None if the device can never give it.
 
-    Its request is for `count` devices. A portion is never less than asked. `free` only
-    chooses between template entries of equal right; whether the portion fits into it is the
-    caller's question.
+    The request has `count` devices. A portion is never less than asked. `free` decides only between
+    templates of equal right; the caller checks whether the portion fits into it.
     """
     if ask.shape is not None:
         return _shape(
@@ -79,7 +78,7 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
 
 
 def _named(granularity: Granularity, shape: str) -> Templated:
-    """Return a menu of the one shape, an empty one where there is none of that name."""
+    """Return a menu with the shape of this name alone, an empty one without it."""
     menu = granularity.menu if isinstance(granularity, Templated) else ()
     return Templated(tuple(template for template in menu if template.name == shape), whole=False)
 
@@ -92,7 +91,7 @@ def cut(
     count: int,
     free: Mapping[str, int],
 ) -> Portion | None:
-    """Return the portion that covers so much memory and core, as `portion` does."""
+    """Return the portion for these amounts of memory and core, by the rules of `portion`."""
     if memory_bytes > device.capacity[MEMORY]:
         return None
     match device.granularity:
@@ -117,7 +116,7 @@ def cut(
 
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
-    """Return the bytes and core units asked of this device, before any grain."""
+    """Return the bytes and core units that are asked of this device, before rounding."""
     core_percent = ask.core if ask.sm is None else ask.sm
     core_units = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
     if ask.memory_percent is not None:
@@ -126,7 +125,7 @@ def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
 
 
 def _all_memory(device: Device, core_units: int) -> int:
-    """Return the bytes a request means that names no size: the card's, or its largest part's."""
+    """Return the bytes of a request without a memory size: the card's, or its largest part's."""
     total_bytes = device.capacity[MEMORY]
     match device.granularity:
         case Templated(menu, whole=False):
@@ -138,12 +137,12 @@ def _all_memory(device: Device, core_units: int) -> int:
 
 
 def whole(device: Device) -> Portion:
-    """Return all of the device."""
+    """Return the portion of the whole device."""
     return Portion(takes=device.capacity)
 
 
 def _fraction(device: Device, *, memory_bytes: int | None, core_units: int | None) -> Portion:
-    """Return a cut of a fractional device; all its memory or a card's core makes it exclusive."""
+    """Return the portion of a fractional device. All its memory or a card's core is exclusive."""
     card_bytes, card_core_units = device.capacity[MEMORY], device.of_card(CORE)
     # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
     memory_bytes = card_bytes if memory_bytes is None else min(memory_bytes, card_bytes)
@@ -165,7 +164,7 @@ def _shape(
     core_units: int,
     free: Mapping[str, int],
 ) -> Portion | None:
-    """Return the first menu entry that covers the ask, one whose counters are free if any is."""
+    """Return the first template that covers the ask, preferably one whose counters are free."""
     # All of the core is the whole card, whatever the menu is ordered by.
     least_core_units = (
         core_units if CORE in templated.measured_by or core_units == device.of_card(CORE) else 0

@@ -1,4 +1,4 @@
-"""The spellings people use for memory and shares, turned into bytes and percent at the edge."""
+"""Parses the spellings of memory and shares into bytes and percent, and prints bytes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _MOST_DEVICES = 1024
 
 
 def parse_memory(text: str) -> int:
-    """Return the bytes `text` stands for: `3000Mi`, `3G`, `1.5GiB`, `512B`.
+    """Return the bytes that `text` means: `3000Mi`, `3G`, `1.5GiB`, `512B`.
 
     Binary suffixes (Ki, Mi, Gi, Ti) count in 1024s and decimal ones (K, M, G, T) in 1000s, as
-    Kubernetes quantities do; case and a trailing B do not matter. Bytes are written with their B,
-    since a bare number means MiB elsewhere. A part of a byte counts as one: `22.4Gi` is what tables
-    show. Raises `BadInput`.
+    Kubernetes quantities do. Case and a trailing B do not matter. A number of bytes needs its B,
+    since a bare number means MiB elsewhere. A fraction of a byte is rounded up: tables print
+    `22.4Gi`. Raises `BadInput`.
     """
     quantity = _QUANTITY.fullmatch(text.strip())
     unit_bytes = _FACTORS.get(quantity[2].upper()) if quantity else None
@@ -86,7 +86,7 @@ def parse_count(text: str, *, of: str) -> int:
 
 
 def format_memory(size_bytes: int) -> str:
-    """Return `size_bytes` bytes in the largest binary unit that stays readable: `3000 MiB`."""
+    """Return `size_bytes` in the largest binary unit that stays readable: `3000 MiB`."""
     for unit_bytes, unit in ((1024 * GiB, "TiB"), (GiB, "GiB"), (MiB, "MiB"), (KiB, "KiB")):
         if size_bytes >= unit_bytes and size_bytes % unit_bytes == 0:
             return f"{size_bytes // unit_bytes} {unit}"
@@ -97,7 +97,7 @@ def format_memory(size_bytes: int) -> str:
 
 
 def format_memories(asked_bytes: int, free_bytes: int) -> tuple[str, str]:
-    """Return more and less bytes in one unit, the second without it: `24 GiB`, `6`.
+    """Return a larger and a smaller number of bytes in one unit: `24 GiB`, `6`.
 
     The first is rounded up and the second down, in the largest unit in which they differ.
     """
@@ -110,6 +110,6 @@ def format_memories(asked_bytes: int, free_bytes: int) -> tuple[str, str]:
 
 
 def format_both(larger_bytes: int, smaller_bytes: int) -> tuple[str, str]:
-    """Do as `format_memories` does, with the unit behind both: `24 GiB`, `6 GiB`."""
+    """Return the texts of `format_memories`, both with the unit: `24 GiB`, `6 GiB`."""
     larger_text, smaller_number = format_memories(larger_bytes, smaller_bytes)
     return larger_text, f"{smaller_number} {larger_text.split()[1]}"

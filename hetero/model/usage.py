@@ -1,4 +1,4 @@
-"""How busy a device is now."""
+"""The usage of a device at one moment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from hetero.model.frozen import frozen
 
 @frozen(kw_only=True)
 class Usage:
-    """How busy a device is now: bytes in use, and busy share of its time from 0 to 1.
+    """The usage of a device: bytes in use, and the busy part of its time from 0 to 1.
 
-    `processes` are the bytes the driver itself counts for each process (by PID) that computes.
-    `busy` is the part of its time, 0 to 1, that the driver's last sample has for each process; one
-    that it has nothing of is missing. None: this driver does not say.
-    `temperature` is in degrees Celsius, `power` in watts.
+    `processes` are the bytes that the driver counts for each computing process, by PID. `busy` is
+    the part of time, 0 to 1, in the driver's last sample of each process; a process without one is
+    missing. None: this driver does not tell. `temperature` is in degrees Celsius, `power` in watts.
     """
 
     memory: int | None = None

@@ -1,14 +1,15 @@
-"""Shows what others wrote, so that no terminal, log or table obeys it."""
+"""Escapes text of others, so that no terminal, log or table interprets it."""
 
 from __future__ import annotations
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    r"""Return `text` with each character that a terminal may obey as its escape: `\x1b`, `\u202e`.
+    r"""Return `text` with each character that a terminal may interpret escaped: `\x1b`, `\u202e`.
 
-    Those are what `str.isprintable` refuses: control characters (C0, DEL, C1), line and paragraph
-    separators, directional overrides and other invisible formats, unassigned and private ones. A
-    byte that was no text (`surrogateescape`) is shown as that byte. What is in `keep` stays.
+    Those are the ones that `str.isprintable` refuses: control characters (C0, DEL, C1), line and
+    paragraph separators, directional overrides and other invisible formats, unassigned and private
+    ones. A byte that was no text (`surrogateescape`) is shown as that byte. Characters in `keep`
+    stay.
     """
     if text.translate(str.maketrans("", "", keep)).isprintable():
         return text  # what most is: to look at each character takes long
