@@ -191,12 +191,12 @@ def command(context: click.Context, shell: str) -> None:
       hetero completion bash > ~/.local/share/bash-completion/completions/hetero
       hetero completion fish > ~/.config/fish/completions/hetero.fish
     """
-    answer = _ANSWER.replace("@PYTHON@", shlex.quote(sys.executable)) + _tables(context.find_root())
+    script = _ANSWER.replace("@PYTHON@", shlex.quote(sys.executable)) + _tables(context.find_root())
     if shell == "fish":
-        quoted = "'" + answer.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        click.echo(_FISH.replace("@ANSWER@", quoted))
+        quoted_script = "'" + script.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        click.echo(_FISH.replace("@ANSWER@", quoted_script))
     else:
-        click.echo(answer + (_BASH if shell == "bash" else _ZSH))
+        click.echo(script + (_BASH if shell == "bash" else _ZSH))
 
 
 @define

@@ -206,9 +206,9 @@ def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
 
 
 @program
-def opens(driver: DriverCalls, exported: str) -> None:
+def opens(driver: DriverCalls, handle_hex: str) -> None:
     """Open another process's memory, and keep it until a line of input."""
-    _say(driver.opened(bytes.fromhex(exported)) > 0)
+    _say(driver.opened(bytes.fromhex(handle_hex)) > 0)
     sys.stdin.readline()
 
 

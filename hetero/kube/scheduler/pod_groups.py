@@ -367,10 +367,10 @@ class PodGroups:
         requests = [request for placement in placements for request in _requests(placement.pod)]
         asks = [ask for request in requests for ask in request.asks]
         row_count = 100 // max((ask.core or 100 for ask in asks), default=100)
-        devices = {usage.device for other in placements for usage in other.holds}
+        devices = {usage.device for placement in placements for usage in placement.holds}
         taken_rows = [row for _, row in self._rows_on(devices)]
         free_rows = (GangSlot(row=number, rows=row_count) for number in range(1, row_count + 1))
-        row = next((other for other in free_rows if not any(map(other.overlaps, taken_rows))), None)
+        row = next((row for row in free_rows if not any(map(row.overlaps, taken_rows))), None)
         if row is not None and any(ask.core for ask in asks):
             self._groups[group].row = row
 
