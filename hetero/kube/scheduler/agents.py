@@ -1,8 +1,8 @@
-"""Which nodes have an agent that serves: the kubelet of another would end each pod for good.
+"""Which nodes have an agent that serves: the kubelet of another fails each pod for good.
 
-An agent is a pod of the agent's service account, and serves while the containers of that pod are
-ready. Its kubelet says so, and the API server tells of it at once. While the API server is away all
-stays as it was.
+An agent is a pod of the agent's service account. It serves while its containers are ready, which
+its kubelet reports and the API server forwards at once. While the API server is away nothing
+changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ AWAY = "have no agent that serves"
 
 @define(eq=False)
 class Agents:
-    """The agents of a cluster; `account` is the user that their pods are."""
+    """The agents of a cluster; `account` is the user name of their service account."""
 
     account: str
     _serving: dict[str, set[str]] = field(factory=dict)  # UIDs of ready pods, by their node
@@ -28,7 +28,7 @@ class Agents:
             ready_uids &= uids
 
     def pod_changed(self, event: str, pod: Pod) -> str | None:
-        """Note a pod; return its node if it is an agent."""
+        """Record a pod; return its node if it is an agent."""
         metadata, node = pod.metadata, pod.spec.node_name
         user = f"system:serviceaccount:{metadata.namespace}:{pod.spec.service_account_name}"
         if user != self.account or not node:
@@ -41,15 +41,15 @@ class Agents:
         return node
 
     def why_shut(self, node: str) -> str | None:
-        """Return why a node is to take nobody, None if its agent serves."""
+        """Return why a node takes no pods, None if its agent serves."""
         return None if self._serving.get(node) else AWAY
 
 
 def _ready(pod: Pod) -> bool:
-    """Whether a pod's containers are ready, by its kubelet, and it is not being ended.
+    """Return whether a pod's kubelet reports its containers as ready, and it is not deleted.
 
-    Its condition `Ready` also says what the node controller takes for true of a node that was not
-    heard of, all of them after the API server was away. Such nodes are kube-scheduler's to avoid.
+    The condition `Ready` also follows the node controller, which clears it on nodes that it has not
+    heard of: all of them after the API server was away. kube-scheduler avoids such nodes itself.
     """
     containers = pod.status.container_statuses
     are_ready = bool(containers) and all(status.ready for status in containers)

@@ -1,4 +1,4 @@
-"""Says who may be evicted together: the API's dry run answers for each pod alone."""
+"""Checks PodDisruptionBudgets for sets of pods: the API's dry run answers for each pod alone."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hetero.kube.words.label_selector import selects
 
 @define(eq=False)
 class DisruptionBudgets:
-    """The PodDisruptionBudgets of a cluster as of now, and how many pods each lets go."""
+    """The PodDisruptionBudgets of a cluster at one moment, and what each allows."""
 
     budgets: list[DisruptionBudget]
 
     @classmethod
     async def read(cls, api: ApiCalls, version: str) -> DisruptionBudgets:
-        """Return what the API of policy/`version` has. Raises `ApiError`."""
+        """Return the budgets of the API policy/`version`. Raises `ApiError`."""
         answer = await api.get(f"/apis/policy/{version}/poddisruptionbudgets")
         # An empty selector chooses all pods of its namespace in v1, and none in v1beta1.
         none = (None, LabelSelector()) if version == "v1beta1" else (None,)
@@ -28,9 +28,9 @@ class DisruptionBudgets:
         return cls([budget for budget in budgets if budget.spec.selector not in none])
 
     def protected(self, pods: Iterable[Pod]) -> set[str]:
-        """Return the UIDs of those of the pods that may not all go, empty if they may.
+        """Return the UIDs of pods whose budgets forbid evicting all of them, none if they allow it.
 
-        A pod that is not ready counts nothing, as in the API: the dry run says whether it may go.
+        A pod that is not ready is not counted, as in the API: the dry run answers for it.
         """
         ready = [pod for pod in pods if pod.status.is_true("Ready")]
         protected: set[str] = set()

@@ -1,8 +1,8 @@
-"""Keeps the expected mix in a ConfigMap, so that a scheduler that starts anew has not forgotten it.
+"""Stores the expected mix in a ConfigMap, for the next process of the scheduler.
 
-The text is JSON. Classes of pods that differ in amounts alone share one request; each is a list of
-its cards, memory in percent, core in percent, weight, memory, and what it takes of each counter of
-the host. The last ones are counted in `units`.
+The text is JSON. Classes of pods that differ in amounts alone share one request. Each class is a
+list of its cards, memory in percent, core in percent, weight, memory, and what it takes of each
+counter of the host. The amounts from memory on are counted in `units`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Group:
 
 @frozen(kw_only=True)
 class _Written:
-    """What the ConfigMap holds: pods are counted in pods that came at the second `at`."""
+    """The content of the ConfigMap. Weights are in units of a pod that arrived at second `at`."""
 
     at: float
     arrived: float = 0.0
@@ -62,11 +62,10 @@ class _Written:
 
 @define(eq=False)
 class ExpectedMix:
-    """The demand of one scheduler, and the ConfigMap `where` (`namespace/name`) that keeps it.
+    """The demand of one scheduler, and the ConfigMap `where` (`namespace/name`) that stores it.
 
-    `leads` says whether this scheduler is the one that writes, and `led` whether it was until it
-    was told to end. Pods created until `until`, in seconds since 1970, are counted in what was
-    read.
+    `leads` returns whether this scheduler writes, `led` whether it did until it was told to end.
+    Pods created until `until_s`, in seconds since 1970, are counted in the stored mix.
     """
 
     api: ApiCalls
@@ -81,7 +80,7 @@ class ExpectedMix:
         self._written = Demand(self.cache.demand.half_life)
 
     async def read(self) -> None:
-        """Take over what was written; without it the mix starts from the pods that stand."""
+        """Load the stored mix. Without one, the mix starts from the pods that stand."""
         while True:
             try:
                 config_map = await self.api.get(self._path)
@@ -103,7 +102,7 @@ class ExpectedMix:
         self._written = self.cache.demand.copy()
 
     async def follow(self) -> None:
-        """Write the mix now and then, and at the end, if it changed."""
+        """Write the mix each `PERIOD`, and at the end, if it changed."""
         try:
             while True:
                 await asyncio.sleep(PERIOD)
@@ -121,7 +120,7 @@ class ExpectedMix:
                 log.warning("expected mix: %s", error)
 
     def moved(self, now_s: float) -> bool:
-        """Return whether a weight is another than was written; that all fade does not count."""
+        """Return whether a weight differs from the written one; a decay of all does not count."""
         (current, *_), (previous, *_) = self.cache.demand.at(now_s), self._written.at(now_s)
         return any(
             abs(current.get(key, 0.0) - previous.get(key, 0.0)) >= _MOVED * previous.get(key, 0.0)
@@ -144,13 +143,13 @@ class ExpectedMix:
 def arrive(
     cache: SchedulerCache, mix: ExpectedMix | None, pod: Pod, placed_pod: PlacedPod, now_s: float
 ) -> None:
-    """Count a pod in the expected mix, unless the mix that was read has it."""
+    """Count a pod in the expected mix, unless the stored mix counts it."""
     if mix is None or pod.created > mix.until_s:
         cache.arrive(pod.metadata.uid, placed_pod, now_s)
 
 
 def written(cache: SchedulerCache, now_s: float) -> str:
-    """Return the mix as it is written; of classes that are too many, the nearest are joined."""
+    """Return the text of the mix. Where it is too long, the nearest classes are joined."""
     demand, mean_size = cache.demand.copy(), cache.rows().prices(cache.weights).mean_size
     while len(text := _text(demand, now_s)) > MOST_BYTES:
         demand.join(mean_size, most=len(demand.weights) * 7 // 8)
@@ -201,7 +200,7 @@ def _group(
 
 
 def restore(demand: Demand, text: str, *, source: str) -> float:
-    """Have the demand be what was written, and return when that was. Raises `BadInput`."""
+    """Set the demand to the written one; return its time in seconds. Raises `BadInput`."""
     document = codec.loads(text, _Written, source=source)
     weights: dict[PodClass, float] = {}
     for group in document.groups:
@@ -227,13 +226,13 @@ def _class_of(group: _Group, row: tuple[float, ...], *, source: str) -> PodClass
 
 
 def _short(number: float) -> float:
-    """Return a number to three digits."""
+    """Return a number rounded to three digits."""
     rounded = float(f"{number:.3g}")
     return int(rounded) if rounded.is_integer() else rounded
 
 
 def _without_defaults(plain: Any) -> Any:
-    """Return a document without what is empty: readers have the same defaults."""
+    """Return a document without empty values: readers have the same defaults."""
     if isinstance(plain, dict):
         return {
             name: _without_defaults(value)

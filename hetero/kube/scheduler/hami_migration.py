@@ -1,4 +1,4 @@
-"""Reads what HAMi gave a pod: those that it started run on, and their cards are not empty."""
+"""Reads HAMi's allocations of pods: those that it started run on, so their cards are not empty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def given(pod: Pod) -> dict[str, tuple[str, ...]]:
     """Return the UUIDs that HAMi gave each container of a pod, by the container's name.
 
     Its annotation has `uuid,type,MiB,percent:` for each device of a container and `;` after each
-    container, init containers first (older versions leave those out).
+    container, init containers first (older versions omit those).
     """
     main_containers, all_containers = pod.spec.containers, pod.containers
     uuids_by_container: dict[str, tuple[str, ...]] = {}

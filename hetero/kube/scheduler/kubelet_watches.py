@@ -1,8 +1,8 @@
-"""Which kubelets may not watch pods again yet: no pods are bound there but one, which shows it.
+"""Delays bindings to nodes whose kubelet may not watch pods yet: one pod goes first and shows it.
 
-client-go's Reflector, by which a kubelet watches the pods of its node, tries again up to a minute
-after an API server that was away is back. A pod that is bound meanwhile is admitted when the watch
-is: if the node's agent has ended by then, the kubelet ends the pod for good.
+client-go's Reflector, by which a kubelet watches the pods of its node, retries up to a minute after
+an API server that was away is back. A pod that is bound meanwhile is admitted when the watch is. If
+the node's agent has ended by then, the kubelet fails the pod for good.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ BROKEN, PATIENCE = 60.0, 6.0
 
 @define(eq=False)
 class KubeletWatches:
-    """By node, the pod that was bound there first since the API server was away.
+    """By node, the first pod that was bound there since the API server was away.
 
-    `away`: whether it is, or was right before this process started, for all that is known.
+    `away`: whether the API server is away, or may have been right before this process started.
     """
 
     clock: Callable[[], float] = monotonic
@@ -35,7 +35,7 @@ class KubeletWatches:
     _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
 
     def api_lost(self) -> None:
-        """Note that the API server is away. Who waits for a kubelet goes on waiting for it."""
+        """Record that the API server is away. Pods that wait for a kubelet keep waiting."""
         self._away, self._until_s = True, self.clock() + BROKEN
         self._first = {
             node: (uid, decision)
@@ -44,20 +44,20 @@ class KubeletWatches:
         }
 
     def api_back(self) -> None:
-        """Note that the API server answers: kubelets find that out from now on."""
+        """Record that the API server answers: kubelets start to watch again from now on."""
         if self._away:
             self._away, self._until_s = False, self.clock() + BROKEN
 
     def pods_listed(self, uids: set[str]) -> None:
-        """Have others go first for whom a pod is waited for that is none of these."""
+        """Let others go first where the first pod is none of these."""
         for node, (uid, decision) in [*self._first.items()]:
             if uid not in uids and not decision.is_set():
                 self.pass_on(node, uid)
 
     def pod_changed(self, event: str, pod: Pod) -> None:
-        """Note a pod that was bound, or that its kubelet took up: then it says since when.
+        """Record a pod that was bound, or that its kubelet accepted: then it has a start time.
 
-        One that is listed may have been bound, and taken up, before the API server was away.
+        A listed pod may have been bound, and accepted, before the API server was away.
         """
         uid, node = pod.metadata.uid, pod.spec.node_name or ""
         if pod.status.start_time:
@@ -73,14 +73,14 @@ class KubeletWatches:
             self._first.setdefault(node, (uid, asyncio.Event()))  # by the scheduler that led then
 
     def pass_on(self, node: str, uid: str) -> None:
-        """Have the next pod go first to a node if this one did, and will not show anything."""
+        """Let the next pod go first to a node, if this pod did and will show nothing."""
         first_uid, decision = self._first.get(node, ("", None))
         if decision and first_uid == uid:
             del self._first[node]
             decision.set()
 
     async def until_watched(self, node: str, uid: str) -> None:
-        """Wait with a pod that is to be bound to a node, unless it is the first one there."""
+        """Wait until the node's first pod was accepted, unless this pod is the first."""
         deadline_s = self.clock() + PATIENCE
         while self.clock() < self._until_s:
             first_uid, decision = self._first.setdefault(node, (uid, asyncio.Event()))

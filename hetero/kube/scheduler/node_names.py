@@ -1,4 +1,4 @@
-"""Names of nodes as kube-scheduler sends them: thousands with each pod, and often the same ones."""
+"""Lists of node names as kube-scheduler sends them: thousands with each pod, often the same."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAMES = json.Decoder(list[str])
 
 @define(eq=False)
 class NodeNames:
-    """Names of nodes by their text: of thousands, reading them takes most of a decision."""
+    """A list of node names that is parsed late: parsing thousands takes most of a decision."""
 
     text: Raw
     _each: list[str] | None = None
@@ -18,30 +18,30 @@ class NodeNames:
 
     @classmethod
     def of(cls, names: list[str]) -> NodeNames:
-        """Return the names as kube-scheduler would send them."""
+        """Return the list in kube-scheduler's form."""
         return cls(Raw(json.encode(names)), names)
 
     @property
     def each(self) -> list[str]:
-        """The names, read when they are first wanted."""
+        """The names, parsed at the first use."""
         if self._each is None:
             self._each = _NAMES.decode(self.text)
         return self._each
 
     def __contains__(self, name: object) -> bool:
-        """Return whether a node is among them; a node's name needs no escape in JSON."""
+        """Return whether a node is in the list; a node's name needs no escape in JSON."""
         self._bytes = self._bytes or bytes(self.text)
         return f'"{name}"'.encode() in self._bytes
 
 
 @define(eq=False)
 class LastNames:
-    """The names that came or went last: they come again when those nodes are scored."""
+    """The last list that was received or sent: it is received again when those nodes are scored."""
 
     names: NodeNames = field(factory=lambda: NodeNames.of([]))
 
     def read(self, text: Raw) -> NodeNames:
-        """Return the names of a text."""
+        """Return the list of a text."""
         if text != self.names.text:
             self.names = NodeNames(text)
         return self.names

@@ -1,4 +1,4 @@
-"""Places the pods of a group whole or not at all, and gives the group one row on all its nodes."""
+"""Places all pods of a group or none, and gives the group one row of gang time on its nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Choose = Callable[[PodRequest, Collection[str] | None], str | Refusal]
 
 @frozen
 class Group:
-    """A pod group's name; `api` is the API that has it."""
+    """A pod group's name; `api` is the API group and version of its PodGroup."""
 
     api: str
     namespace: str
@@ -48,7 +48,7 @@ class Group:
 
 @define(eq=False)
 class _Plan:
-    """Nodes where room is held for pods of a group, by UID."""
+    """The nodes where room is held for pods of a group, by UID."""
 
     nodes: dict[str, str]
     came: set[str] = field(factory=set)  # those that kube-scheduler wants to bind
@@ -58,7 +58,7 @@ class _Plan:
 
 @define(eq=False)
 class _GroupRecord:
-    """What is known of a group, which has a PodGroup, pods, or both."""
+    """The state of a group that has a PodGroup, pods, or both."""
 
     min_pods: int | None = None  # pods that are placed together; None: there is no PodGroup
     members: dict[str, Pod] = field(factory=dict)  # that have not ended, by UID
@@ -69,10 +69,10 @@ class _GroupRecord:
 
 @define(eq=False)
 class PodGroups:
-    """The pod groups of a cluster, and the room that is held for those about to be placed.
+    """The pod groups of a cluster, and the room that is held for their pods.
 
-    A group's room is taken at once or not at all, and given back whole: two groups never hold
-    parts of what both need. `again` has kube-scheduler try a pod anew.
+    A group's room is reserved and released as a whole: two groups never hold parts of what both
+    need. `again` wakes a pod.
     """
 
     api: ApiCalls
@@ -90,7 +90,7 @@ class PodGroups:
     # --- what the API says ----------------------------------------------------------------------
 
     async def follow(self) -> None:
-        """Keep what groups there are as the APIs have them; not every cluster has these APIs."""
+        """Follow the PodGroups of both APIs; a cluster may lack these APIs."""
         await asyncio.gather(
             *(
                 self.api.follow(
@@ -128,15 +128,15 @@ class PodGroups:
         return self._groups.setdefault(group, _GroupRecord())
 
     def _drop_unknown(self, group: Group) -> None:
-        """Forget a group that has neither a PodGroup nor pods."""
+        """Forget a group without a PodGroup and without pods."""
         record = self._groups[group]
         if record.min_pods is None and not record.members:
             del self._groups[group]
 
     def pod_changed(self, event: str, pod: Pod) -> None:
-        """Note what became of a pod, and in which group it is, by what it says now.
+        """Update the group that a pod belongs to by its labels, and its members.
 
-        One that holds something stays in its group, whose row it has, whatever it says.
+        A pod that holds devices stays in its group, whose row it has, whatever its labels say now.
         """
         uid, is_gone = pod.metadata.uid, event == "DELETED" or ended(pod)
         group_before, group = self._group_by_uid.get(uid), group_of(pod)
@@ -156,14 +156,14 @@ class PodGroups:
             self._try_again(group)
 
     def _join(self, group: Group, pod: Pod) -> _GroupRecord:
-        """Note a pod as one of a group."""
+        """Add a pod to a group."""
         record, uid = self._record(group), pod.metadata.uid
         self._group_by_uid[uid] = group
         record.members[uid] = pod
         return record
 
     def _take_out(self, group: Group, uid: str) -> None:
-        """Forget a pod of a group, and the group with its last one."""
+        """Remove a pod from a group, and the group with its last pod."""
         del self._group_by_uid[uid]
         record = self._groups[group]
         del record.members[uid]
@@ -176,14 +176,14 @@ class PodGroups:
             self._drop_unknown(group)
 
     def pods_listed(self, uids: Collection[str]) -> None:
-        """Note that there are no other pods than these."""
+        """Remove all pods but these."""
         members = [pod for record in self._groups.values() for pod in record.members.values()]
         for pod in members:
             if pod.metadata.uid not in uids:
                 self.pod_changed("DELETED", pod)
 
     def restore(self, pod: Pod, row: GangSlot | None) -> None:
-        """Note the row that a group has by the allocation of one of its pods."""
+        """Record the row in the allocation of one of a group's pods."""
         group = self.group(pod)
         if group is not None and row is not None:
             self._record(group).row = row
@@ -193,7 +193,7 @@ class PodGroups:
     def place(self, pod: Pod, nodes: Collection[str]) -> str | Refusal | None:
         """Return the node that is held for a pod, or why its group cannot be placed.
 
-        None for a pod that is in no group, or in one that has as many as it needs.
+        None for a pod without a group, or of a group with as many placed pods as it needs.
         """
         group, uid = self.group(pod), pod.metadata.uid
         if group is None:
@@ -223,7 +223,7 @@ class PodGroups:
     def _place_all(
         self, group: Group, asking_pod: Pod, pods: list[Pod], needed: int, nodes: Collection[str]
     ) -> str | Refusal:
-        """Hold room for all pods that wait, or else for `needed` of them; or for none."""
+        """Hold room for all waiting pods, else for `needed` of them, else for none."""
         uid = asking_pod.metadata.uid
         nodes_by_uid = {**self._nodes_by_uid, uid: nodes}
         ranked = sorted(pods, key=lambda pod: (pod is not asking_pod, pod.full_name))
@@ -266,7 +266,7 @@ class PodGroups:
         return node_by_uid
 
     async def gather(self, pod: Pod) -> None:
-        """Wait until all pods that room is held for are to be bound. Raises `HeteroError`."""
+        """Wait until all pods with held room are to be bound. Raises `HeteroError`."""
         group, uid = self.group(pod), pod.metadata.uid
         record = self._groups.get(group) if group else None
         plan = record.plan if record else None
@@ -287,13 +287,13 @@ class PodGroups:
             raise HeteroError(f"{group}: its other pods did not come in time")
 
     def group(self, pod: Pod) -> Group | None:
-        """Return the group that a pod is known in, or else says that it is in."""
+        """Return the group that a pod was recorded in, else the one that it names."""
         return self._group_by_uid.get(pod.metadata.uid) or group_of(pod)
 
     def row(self, pod: Pod) -> GangSlot | None:
         """Return the row of a pod's group, None if it has none.
 
-        Or if the pod, that came later, shares a device with another group of that row.
+        Also None for a late pod whose device another group uses in that row.
         """
         group, placement = self.group(pod), self.cache.standing.get(pod.metadata.uid)
         record = self._groups.get(group) if group else None
@@ -305,9 +305,9 @@ class PodGroups:
         return None if any(map(row.overlaps, rows)) else row
 
     def gang(self, pod: Pod) -> frozenset[str]:
-        """Return the UIDs of all that hold something and go with a pod, if one of them has to go.
+        """Return the UIDs of all pods that hold devices and are evicted together with a pod.
 
-        A group that is no more than a name is no gang; one that is not known here may be.
+        A group whose PodGroup needs one pod is no gang. One without a known PodGroup may be.
         """
         group, uid = self.group(pod), pod.metadata.uid
         record = self._groups.get(group) if group else None
@@ -331,7 +331,7 @@ class PodGroups:
         return Refusal(wanted=1, verdicts={}, missing=f"{group}: {reason}")
 
     def _undo(self, record: _GroupRecord) -> None:
-        """Give back the room that is held for a group."""
+        """Release the room that is held for a group."""
         for uid in _held(record):
             self.cache.release(uid)
         if record.plan:
@@ -348,7 +348,7 @@ class PodGroups:
                 self._try_again(other)
 
     def _try_again(self, group: Group) -> None:
-        """Have one pod of a group tried anew; the others follow it."""
+        """Wake one waiting pod of a group; the others follow it."""
         record = self._groups[group]
         next_pod = next((pod for pod in record.members.values() if not self._settled(pod)), None)
         if next_pod is not None:
@@ -358,8 +358,8 @@ class PodGroups:
     def _give_row(self, group: Group, uids: Iterable[str]) -> None:
         """Give a group the first row that no other group has on any of its devices.
 
-        There are as many rows as times its core goes into a card; without a core limit, or where
-        no row is free, it has none.
+        The number of rows is how often its core fits into a card. Without a core limit, or where no
+        row is free, the group has none.
         """
         if self._groups[group].row:
             return
@@ -398,7 +398,7 @@ def _devices(request: PodRequest) -> int:
 
 
 def group_of(pod: Pod) -> Group | None:
-    """Return the group that a pod is in."""
+    """Return the group that a pod names, None without one."""
     own_group, namespace = pod.spec.scheduling_group, pod.metadata.namespace
     if own_group is not None and own_group.pod_group_name:
         return Group(_KUBERNETES, namespace, own_group.pod_group_name)

@@ -1,4 +1,4 @@
-"""What the scheduler knows of each pod that waits or holds devices: one record, in one state.
+"""The scheduler's record of each pod that waits or holds devices: one record, in one state.
 
 docs/architecture.md draws the states; a test compares its drawing with `EDGES`. A bound pod without
 devices has no record unless this process bound it: the cache counts its part of the host.
@@ -22,7 +22,7 @@ MOST_FILTERED = 1024
 
 
 class PodState(str, Enum):
-    """What became of a pod, as far as the scheduler goes."""
+    """The state of a pod, as far as the scheduler goes."""
 
     #: There is no record: the pod is gone, or nothing was asked or heard of it yet.
     UNKNOWN = "unknown"
@@ -71,7 +71,7 @@ class PodRecord:
 
 @define(eq=False)
 class PodTable:
-    """The records of all pods, by UID, and the cache where their places are."""
+    """The records of all pods, by UID, and the cache with their placements."""
 
     cache: SchedulerCache
     _records: dict[str, PodRecord] = field(factory=dict)
@@ -82,28 +82,28 @@ class PodTable:
     )
 
     def get(self, uid: str) -> PodRecord:
-        """Return a pod's record, one of nothing if there is none."""
+        """Return a pod's record, an empty one if there is none."""
         return self._records.get(uid) or PodRecord(uid)
 
     def within(self, state: PodState) -> list[PodRecord]:
-        """Return those that are held, HAMi's, or unconfirmed, in the order they came to be so."""
+        """Return the records in state held, HAMi or unconfirmed, in the order they entered it."""
         return [*self._by_state[state].values()]
 
     def waiting(self) -> Iterator[tuple[str, Pod, PodRequest]]:
-        """Yield the UIDs of those that may be bound next, oldest first, and what they want."""
+        """Yield UID, pod and request of the pods that may be bound next, oldest first."""
         for uid, record in self._waiting.items():
             if record.pod is not None and record.request is not None:
                 yield uid, record.pod, record.request
 
     def holder(self, uid: str) -> Pod | None:
-        """Return a pod if it is placed, with devices."""
+        """Return a pod if it is placed with devices, else None."""
         record = self._records.get(uid)
         if record is None or record.state not in PLACED:
             return None
         return record.pod if record.request is None or record.request.devices else None
 
     def holders(self) -> Iterator[tuple[str, Pod]]:
-        """Yield the UIDs of the pods that are placed with devices, and the pods."""
+        """Yield UID and pod of the pods that are placed with devices."""
         for uid in self._records:
             if (pod := self.holder(uid)) is not None:
                 yield uid, pod
@@ -111,7 +111,7 @@ class PodTable:
     # --- what becomes of a pod ------------------------------------------------------------------
 
     def ask(self, pod: Pod, request: PodRequest) -> None:
-        """Note what a pod wants that kube-scheduler asks about, whatever it holds already."""
+        """Record the request of a pod that kube-scheduler filters, whatever it holds already."""
         uid = pod.metadata.uid
         record = self._records.get(uid)
         if record is None or record.state not in (HELD, RESERVED):
@@ -125,18 +125,18 @@ class PodTable:
                 self.transition(oldest_record.uid, UNKNOWN)
 
     def hold(self, uid: str, placement: Placement, deadline_s: float) -> None:
-        """Note the place that filter took for a pod, and until when."""
+        """Record the place that filter reserved for a pod, and its deadline."""
         record = self.transition(uid, HELD)
         record.placement, record.deadline_s = placement, deadline_s
 
     def learn(self, pod: Pod, state: PodState) -> None:
-        """Note what the API says became of a pod, whatever was known of it before."""
+        """Record a pod's state by the API, whatever its state was before."""
         uid = pod.metadata.uid
         self.transition(uid, UNKNOWN)
         self.transition(uid, state).pod = pod
 
     def release(self, uid: str, place: Placement | None) -> None:
-        """Give back a place if the pod has it still; if the pod waits it may be bound later."""
+        """Release a place that the pod still has. If the pod waits it may be bound later."""
         if place is None:
             return
         is_standing = self.cache.standing.get(uid) is place
@@ -146,12 +146,12 @@ class PodTable:
             self.transition(uid, FILTERED if uid in self._waiting else UNKNOWN)
 
     def forget(self, uid: str, *, ran: bool) -> None:
-        """Give back what a pod held that will not ask again."""
+        """Release what a pod held, and its record."""
         self.transition(uid, UNKNOWN)
         self.cache.forget(uid, ran=ran)
 
     def transition(self, uid: str, state: PodState) -> PodRecord:
-        """Have a pod be in a state from now on. Raises `HeteroError` where no edge leads there."""
+        """Change a pod's state. Raises `HeteroError` where no edge leads there."""
         record = self._records.get(uid) or PodRecord(uid)
         if state not in (record.state, UNKNOWN) and state not in EDGES[record.state]:
             raise HeteroError(f"pod {uid} is {record.state.value}: it cannot be {state.value} next")

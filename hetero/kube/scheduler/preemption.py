@@ -1,4 +1,4 @@
-"""Makes room for a pod that no node serves: evicts the fewest and least important, by the API."""
+"""Frees room for a pod that no node serves: evicts the fewest, least important pods by the API."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GRACE = 30
 
 @frozen(eq=False)
 class _Room:
-    """What is being made free for a pod."""
+    """The room that is being freed for a pod: its victims, and the placement that is held."""
 
     victims: Victims
     placement: Placement
@@ -46,10 +46,10 @@ class _Room:
 
 @define(eq=False)
 class Preemption:
-    """One scheduler's evictions: for each pod at most one set of victims, on one node, at a time.
+    """One scheduler's evictions: at most one set of victims at a time for each pod, on one node.
 
-    `gang` returns the UIDs of those that go with a pod that holds something, its own too. `again`
-    has kube-scheduler try a pod anew.
+    `gang` returns the UIDs of the pods that are evicted together with a pod, its own included.
+    `again` wakes a pod.
     """
 
     api: ApiCalls
@@ -61,12 +61,12 @@ class Preemption:
     _version: str = ""
 
     def node(self, uid: str) -> str | None:
-        """Return the node where room is being made or held for a pod."""
+        """Return the node where room is freed or held for a pod, None without any."""
         room = self._rooms.get(uid)
         return room.placement.node if room else None
 
     def _ends(self, uid: str) -> bool:
-        """Return whether a pod was told to end: what it holds comes free by itself."""
+        """Return whether a pod is being deleted: what it holds becomes free without an eviction."""
         pod = self.pods.holder(uid)
         return pod is not None and pod.metadata.deletion_timestamp is not None
 
@@ -80,11 +80,11 @@ class Preemption:
         spared: Collection[str] = (),
         may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> Victims | None:
-        """Return whom to evict so that the pod fits on a node, None if nobody's end is enough.
+        """Return the pods to evict so that a pod fits on a node, None if no set of them is enough.
 
         `certain` are evicted in any case, `spared` never, and others only if `may_evict` allows the
-        pods together. Of a gang all go or none. Pods that end already are not counted as victims.
-        Room that is held for the pod itself is its own, for others it is theirs.
+        set. Of a gang all pods are evicted or none. Pods that are being deleted are not victims.
+        Room that is held for the pod itself is free for it, and taken for others.
         """
         node_uids = self.pods.cache.on(node)
         ending_uids = [other for other in sorted(node_uids) if other == uid or self._ends(other)]
@@ -104,14 +104,14 @@ class Preemption:
         )
 
     def wanted(self, pod: Pod) -> bool:
-        """Return whether a pod may have others evicted, and has none being evicted."""
+        """Return whether a pod may preempt others and does not do so already."""
         never_preempts = pod.spec.preemption_policy == "Never"
         return not never_preempts and pod.metadata.uid not in self._rooms
 
     async def make_room(self, pod: Pod, placed_pod: PlacedPod, nodes: Iterable[str]) -> None:
-        """Evict for the pod where the fewest and least important hold its room, and hold that.
+        """Evict the fewest and least important pods that free room for a pod, and hold the room.
 
-        Returns when the pod is bound, is gone, or did not come for its room in time.
+        Returns when the pod is bound or gone, or was not bound in time.
         """
         uid = pod.metadata.uid
         self._rooms[uid] = None
@@ -135,9 +135,9 @@ class Preemption:
             del self._rooms[uid]
 
     async def _choose(self, pod: Pod, placed_pod: PlacedPod, nodes: Iterable[str]) -> _Room | None:
-        """Return the room to be made, already held, None if there is none to be had.
+        """Choose the victims and hold their room, None if no node has enough victims.
 
-        Raises `ApiError` if the API does not say who may be evicted.
+        Raises `ApiError` if the API does not tell who may be evicted.
         """
         uid, spared_uids, protected_uids = pod.metadata.uid, set[str](), set[str]()
         nodes = self.pods.cache.preemptible(placed_pod, nodes)[:_MOST_NODES]
@@ -182,7 +182,7 @@ class Preemption:
         nodes: Iterable[str],
         may_evict: Callable[[Collection[str]], bool] = lambda _: True,
     ) -> list[Victims]:
-        """Return the victims on those of the nodes where there are any."""
+        """Return the victims of each node that has any."""
         all_victims = []
         for node in nodes:
             victims = self.victims(uid, placed_pod, node, may_evict=may_evict)
@@ -192,7 +192,7 @@ class Preemption:
         return all_victims
 
     async def _refused(self, uids: Iterable[str]) -> list[str]:
-        """Return the first that the API would not let be evicted now, none if it would all."""
+        """Return the first pod that the API would not evict now, an empty list without one."""
         for uid in uids:
             if error := await self._post_eviction(uid, dry_run=True):
                 log.info("preemption: %s", error)
@@ -202,8 +202,8 @@ class Preemption:
     async def _evict(self, pod: Pod, room: _Room) -> None:
         """Evict all victims, one after the other.
 
-        If the first may not be evicted nobody is. After it one that may not is tried again for
-        `HELD` seconds while the room is held: half a gang serves nobody. Raises `ApiError`.
+        If the API refuses the first, none is evicted. A later refusal is retried for `HELD` seconds
+        while the room is held: half a gang serves nobody. Raises `ApiError`.
         """
         pod_name = "/".join(pod.full_name)
         for evicted_count, uid in enumerate(room.victims.uids):
@@ -226,7 +226,7 @@ class Preemption:
     async def _wait(self, pod: Pod, room: _Room) -> None:
         """Wait until the victims are gone, and then until the pod is bound or its time is over.
 
-        Those of a gang that are on other nodes are not waited for.
+        Victims of a gang on other nodes are not waited for.
         """
         node_uids = self.pods.cache.on(room.placement.node)
         ending_uids = node_uids.intersection((*room.victims.uids, *room.victims.ending))
@@ -242,7 +242,7 @@ class Preemption:
     async def _until(
         self, is_done: Callable[[], bool], pod: Pod, room: _Room, wait_s: float
     ) -> bool:
-        """Return whether something came true within a time while the room was held."""
+        """Return whether a condition became true in time while the room was held."""
         uid, deadline_s = pod.metadata.uid, monotonic() + wait_s
         while self._is_held(uid, room) and monotonic() < deadline_s:
             if is_done():
@@ -251,7 +251,7 @@ class Preemption:
         return False
 
     def _is_held(self, uid: str, room: _Room) -> bool:
-        """Return whether the room still waits for the pod."""
+        """Return whether the room is still held for the pod."""
         return self.pods.cache.standing.get(uid) is room.placement
 
     def _grace(self, uid: str) -> int:
@@ -260,7 +260,7 @@ class Preemption:
         return _GRACE if grace_s is None else grace_s
 
     async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
-        """Ask the API to evict a pod; return why it did not, None for one that is gone already."""
+        """Evict a pod by the API. Return the refusal, None for success or a pod that is gone."""
         pod = self.pods.holder(uid)
         if pod is None:
             return None
@@ -290,7 +290,7 @@ class Preemption:
         return self._version
 
     async def _nominate(self, pod: Pod, node: str | None) -> None:
-        """Have the pod's status say for which node it waits. Raises `ApiError`."""
+        """Set the node that a pod waits for in its status. Raises `ApiError`."""
         namespace, name = pod.full_name
         body = {
             "metadata": {"uid": pod.metadata.uid},

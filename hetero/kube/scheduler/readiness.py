@@ -15,30 +15,30 @@ PATIENCE, PAUSE = 5.0, 0.05
 
 @define(eq=False)
 class Readiness:
-    """What one scheduler has read, and whether it leads; without a lease it does."""
+    """What one scheduler has listed, and whether it leads. Without a lease it leads."""
 
     lease: Leadership | None = None
     listed: set[str] = field(factory=set)  # of "nodes", "pods" and "quotas" those that were listed
 
     def knows_all(self) -> bool:
-        """Whether this scheduler knows the cluster."""
+        """Return whether nodes, pods and quotas were listed."""
         return self.listed == {"nodes", "pods", "quotas"}
 
     def is_ready(self) -> bool:
-        """Whether this scheduler leads and knows the cluster."""
+        """Return whether this scheduler leads and has listed all."""
         return self.knows_all() and (self.lease is None or self.lease.held)
 
     def led(self) -> bool:
-        """Whether this scheduler led at any time."""
+        """Return whether this scheduler led at any time."""
         return self.lease is None or self.lease.led
 
     def busy(self) -> None:
-        """Have who watches this process be patient: a long list is about to be read."""
+        """Extend the liveness deadline of this process: a long list is about to be read."""
         if self.lease:
             self.lease.busy()
 
     async def until_ready(self) -> None:
-        """Wait a little: kube-scheduler tries a pod that met an error again only after a minute."""
+        """Wait a few seconds: kube-scheduler retries a pod after an error only a minute later."""
         for _ in range(int(PATIENCE / PAUSE)):
             if self.is_ready():
                 return

@@ -1,7 +1,7 @@
-"""Tells of pods that their node refused, and takes their allocations back: nobody runs with them.
+"""Reports pods that their node refused, and removes their allocations: nobody runs with them.
 
-A kubelet ends a pod for good that it cannot admit, whoever is at fault: `Failed` before it ran. A
-controller makes another; a pod of nobody's stays, with the annotations of what it was given.
+A kubelet fails a pod for good that it cannot admit, whatever the reason: `Failed` before it ran. A
+controller makes another pod. A pod without one stays, with its annotations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PERIOD = 1.0
 
 @define(eq=False)
 class RefusedPods:
-    """Those that are to be told of; `ready` is whether this scheduler leads."""
+    """The refused pods to report; `ready` returns whether this scheduler leads."""
 
     api: ApiCalls
     events: Events
@@ -43,14 +43,14 @@ class RefusedPods:
             del self._pods[uid]
 
     def pod_changed(self, event: str, pod: Pod) -> None:
-        """Note a pod that its node refused if it holds an allocation; forget a deleted one."""
+        """Record a pod with an allocation that its node refused; forget a deleted one."""
         if event == "DELETED":
             self._pods.pop(pod.metadata.uid, None)
         elif ALLOCATION in pod.metadata.annotations and _refused(pod.status):
             self._pods[pod.metadata.uid] = pod
 
     async def follow(self) -> None:
-        """Tell of them and take back, for ever, while this scheduler leads."""
+        """Report refused pods and remove their allocations while this scheduler leads."""
         while True:
             for uid, pod in [*self._pods.items()]:
                 if self.ready() and await self._take_back(pod):
@@ -58,7 +58,7 @@ class RefusedPods:
             await asyncio.sleep(PERIOD)
 
     async def _take_back(self, pod: Pod) -> bool:
-        """Return whether that is done."""
+        """Remove the allocation and write the event. Return whether that is done."""
         namespace, name = pod.full_name
         metadata, status = pod.metadata, pod.status
         no_allocation = {ALLOCATION: None, SIGNATURE: None}
@@ -82,7 +82,7 @@ class RefusedPods:
 
 
 def _refused(status: PodStatus) -> bool:
-    """Whether a kubelet refused a pod, for whatever reason: one that ran has containers."""
+    """Return whether a kubelet refused a pod, for any reason: one that ran has containers."""
     reason = status.reason
     is_rejected = bool(reason) and (reason not in _ADMITTED or status.message.startswith(_REJECTED))
     return status.phase == "Failed" and is_rejected and not status.container_statuses

@@ -1,4 +1,4 @@
-"""What the scheduler tells Prometheus: its decisions as they happen, what nodes have and gave."""
+"""The scheduler's Prometheus metrics: its decisions, and the capacity and allocation of nodes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class SchedulerMetrics(Collector):
         self.registry.register(self)
 
     def decided(self, verb: str, result: str, duration_s: float) -> None:
-        """Note one answer to kube-scheduler."""
+        """Count one answer to kube-scheduler, and its duration."""
         if (verb, result) not in self._children:
             self._children[verb, result] = (
                 self._decisions.labels(verb, result),
@@ -62,12 +62,12 @@ class SchedulerMetrics(Collector):
         duration_histogram.observe(duration_s)
 
     def refused(self, verdicts: Mapping[str, int]) -> None:
-        """Note what nodes that cannot serve a pod said, and how many said it."""
+        """Count the verdicts of nodes that cannot serve a pod."""
         for verdict, count in verdicts.items():
             self._refusals.labels(verdict.partition(" (")[0]).inc(count)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield what the nodes have and what of it is given out, by vendor."""
+        """Yield the capacity and the allocated amounts of each node, by vendor."""
         help_by_name = {
             "cards": "Cards of a node",
             "memory_bytes": "Memory of its cards",

@@ -1,4 +1,4 @@
-"""Signs allocations, and signs anew what stands when the key is another."""
+"""Signs allocations, and signs standing ones again after the key was replaced."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ PERIOD = 1.0
 
 @define(eq=False)
 class Signatures:
-    """One scheduler's key, and the keys by which others of its kind signed what stands.
+    """One scheduler's signing key, and the previous public keys, which verify older signatures.
 
-    `ready` is whether this scheduler leads.
+    `ready` returns whether this scheduler leads.
     """
 
     api: ApiCalls
@@ -46,7 +46,7 @@ class Signatures:
         return signed_assignment(assignment, self.key)
 
     def read(self, pod: Pod) -> Assignment | None:
-        """Return what a bound pod was given, None if nothing was. Raises `BadInput`."""
+        """Return the verified assignment of a bound pod, None without one. Raises `BadInput`."""
         metadata = pod.metadata
         assignment = read_assignment(
             metadata.annotations,
@@ -59,7 +59,7 @@ class Signatures:
         return assignment
 
     def use(self, key: SigningKey, previous: PublicKeys) -> None:
-        """Sign with this key from now on; what the former ones signed stands."""
+        """Sign with this key from now on. Signatures by the previous keys stay valid."""
         if (key.public, previous) == (self.key.public, self.previous):
             return
         self.key, self.previous = key, previous
@@ -68,14 +68,14 @@ class Signatures:
             self._note(uid, pod)
 
     def _note(self, uid: str, pod: Pod) -> None:
-        """Note that a pod's allocation is to be signed anew, if another key signed it."""
+        """Record that a pod's allocation is to be signed again, if another key signed it."""
         annotations, node = pod.metadata.annotations, pod.spec.node_name
         text, signature = annotations.get(ALLOCATION), annotations.get(SIGNATURE, "")
         if text and node and not self.key.public.signed(text, signature, uid=uid, node=node):
             self._outdated_uids.add(uid)
 
     async def follow(self) -> None:
-        """Sign anew, for ever, while this scheduler leads."""
+        """Sign outdated allocations again, for ever, while this scheduler leads."""
         while True:
             while self._outdated_uids and self.ready():
                 await self._sign_anew(self._outdated_uids.pop())

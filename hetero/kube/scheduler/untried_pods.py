@@ -1,8 +1,8 @@
-"""Whether kube-scheduler tries the pods that come: one may live, answer, and try none.
+"""Detects a kube-scheduler that is healthy but schedules nothing.
 
-Its loop may stand still, and its watch of pods may wait: client-go's Reflector tries again up to a
-minute after an API server that was away is back, and no option shortens that. A pod that was tried
-is bound, or has the condition `PodScheduled`; while many wait, those that are tried are heard of.
+Its loop may hang, and its watch of pods may be late: client-go's Reflector retries up to a minute
+after an API server that was away is back, and no option shortens that. A pod that was tried is
+bound or has the condition `PodScheduled`. While many wait, events of those that are tried arrive.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class UntriedPods:
         self._uids &= uids
 
     def pod_changed(self, event: str, pod: Pod) -> None:
-        """Note a pod that came, went, or was tried."""
+        """Record a pod that was created, deleted or tried."""
         uid = pod.metadata.uid
         if event != "DELETED" and self._waits(pod):
             if not self._uids:
@@ -45,14 +45,15 @@ class UntriedPods:
             self.heard()
 
     def heard(self) -> None:
-        """Note that there is nothing to complain of at this moment."""
+        """Record that kube-scheduler works at this moment."""
         self._since = max(self._since, self.clock())
 
     def is_silent(self, *, held: bool) -> bool:
-        """Whether kube-scheduler is to be started anew, which is said once each time.
+        """Return whether kube-scheduler is to be restarted, True once for each silence.
 
-        `held`: this process leads now. It does not while the API server is away: then nobody can
-        try a pod, and from the moment on that it is back kube-scheduler has its full time.
+        `held`: this process leads now. It does not while the API server is away. Then nobody can
+        try a pod, and kube-scheduler has its full time from the moment on that the API server is
+        back.
         """
         now_s = self.clock()
         if held and not self._held:
@@ -65,9 +66,10 @@ class UntriedPods:
         return True
 
     def _waits(self, pod: Pod) -> bool:
-        """Whether kube-scheduler is to try a pod at once.
+        """Return whether kube-scheduler is to try a pod at once.
 
-        It waits itself with pods that have gates, whose claims are not there, or of groups.
+        It holds pods back itself that have scheduling gates, lack their claims, or belong to
+        groups.
         """
         spec, status = pod.spec, pod.status
         return (

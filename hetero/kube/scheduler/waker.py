@@ -1,4 +1,4 @@
-"""Has pods tried again that wait, and tells them why they do."""
+"""Makes kube-scheduler retry waiting pods, and reports why they wait."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _tasks: set[asyncio.Future[Any]] = set()
 
 
 def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Have a coroutine run that nobody waits for."""
+    """Run a coroutine as a task that nothing awaits."""
     task = asyncio.ensure_future(coroutine)
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)
@@ -34,10 +34,10 @@ def in_background(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 @define(eq=False)
 class Waker:
-    """Wakes the pods of one scheduler.
+    """Wakes waiting pods of one scheduler.
 
-    kube-scheduler puts a pod aside for up to a minute that found no node, unless the pod itself
-    changes: so it is changed in what means nothing.
+    kube-scheduler retries a pod that found no node after up to a minute, or when the pod changes.
+    So an annotation without a meaning is changed.
     """
 
     api: ApiCalls
@@ -47,33 +47,33 @@ class Waker:
     readiness: Readiness
 
     def tell_unfit(self, pod: Pod, sentence: str) -> None:
-        """Tell a pod why no node serves it."""
+        """Write an event that says why no node serves a pod."""
         in_background(self.events.tell(pod.metadata, "Unfit", sentence))
 
     def refuse(self, pod: Pod, sentence: str) -> HeteroError:
-        """Tell a pod why it is not bound, and have it tried again soon; return the error."""
+        """Write an event that says why a pod is not bound, and wake it soon; return the error."""
         self.tell_unfit(pod, sentence)
         self._wake_soon(pod)
         return HeteroError(sentence)
 
     def wake(self, pod: Pod) -> None:
-        """Have a pod tried again at once."""
+        """Wake a pod at once."""
         in_background(self._touch(pod))
 
     def wake_in(self, namespace: str) -> None:
-        """Have those of a namespace's pods tried again that wait."""
+        """Wake the waiting pods of a namespace."""
         for _, pod, _ in self.pods.waiting():
             if pod.metadata.namespace == namespace:
                 self._wake_soon(pod)
 
     def wake_for(self, node: str) -> None:
-        """Have those tried again that wait and have room on a node by now."""
+        """Wake the waiting pods that fit on a node now."""
         for uid, pod, request in self.pods.waiting():
             if request.devices and self.pods.cache.has_room(uid, request.pod, node):
                 self._wake_soon(pod)
 
     async def wake_all(self) -> None:
-        """Have all pods tried again that were asked about before there was anybody to answer."""
+        """Wake all pods that kube-scheduler asked about before this scheduler was ready."""
         while not self.readiness.is_ready():
             await asyncio.sleep(PAUSE)
         query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
