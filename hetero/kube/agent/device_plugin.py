@@ -1,4 +1,4 @@
-"""One kubelet resource: the gRPC service that offers a vendor's devices and hands out shares."""
+"""One kubelet resource: the device plugin that offers a vendor's devices and allocates shares."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Observe = Callable[[str, str, float], None]
 
 
 def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
-    """Return the list for the kubelet: each slot of each device, with health and NUMA node."""
+    """Return the kubelet's list: each slot of each device, with its health and NUMA node."""
     response = wire.ListAndWatchResponse()
     for device in devices:
         for slot in range(device.capacity[SLOTS]):
@@ -55,7 +55,7 @@ def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
 def answered(
     edits: Edits, annotations: Mapping[str, str] | None = None
 ) -> wire.ContainerAllocateResponse:
-    """Return edits as an answer to the kubelet, with annotations for the container runtime."""
+    """Return edits as an Allocate response, with annotations for the container runtime."""
     response = wire.ContainerAllocateResponse(envs=dict(edits.env), annotations=annotations)
     for mount in edits.mounts:
         response.mounts.add(
@@ -70,7 +70,7 @@ def answered(
 
 @define(eq=False)
 class DevicePlugin(DevicePluginServicer):
-    """Serves one resource on a socket of its own, for as long as the kubelet that knows it runs."""
+    """Serves one resource on its own socket until the kubelet that it registered with ends."""
 
     resource: str
     kubelet: Kubelet
@@ -89,7 +89,7 @@ class DevicePlugin(DevicePluginServicer):
 
     @property
     def serves(self) -> bool:
-        """Whether the running kubelet knows the devices and can ask for them."""
+        """Whether the running kubelet has the list of devices and can call Allocate."""
         return self._watching > 0 and self._is_known(self.kubelet.started())
 
     def _is_known(self, kubelet_start: tuple[int, int] | None) -> bool:
@@ -97,7 +97,7 @@ class DevicePlugin(DevicePluginServicer):
         return kubelet_start is not None and self._serving == (kubelet_start, _identity(path))
 
     def offer(self, devices: Iterable[Device]) -> None:
-        """Send the kubelet these devices, unless it has them already."""
+        """Send the kubelet these devices, unless its list is the same."""
         devices_now = listed(devices)
         for slot_entry in devices_now.devices:
             if len(slot_entry.ID) > _LONGEST:
@@ -112,9 +112,9 @@ class DevicePlugin(DevicePluginServicer):
             self._changed = asyncio.Event()
 
     async def attend(self) -> None:
-        """Serve and register again after the kubelet restarted; cheap when nothing changed.
+        """Serve, and register again after a restart of the kubelet; cheap without a change.
 
-        Raises `HeteroError` when the kubelet does not take the registration (yet).
+        Raises `HeteroError` where the kubelet does not accept the registration (yet).
         """
         kubelet_start = self.kubelet.started()
         socket_path = self.kubelet.plugins / self.endpoint
@@ -144,7 +144,7 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.Empty,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> wire.DevicePluginOptions:
-        """Return that containers are checked before they start, and that ids differ."""
+        """Return that PreStartContainer and GetPreferredAllocation are to be called."""
         return OPTIONS
 
     async def ListAndWatch(  # noqa: N802
@@ -152,7 +152,7 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.Empty,  # noqa: ARG002
         context: grpc.aio.ServicerContext,  # noqa: ARG002
     ) -> AsyncIterator[wire.ListAndWatchResponse]:
-        """Send the devices now, and again at each change."""
+        """Send the devices now, and at each change."""
         self._watching += 1
         try:
             while True:
@@ -187,7 +187,7 @@ class DevicePlugin(DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self, request: wire.AllocateRequest, context: grpc.aio.ServicerContext
     ) -> wire.AllocateResponse:
-        """Give the container that is being admitted what the scheduler gave it."""
+        """Return the edits of the share of the container that is being admitted."""
         response, began_s = wire.AllocateResponse(), monotonic()
         for container_request in request.container_requests:
             try:
@@ -203,7 +203,7 @@ class DevicePlugin(DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: wire.PreStartContainerRequest, context: grpc.aio.ServicerContext
     ) -> wire.PreStartContainerResponse:
-        """Stop a start whose devices are not those the container was given."""
+        """Refuse a start whose devices were allocated for another container."""
         began_s = monotonic()
         try:
             await self.allocator.confirm(self.resource, request.devices_ids)
@@ -228,7 +228,7 @@ def _identity(socket_path: Path) -> tuple[int, int] | None:
 
 @define(eq=False)
 class DevicePlugins:
-    """The plugins of one node; vendors declare their resources, which `config` may name anew."""
+    """The plugins of one node; vendors declare their resources, which `config` may rename."""
 
     node: Node
     config: Path | None
@@ -242,11 +242,11 @@ class DevicePlugins:
         self._names = self._declared()
 
     def names(self, vendor: str) -> tuple[ResourceNames, ...]:
-        """Return the resource names of a vendor, as the cluster says them."""
+        """Return the resource names of a vendor, renamed as the cluster's settings say."""
         return self._names.get(vendor, ())
 
     async def learn_names(self, devices: Iterable[Device]) -> None:
-        """Ask the vendors again if one of these devices is of another: it answers by now."""
+        """Read the vendors' resource names again if a device has a vendor without any."""
         if not {device.vendor for device in devices} <= self._names.keys():
             self._names = await asyncio.to_thread(self._declared)
 
@@ -256,7 +256,7 @@ class DevicePlugins:
         return {vendor.name: vendor.resource_names for vendor in vocabulary.vendors}
 
     def offer(self, devices: Iterable[Device]) -> None:
-        """Offer each device by all resources that count it; what was offered once stays."""
+        """Offer each device as all resources that count it. A resource once offered stays."""
         by_name: dict[str, list[Device]] = {name: [] for name in self.by_resource}
         for device in devices:
             for resource_names in self.names(device.vendor):
@@ -272,22 +272,22 @@ class DevicePlugins:
 
     @property
     def all_serve(self) -> bool:
-        """Whether the kubelet has all devices and can have pods admitted."""
+        """Whether the kubelet has all lists of devices and can admit pods."""
         return self._offered and all(plugin.serves for plugin in self.by_resource.values())
 
     async def attend(self) -> None:
-        """Have each serve, and register anew when the kubelet started anew."""
+        """Have each plugin serve, and register again after a restart of the kubelet."""
         for plugin in self.by_resource.values():
             await plugin.attend()
 
     async def close(self) -> None:
-        """End all."""
+        """Stop all plugins."""
         for plugin in self.by_resource.values():
             await plugin.close()
 
 
 def _counted(device: Device, shape: str | None) -> Device:
-    """Return the device with as many slots as it has parts of a shape."""
+    """Return the device with a slot for each of its parts of a shape."""
     if shape is None:
         return device
     return evolve(device, capacity={**device.capacity, SLOTS: device.capacity.get(shape, 0)})

@@ -1,4 +1,4 @@
-"""How a container of a pod gets its cards' driver: as files, by CDI, or from its own runtime."""
+"""Injects the driver of a container's cards: as files, by CDI, or by the vendor's own runtime."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _KNOWS_CDI = (1, 29)
 
 @define(eq=False)
 class DriverInjection:
-    """Brings drivers into containers, on a node whose files are seen at `root`."""
+    """Injects drivers into containers of a node whose file system is mounted at `root`."""
 
     way: InjectionWay = InjectionWay.FILES
     root: Path = Path("/")
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
     def note_kubelet(self, kubelet: NodeInfo) -> None:
-        """Note the kubelet's version of the node object."""
+        """Record the kubelet's version, from the Node object."""
         version_match = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
         self._by_name = (
             version_match is not None and tuple(map(int, version_match.groups())) >= _KNOWS_CDI
         )
 
     def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:
-        """Return the vendors' edits as a container of the pod is given them.
+        """Return the vendors' edits with the driver injected, for a container of the pod.
 
-        An image's own settings for a runtime count less than these.
+        They override an image's own settings for a runtime.
         """
         injecting_vendors = (
             vendor
@@ -68,13 +68,13 @@ class DriverInjection:
         return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
 
     def annotations(self, edits: Edits, *, grant_id: str) -> dict[str, str]:
-        """Return the container's annotations that name its CDI devices, where those are the way."""
+        """Return the annotations that name a container's CDI devices, if that is the way."""
         if self.way is not InjectionWay.CDI_ANNOTATIONS or not edits.cdi:
             return {}
         return {f"cdi.k8s.io/hetero_{grant_id}": ",".join(edits.cdi)}
 
     def _told(self, edits: Edits, vendors: Iterable[Vendor]) -> Edits:
-        """Return the edits with mounts in place of a variable's devices, where that is the way."""
+        """Return the edits with mounts in place of a variable's devices, if that is the way."""
         if self.way is not InjectionWay.VOLUME_MOUNTS:
             return edits
         env, mounts = dict(edits.env), list(edits.mounts)
@@ -89,7 +89,7 @@ class DriverInjection:
         return evolve(edits, env=env, mounts=tuple(mounts))
 
     def _described(self, edits: Edits) -> bool:
-        """Return whether CDI brings all the cards; otherwise files do, and the reason is logged."""
+        """Return whether CDI injects all the cards. If not, the reason is logged, and files do."""
         if not edits.cdi:
             return False
         specs = Specs(tuple(self.root / path for path in ("etc/cdi", "run/cdi", "var/run/cdi")))

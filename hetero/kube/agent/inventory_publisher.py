@@ -1,4 +1,4 @@
-"""Publishes a node's devices to the scheduler: the webhook writes them into the node's object."""
+"""Publishes a node's devices to the scheduler: the webhook writes them into the Node object."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ FIRST = 20.0
 
 @define(eq=False)
 class InventoryPublisher:
-    """One node's inventory; the API server hands it on to the webhook from `path`.
+    """One node's inventory, posted to `path`, which the API server proxies to the webhook.
 
-    `token_file` proves where this agent runs.
+    `token_file` has the token that proves where this agent runs.
     """
 
     api: Api
@@ -36,11 +36,11 @@ class InventoryPublisher:
     _listed_at_s: float | None = field(init=False, default=None)  # when the API first told of pods
 
     def pods_listed(self) -> None:
-        """Note that the API told of the pods."""
+        """Record that the API listed the pods."""
         self._listed_at_s = self._listed_at_s or monotonic()
 
     async def publish(self, devices: tuple[Device, ...] | None) -> None:
-        """Have the devices published if the API has others; None: only take back what it has."""
+        """Publish the devices if the API has others. None: withdraw what was published."""
         if not self.allocator.reconciled and (
             self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST
         ):

@@ -1,4 +1,4 @@
-"""The kubelet of this node: where its sockets are, registering with it, asking what pods hold."""
+"""The kubelet of this node: its sockets, its registration call, and the devices that pods hold."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kubelet:
         return self.path / "device-plugins"
 
     def started(self) -> tuple[int, int] | None:
-        """Return an identity of the running kubelet, by its socket; None without one."""
+        """Return an identity of the running kubelet, from its socket; None without one."""
         try:
             socket_stat = (self.plugins / "kubelet.sock").stat()
         except FileNotFoundError:
@@ -50,7 +50,7 @@ class Kubelet:
         return socket_stat.st_ino, socket_stat.st_ctime_ns
 
     async def register(self, resource: str, endpoint: str) -> None:
-        """Offer `resource` to the kubelet by the plugin that listens on the socket `endpoint`."""
+        """Register `resource`, served on the socket `endpoint`. Raises `HeteroError`."""
         request = RegisterRequest(
             version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
         )
@@ -63,7 +63,7 @@ class Kubelet:
             raise HeteroError(f"kubelet {socket_path}: {_why(error)}") from None
 
     async def held(self) -> Held:
-        """Return what every container that the kubelet knows holds, also those being admitted."""
+        """Return the devices of all containers that the kubelet knows, or is admitting."""
         response = await self._listed()
         devices_by_pod: dict[tuple[str, str], dict[str, dict[str, frozenset[str]]]] = {}
         for pod in response.pod_resources:
@@ -79,7 +79,7 @@ class Kubelet:
         return devices_by_pod
 
     async def _listed(self) -> ListPodResourcesResponse:
-        """Ask what pods hold, by a new connection if the kubelet restarted."""
+        """Return the list of pods' devices, over a new connection if the kubelet restarted."""
         socket_path = self.path / "pod-resources" / "kubelet.sock"
         while True:
             is_new = self._asked is None

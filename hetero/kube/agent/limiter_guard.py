@@ -35,7 +35,7 @@ _REASONS: dict[type[Finding], str] = {
 
 @define(eq=False)
 class LimiterGuard:
-    """Looks at one node's cards and grants."""
+    """Monitors one node's cards and grants for work past the limiter."""
 
     node: Node
     allocator: Allocator
@@ -47,7 +47,7 @@ class LimiterGuard:
         self._monitor = Monitor(self.node, reactions=self._reaction)
 
     async def look(self, devices: Iterable[Device]) -> None:
-        """Look once, and tell: in the agent's log, the node's, and the pod's events."""
+        """Sample once, and report findings in the agent's log, the node's, and events of pods."""
         sighting = await asyncio.to_thread(self._monitor.sample, devices)
         self.metrics.sighting = sighting
         grants = {grant.id: grant for grant in self.node.snapshot().grants} if sighting.news else {}
@@ -57,20 +57,20 @@ class LimiterGuard:
             await self.tell(grant, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
 
     async def tell(self, grant: Grant | None, reason: str, sentence: str) -> None:
-        """Put a sentence into the log, and into the events of the pods that a grant is for."""
+        """Write a sentence to the log, and to the events of the pods that a grant is for."""
         log.warning("%s", sentence)
         for pod in self.pods_of(grant) if grant else ():
             await self.events.tell(pod.metadata, reason, sentence)
 
     def pods_of(self, grant: Grant) -> list[Pod]:
-        """Return the pods of this node that a grant is for: of a claim's, all that use it."""
+        """Return the pods of this node that a grant is for; a claim's grant may have several."""
         pod, pods = self.allocator.pod_of(grant), self.allocator.pods.by_uid.values()
         return [user for user in pods if user is pod or uses(user, grant)]
 
     def _reaction(self, grant: Grant) -> Reaction:
-        """Return what the pod's annotations say becomes of a grant's excess, or its variable.
+        """Return the reaction to a grant's excess that the pod's annotations, or its variable, set.
 
-        For the variable nobody is ended for device time: the drivers' figures of it are coarse.
+        The variable alone ends nobody for device time: the drivers' figures of it are coarse.
         """
         configured = reaction(self.node, grant)
         if self.allocator.variable(grant, KILLER) not in ("true", "1"):

@@ -27,7 +27,7 @@ from hetero.node.ledger.state import make
 
 @frozen
 class RememberedPaths:
-    """The links to the grants of a ledger, by their ids; they outlive a boot where shares do."""
+    """The links to the grants of a ledger, by their ids. They survive a reboot where shares do."""
 
     ledger: Ledger
 
@@ -36,10 +36,10 @@ class RememberedPaths:
         return (self.ledger.persistent or self.ledger.path) / "remembered"
 
     def put(self, grant_id: str, mounts: Iterable[Mount]) -> tuple[Mount, ...]:
-        """Make the link to a standing grant; return a container's mounts through it.
+        """Create the link to a standing grant; return a container's mounts through it.
 
-        Nothing is flushed: the kubelet flushes its record after our answer, and a file system with
-        a journal writes the link before that.
+        It is not flushed: the kubelet flushes its record after our answer, and a journaling file
+        system writes the link before that.
         """
         tenant_dir, link = self.ledger.directory(grant_id) / TENANT, self._links / grant_id
         try:
@@ -63,13 +63,13 @@ class RememberedPaths:
         return set(os.listdir(self._links)) if self._links.exists() else set()
 
     def remove(self, grant_ids: Iterable[str]) -> None:
-        """Remove the links of grants whose containers no kubelet will start any more."""
+        """Remove the links of grants whose containers no kubelet will start again."""
         for grant_id in grant_ids:
             _remove(self._links / grant_id)
 
 
 def _remove(path: Path) -> None:
-    """Remove a link, or what a runtime made where there was none any more."""
+    """Remove a link, or the directory that a runtime created where a link was missing."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
