@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -13,17 +12,14 @@ from attrs import evolve, frozen
 
 from hetero.container.edits import confine
 from hetero.container.preload import PLACE, TARGET, preloading
-from hetero.model import Allocation, Counters, Edits, Mount
+from hetero.model import Allocation, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
 from hetero.node.confinement import enforce
-from hetero.node.inventory import devices_of, expect_mode
-from hetero.node.ledger.ledger import Grant
+from hetero.node.inventory import devices_of, expect_mode, inventory_of
+from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
 from hetero.node.transaction import GrantDraft, new_grant
 from hetero.registry.registry import Discovery
-
-#: Says what grants take of devices together, by UUID.
-Totals = Callable[[Sequence[Grant]], Iterable[tuple[str, Counters]]]
 
 
 @frozen
@@ -87,13 +83,6 @@ def _named(contents: bytes) -> str:
     return hashlib.sha256(contents).hexdigest()[:12]
 
 
-def each(grants: Iterable[Grant]) -> Iterator[tuple[str, Counters]]:
-    """Yield the amounts of grants that are all used at the same time, by device UUID."""
-    for grant in grants:
-        for piece in grant.allocation.pieces:
-            yield piece.device, piece.takes
-
-
 def pin(
     node: Node,
     allocation: Allocation,
@@ -103,25 +92,26 @@ def pin(
     label: str,
     owner: Mapping[str, str],
     libraries: Libraries,
-    totals_of: Totals = each,
     injection: Callable[[Edits], Edits] | None = None,
 ) -> Grant:
     """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
-    One that stands already is answered as it is. `totals_of` says what grants, with this one, take
-    of devices together, `injection` how the driver comes in (`without_driver` unless set).
-    Raises `Refused` when what is free does not cover it.
+    One that stands already is answered as it is. `injection` says how the driver comes in
+    (`without_driver` unless set). Raises `Refused` when what is free does not cover it.
     """
     with node.ledger.admission() as own_snapshot:
         snapshot = node.with_system(own_snapshot)
         for standing_grant in snapshot.grants:
             if standing_grant.id == grant_id:
                 node.ledger.pin_again(grant_id)
+                if standing_grant.owner != owner:  # an older agent noted less
+                    standing_grant = evolve(standing_grant, owner=owner)
+                    node.ledger.change(standing_grant)
                 return standing_grant
         node.expect_certain(snapshot)
         grant = new_grant(node, allocation, discovery, label=label)
         expect_mode(grant, devices_of(discovery), snapshot)
-        _expect_room(evolve(grant, owner=owner), discovery, snapshot.grants, totals_of)
+        _expect_room(evolve(grant, owner=owner), discovery, snapshot)
         # Pinned only when it is confined: until then it ends with this process.
         handle = node.ledger.add(grant)
     draft = GrantDraft(node, discovery, handle)
@@ -139,18 +129,14 @@ def pin(
     return grant
 
 
-def _expect_room(
-    new_grant: Grant, discovery: Discovery, standing_grants: Iterable[Grant], totals_of: Totals
-) -> None:
+def _expect_room(new_grant: Grant, discovery: Discovery, snapshot: Snapshot) -> None:
     """Raise `Refused` unless all grants and the new one fit into their devices."""
-    left_by_device = {device.uuid: Counter(device.capacity) for device in discovery.devices}
-    for uuid, takes in totals_of((*standing_grants, new_grant)):
-        if uuid in left_by_device:  # else the card is gone
-            left_by_device[uuid].subtract(takes)
+    after = evolve(snapshot, grants=(*snapshot.grants, new_grant))
+    free_by_uuid = inventory_of(discovery, after).free()
     for piece in new_grant.allocation.pieces:
-        if piece.device not in left_by_device:
+        if piece.device not in free_by_uuid:
             raise NotFound(f"device {piece.device} is not on this node (any more)")
-        lacking = [counter for counter in piece.takes if left_by_device[piece.device][counter] < 0]
+        lacking = [counter for counter in piece.takes if free_by_uuid[piece.device][counter] < 0]
         if lacking:
             raise Refused(
                 f"device {piece.device} has not enough {' and '.join(lacking)} left for this grant"

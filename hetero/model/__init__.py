@@ -14,7 +14,6 @@ from hetero.model.allocation import (
     NOT_CHOSEN,
     Allocation,
     DeviceAllocation,
-    Inventory,
     Refusal,
     Shortage,
 )
@@ -35,6 +34,7 @@ from hetero.model.granularity import (
     Templated,
     Whole,
 )
+from hetero.model.occupancy import ContainerKind, Inventory, Occupancy, occupancies, peak
 from hetero.model.request import (
     POLICY_SLOTS,
     Ask,
@@ -63,6 +63,7 @@ __all__ = [
     "Allocation",
     "Ask",
     "CoTenancy",
+    "ContainerKind",
     "Counters",
     "Device",
     "DeviceAllocation",
@@ -77,6 +78,7 @@ __all__ = [
     "Link",
     "Mount",
     "MultiDevice",
+    "Occupancy",
     "OnBypass",
     "OnExcess",
     "Policy",
@@ -92,4 +94,6 @@ __all__ = [
     "Usage",
     "Whole",
     "following",
+    "occupancies",
+    "peak",
 ]

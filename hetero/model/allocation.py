@@ -177,23 +177,3 @@ class Refusal:
     def _with_numbers(self, reason: str) -> str:
         shortage = self.shortages.get(reason)
         return reason if shortage is None else f"{reason} ({shortage.largest})"
-
-
-@frozen
-class Inventory:
-    """The devices of a node and the allocations standing on them."""
-
-    devices: tuple[Device, ...]
-    standing: tuple[Allocation, ...] = ()
-
-    def free(self) -> dict[str, dict[str, int]]:
-        """Return what is left of each counter of each device, by UUID."""
-        free_by_uuid = {device.uuid: dict(device.capacity) for device in self.devices}
-        for allocation in self.standing:
-            for piece in allocation.pieces:
-                free_counters = free_by_uuid.get(piece.device)
-                if free_counters is None:
-                    continue  # the card is gone; its grants end with their owners
-                for counter, amount in piece.takes.items():
-                    free_counters[counter] = free_counters.get(counter, 0) - amount
-        return free_by_uuid

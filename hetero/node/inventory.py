@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 
 from attrs import evolve
 
-from hetero.model import Allocation, Device, Edits, Inventory
+from hetero.model import Allocation, ContainerKind, Device, Edits, Inventory
 from hetero.model.errors import Refused
+from hetero.model.occupancy import PodAllocations
 from hetero.node import services
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.registry.registry import Discovery
@@ -45,13 +46,22 @@ def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
-    """Return the devices with the grants on them.
+    """Return the devices with the grants on them, those of a pod as what the pod takes.
 
     A device whose grants share it in another way than the settings say now takes no more until they
     end.
     """
     devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
-    return Inventory(devices, tuple(grant.allocation for grant in snapshot.grants))
+    pods: dict[str, PodAllocations] = {}
+    standing = []
+    for grant in snapshot.grants:
+        uid = grant.owner.get("uid")
+        if uid is None:
+            standing.append(grant.allocation)
+        else:
+            kind = ContainerKind(grant.owner.get("kind", ContainerKind.MAIN))
+            pods[uid] = (*pods.get(uid, ()), (kind, grant.allocation))
+    return Inventory(devices, tuple(standing), tuple(pods.values()))
 
 
 def expect_mode(new_grant: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:

@@ -33,14 +33,14 @@ from hetero.model import (
     Request,
     Shortage,
 )
-from hetero.placement.cluster import DeviceUsage, PlacedNode, PlacedPod, Placement
+from hetero.placement.cluster import PlacedNode, PlacedPod, Placement
 from hetero.placement.demand import MOST_CLASSES, Demand
 from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import DeviceVerdict
 from hetero.placement.node_reservations import NODES as RESERVED_NODES
 from hetero.placement.node_reservations import NodeReservations
-from hetero.placement.place_pod import MOST_TRIES, place_pod
+from hetero.placement.place_pod import MOST_TRIES, place_pod, standing
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
 from hetero.placement.price import DEAREST, NEVER, Prices
 from hetero.placement.price_rows import RESERVED, PriceRow, PriceRows, is_exact
@@ -509,19 +509,10 @@ class SchedulerCache:
                 profile.request_class.request,
                 [(device, cut) for device, cut in devices_and_cuts if cut is not None],
             )
-        return Placement(
-            node=node.name,
-            pod=pod,
-            allocations=tuple(
-                None if container.request is None else allocation
-                for container in (*pod.sidecars, *pod.containers, *pod.init)
-            ),
-            holds=tuple(
-                DeviceUsage(device=piece.device, takes=piece.takes)
-                for piece in (allocation.pieces if allocation else ())
-            ),
-            host=pod.host(),
+        allocations = (
+            None if container.request is None else allocation for _, container in pod.everyone
         )
+        return standing(pod, node.name, tuple(allocations))
 
     def _apart(self, pod: PlacedPod, node_name: str, without_uids: Iterable[str] = ()) -> set[str]:
         """Return the node's devices whose holders the pod may not share a device with."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 from attrs import field, frozen
 
-from hetero.model import Allocation, Counters, Device, Request
+from hetero.model import Allocation, ContainerKind, Counters, Device, Occupancy, Request, peak
 from hetero.model.errors import BadInput
 
 #: Counters of a node itself. A node may count others; a counter it lacks is not limited there.
@@ -48,7 +48,7 @@ class PlacedPod:
     """Containers that land on one node together.
 
     `init` containers run one after the other before `containers` start, `sidecars` run with all
-    of them: the pod holds max(init, sum of containers) plus its sidecars, counter by counter.
+    of them.
     """
 
     #: Its name in errors.
@@ -66,22 +66,18 @@ class PlacedPod:
         if not self.containers:
             raise BadInput(f"pod {self.name!r} has no container")
 
+    @property
+    def everyone(self) -> tuple[tuple[ContainerKind, PlacedContainer], ...]:
+        """All its containers in the order of a placement's allocations, with their kinds."""
+        return (
+            *((ContainerKind.SIDECAR, container) for container in self.sidecars),
+            *((ContainerKind.MAIN, container) for container in self.containers),
+            *((ContainerKind.INIT, container) for container in self.init),
+        )
+
     def host(self) -> dict[str, int]:
         """Return what the pod takes of its node's own counters."""
-        sidecar_amounts = total(container.host for container in self.sidecars)
-        host_amounts = total(container.host for container in self.containers)
-        for container in self.init:
-            for counter, amount in container.host.items():
-                host_amounts[counter] = max(host_amounts.get(counter, 0), amount)
-        return total((sidecar_amounts, host_amounts))
-
-
-@frozen(kw_only=True)
-class DeviceUsage:
-    """What a pod keeps of one device: of each counter the most it needs at any time."""
-
-    device: str
-    takes: Counters
+        return peak((kind, container.host) for kind, container in self.everyone)
 
 
 @frozen(kw_only=True)
@@ -94,17 +90,8 @@ class Placement:
     node: str
     pod: PlacedPod
     allocations: tuple[Allocation | None, ...]
-    holds: tuple[DeviceUsage, ...]
+    holds: tuple[Occupancy, ...]
     host: Counters
-
-
-def total(counters: Iterable[Counters]) -> dict[str, int]:
-    """Return the sum of counters, name by name."""
-    sums: dict[str, int] = {}
-    for amounts in counters:
-        for counter, amount in amounts.items():
-            sums[counter] = sums.get(counter, 0) + amount
-    return sums
 
 
 #: Most a namespace may hold, by namespace: counters of devices (`core`, `memory`, …) and `devices`.

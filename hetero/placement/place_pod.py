@@ -12,9 +12,9 @@ from itertools import product
 
 from attrs import define, field
 
-from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request
+from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request, occupancies
 from hetero.model.rounding import Portion
-from hetero.placement.cluster import DeviceUsage, PlacedContainer, PlacedPod, Placement, total
+from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.device_groups import owed
 from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
@@ -78,8 +78,7 @@ def place_pod(
         )
     remaining = iter(found_allocations)
     allocations = tuple(
-        None if container.request is None else next(remaining)
-        for container in (*pod.sidecars, *pod.containers, *pod.init)
+        None if container.request is None else next(remaining) for _, container in pod.everyone
     )
     return standing(pod, node_name, allocations)
 
@@ -87,17 +86,17 @@ def place_pod(
 def standing(
     pod: PlacedPod, node_name: str, allocations: tuple[Allocation | None, ...]
 ) -> Placement:
-    """Return the placement of these allocations: sidecars first, init containers last."""
-    phase_ends = (len(pod.sidecars), len(pod.sidecars) + len(pod.containers))
+    """Return the placement of these allocations, which are in the order of `pod.everyone`."""
+    kinds_and_allocations = (
+        (kind, allocation)
+        for (kind, _), allocation in zip(pod.everyone, allocations, strict=True)
+        if allocation is not None
+    )
     return Placement(
         node=node_name,
         pod=pod,
         allocations=allocations,
-        holds=holds(
-            allocations[: phase_ends[0]],
-            allocations[slice(*phase_ends)],
-            allocations[phase_ends[1] :],
-        ),
+        holds=occupancies(kinds_and_allocations),
         host=pod.host(),
     )
 
@@ -318,34 +317,6 @@ def _ways(
 def _add(counters: dict[str, int], amounts: Counters, *, direction: int) -> None:
     for counter, amount in amounts.items():
         counters[counter] = counters.get(counter, 0) + direction * amount
-
-
-def holds(
-    sidecars: Iterable[Allocation | None],
-    containers: Iterable[Allocation | None],
-    init: Iterable[Allocation | None],
-) -> tuple[DeviceUsage, ...]:
-    """Return per device sidecars + max(containers together, each init container)."""
-    sidecar_takes, largest_takes = _per_device(sidecars), _per_device(containers)
-    for allocation in init:
-        for uuid, takes in _per_device((allocation,)).items():
-            largest_take = largest_takes.setdefault(uuid, {})
-            for counter, amount in takes.items():
-                largest_take[counter] = max(largest_take.get(counter, 0), amount)
-    return tuple(
-        DeviceUsage(
-            device=uuid, takes=total((sidecar_takes.get(uuid, {}), largest_takes.get(uuid, {})))
-        )
-        for uuid in dict.fromkeys((*sidecar_takes, *largest_takes))
-    )
-
-
-def _per_device(allocations: Iterable[Allocation | None]) -> dict[str, dict[str, int]]:
-    takes_by_uuid: dict[str, dict[str, int]] = {}
-    for allocation in allocations:
-        for piece in allocation.pieces if allocation else ():
-            takes_by_uuid[piece.device] = total((takes_by_uuid.get(piece.device, {}), piece.takes))
-    return takes_by_uuid
 
 
 def _refusal(

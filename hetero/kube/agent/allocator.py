@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -24,7 +24,7 @@ from time import monotonic
 
 from attrs import define, evolve, field
 
-from hetero.container.pin import Libraries, each, pin
+from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.node_pods import NodePods
@@ -36,19 +36,16 @@ from hetero.kube.words.pod import (
     active,
     asking,
     ended,
-    ending,
     expect_unhidden,
     identity_of,
-    initialized,
     named,
 )
-from hetero.model import Allocation, Counters, Edits
+from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
-from hetero.placement.place_pod import holds
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -348,7 +345,6 @@ class Allocator:
                 label="/".join((*container.pod.full_name, container.container)),
                 owner=container.owner,
                 libraries=self.libraries,
-                totals_of=partial(self._taken, container.pod),
                 injection=partial(self.inject, container.pod),
             )
             for container in containers
@@ -357,30 +353,6 @@ class Allocator:
     def inject(self, pod: Pod, edits: Edits) -> Edits:
         """Return the vendors' edits as a container of the pod is given them."""
         return self.driver.into(pod, edits, self.discovery.vendors)
-
-    def _taken(self, pod: Pod, grants: Sequence[Grant]) -> Iterator[tuple[str, Counters]]:
-        """Yield what grants take: of a pod whose init containers run, the most at any time."""
-        grants_by_pod: defaultdict[str, list[Grant]] = defaultdict(list)
-        for grant in grants:
-            grants_by_pod[grant.owner.get("uid", "")].append(grant)
-        for uid, pod_grants in grants_by_pod.items():
-            owner = pod if uid == pod.metadata.uid else self.pods.by_uid.get(uid)
-            if owner is None:
-                yield from each(pod_grants)
-                continue
-            init_names = ending(owner)
-            main_names = {container.name for container in owner.spec.containers}
-            sidecar_names = (
-                {container.owner["container"] for container in pod_grants} - init_names - main_names
-            )
-            ended_names = set() if initialized(owner) else init_names
-            for usage in holds(
-                *(
-                    _of(pod_grants, container_names)
-                    for container_names in (sidecar_names, main_names, ended_names)
-                )
-            ):
-                yield usage.device, usage.takes
 
     async def reconcile(self) -> None:
         """Take back the shares of pods that ended or are not on this node any more.
@@ -431,11 +403,6 @@ class Allocator:
     @property
     def _remembered(self) -> RememberedPaths:
         return RememberedPaths(self.node.ledger)
-
-
-def _of(grants: Iterable[Grant], container_names: Container[str]) -> list[Allocation]:
-    """Return the allocations of some containers of a pod."""
-    return [grant.allocation for grant in grants if grant.owner["container"] in container_names]
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:

@@ -17,11 +17,11 @@ from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Held
 from hetero.kube.words.host import pod_host
-from hetero.kube.words.pod import container_names, ended, identity_of, running
+from hetero.kube.words.pod import ended, identity_of, kinds, running
 from hetero.kube.words.pod_request import Vocabulary
-from hetero.model import Counters
+from hetero.model import Counters, Occupancy
 from hetero.model.errors import BadInput
-from hetero.placement.cluster import DeviceUsage, PlacedContainer, PlacedPod, Placement
+from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.place_pod import standing
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Orphans:
         free = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
         for name, grant in grant_by_name.items():
             usages = tuple(
-                DeviceUsage(device=uuid, takes=_taken_of(free.get(uuid, {}), takes))
+                Occupancy(uuid, _taken_of(free.get(uuid, {}), takes))
                 for uuid, takes in grant.takes.items()
             )
             pod = evolve(WITHOUT_DEVICES, namespace=grant.namespace)
@@ -161,7 +161,7 @@ class StandingPods:
             self._count_host(pod)
             return
         allocations = dict(assignment.containers)
-        container_allocations = tuple(allocations.get(name) for name in container_names(pod))
+        container_allocations = tuple(allocations.get(name) for name in kinds(pod))
         arrive(self.pods.cache, self.mix, pod, pod_request.pod, pod.created)
         placement = standing(pod_request.pod, assignment.node, container_allocations)
         self.pods.cache.restore(pod.metadata.uid, placement)

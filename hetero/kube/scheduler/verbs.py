@@ -28,7 +28,7 @@ from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
 from hetero.kube.words.annotations import Assignment, without_core_limit
-from hetero.kube.words.pod import container_names, path_of, read_pod
+from hetero.kube.words.pod import kinds, path_of, read_pod
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.kube.words.runtime_variables import notes_of_variables
 from hetero.model import Refusal
@@ -302,7 +302,7 @@ class PodBinder:
             rows=row.rows if row else None,
             containers=tuple(
                 (name, without_core_limit(share) if name in pod_request.unlimited else share)
-                for name, share in zip(container_names(pod), answer.allocations, strict=True)
+                for name, share in zip(kinds(pod), answer.allocations, strict=True)
                 if share is not None
             ),
         )

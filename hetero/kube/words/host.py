@@ -7,7 +7,7 @@ from decimal import Decimal
 
 from hetero.kube.objects.kinds import Amounts, Container, NodeObject, Pod, PodSpec
 from hetero.kube.words.quantity import rounded_up
-from hetero.placement.cluster import CPU, HOST_MEMORY, total
+from hetero.placement.cluster import CPU, HOST_MEMORY
 
 #: The size of one of each counter, in the API's unit of the resource of the same name.
 _ONE = Decimal(1)
@@ -31,13 +31,13 @@ def pod_host(pod: Pod, *, resources: Iterable[str] = _UNITS) -> dict[str, int]:
 
     sidecars_host, most_init = dict[str, int](), dict[str, int]()
     for container in pod.spec.init_containers:
-        init_host = total((sidecars_host, requests(container)))
+        init_host = _total((sidecars_host, requests(container)))
         most_init = _larger(most_init, init_host)
         if container.is_sidecar:
             sidecars_host = init_host
-    main_host = total((sidecars_host, *map(requests, pod.spec.containers)))
+    main_host = _total((sidecars_host, *map(requests, pod.spec.containers)))
     pod_amounts = {**_larger(most_init, main_host), **requests(pod.spec)}
-    return total((pod_amounts, amounts(pod.spec.overhead, resources=resources)))
+    return _total((pod_amounts, amounts(pod.spec.overhead, resources=resources)))
 
 
 def amounts(quantities: Amounts, *, resources: Iterable[str] = _UNITS) -> dict[str, int]:
@@ -49,6 +49,14 @@ def amounts(quantities: Amounts, *, resources: Iterable[str] = _UNITS) -> dict[s
         for resource_name in resources
         if resource_name in quantities
     }
+
+
+def _total(counters: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for counter_amounts in counters:
+        for counter, amount in counter_amounts.items():
+            sums[counter] = sums.get(counter, 0) + amount
+    return sums
 
 
 def _larger(first_amounts: Mapping[str, int], second_amounts: Mapping[str, int]) -> dict[str, int]:

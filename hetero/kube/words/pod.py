@@ -15,7 +15,7 @@ from hetero.kube.objects.kinds import Container, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.words.annotations import read_assignment
 from hetero.kube.words.signing import PublicKeys
-from hetero.model import Allocation, Gang
+from hetero.model import Allocation, ContainerKind, Gang
 from hetero.model.errors import BadInput
 
 #: A label of a pod, of kube-scheduler's coscheduling plugin: the PodGroup that it is in.
@@ -55,8 +55,14 @@ class SignedContainer:
     @property
     def owner(self) -> dict[str, str]:
         """What the ledger notes of it."""
-        owner_values = (*self.pod.full_name, self.pod.metadata.uid, self.container)
-        return dict(zip(("namespace", "pod", "uid", "container"), owner_values, strict=True))
+        namespace, pod_name = self.pod.full_name
+        return {
+            "namespace": namespace,
+            "pod": pod_name,
+            "uid": self.pod.metadata.uid,
+            "container": self.container,
+            "kind": kinds(self.pod)[self.container].value,
+        }
 
     def __str__(self) -> str:
         return f"{named(self.pod)}, container {self.container}"
@@ -123,12 +129,16 @@ def expect_unhidden(container: Container) -> None:
             )
 
 
-def container_names(pod: Pod) -> list[str]:
-    """Return the containers' names in a placement's order: sidecars, containers, init."""
+def kinds(pod: Pod) -> dict[str, ContainerKind]:
+    """Return when each container runs, by name and in the order of a placement's allocations."""
     init_containers = pod.spec.init_containers
     sidecars = [container for container in init_containers if container.is_sidecar]
     init = [container for container in init_containers if not container.is_sidecar]
-    return [container.name for container in (*sidecars, *pod.spec.containers, *init)]
+    return {
+        **{container.name: ContainerKind.SIDECAR for container in sidecars},
+        **{container.name: ContainerKind.MAIN for container in pod.spec.containers},
+        **{container.name: ContainerKind.INIT for container in init},
+    }
 
 
 def asking(pod: Pod, resource: str) -> Iterator[str]:
@@ -136,16 +146,6 @@ def asking(pod: Pod, resource: str) -> Iterator[str]:
     for container in pod.containers:
         if container.resources.limits.get(resource, "0") != "0":
             yield container.name
-
-
-def ending(pod: Pod) -> set[str]:
-    """Return the init containers that end before the others start."""
-    return {container.name for container in pod.spec.init_containers if not container.is_sidecar}
-
-
-def initialized(pod: Pod) -> bool:
-    """Return whether those containers have ended."""
-    return pod.status.is_true("Initialized")
 
 
 def ended(pod: Pod) -> bool:
