@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from functools import partial
+from itertools import starmap
 from time import monotonic
 
 from attrs import evolve, field, frozen
@@ -19,9 +20,20 @@ from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
-from hetero.kube.words.pod import ended
-from hetero.model import CORE, MEMORY, Allocation, Device, DeviceAllocation, Inventory, Usage, codec
+from hetero.kube.words.pod import ended, initialized, kinds
+from hetero.model import (
+    CORE,
+    MEMORY,
+    Allocation,
+    ContainerKind,
+    Device,
+    DeviceAllocation,
+    Inventory,
+    Usage,
+    codec,
+)
 from hetero.model.errors import BadInput
+from hetero.model.occupancy import PodAllocations
 from hetero.node.view.observe import DeviceView, Share, lending
 
 #: How the agents' pods are known, and the names of the port their metrics are on: the second is one
@@ -34,7 +46,10 @@ _LABELS = ("UUID", "namespace", "pod", "container")
 
 @frozen(kw_only=True)
 class PodView:
-    """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod."""
+    """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod.
+
+    `over`: an init container that has ended, for which its pod may still hold something.
+    """
 
     namespace: str
     pod: str
@@ -42,6 +57,8 @@ class PodView:
     node: str
     phase: str
     allocation: Allocation
+    kind: ContainerKind = ContainerKind.MAIN
+    over: bool = False
     shares: tuple[Share, ...] = ()  # of the device of each grant
 
 
@@ -60,7 +77,7 @@ class MemberView:
 
 @frozen(kw_only=True)
 class ClusterView:
-    """All nodes with a published inventory, and all containers that hold devices."""
+    """All nodes with a published inventory, and all containers that hold devices and may run."""
 
     nodes: tuple[MemberView, ...]
     pods: tuple[PodView, ...]
@@ -111,6 +128,7 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     used_views = tuple(
         evolve(view, shares=tuple(share_of(view, piece) for piece in view.allocation.pieces))
         for view in pod_views
+        if not view.over
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
@@ -242,7 +260,11 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
     except BadInput as error:
         return MemberView(name=node_name, devices=(), fault=str(error))
     node_views = tuple(view for view in pod_views if view.node == node_name)
-    free_by_uuid = Inventory(devices, tuple(view.allocation for view in node_views)).free()
+    pods: dict[tuple[str, str], PodAllocations] = {}
+    for view in node_views:
+        pod = view.namespace, view.pod
+        pods[pod] = (*pods.get(pod, ()), (view.kind, view.allocation))
+    free_by_uuid = Inventory(devices, pods=tuple(pods.values())).free()
 
     def held(device: Device) -> dict[str, int]:
         return {
@@ -261,7 +283,8 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
                 grants=tuple(
                     f"{view.namespace}/{view.pod}/{view.container}"
                     for view in node_views
-                    if any(piece.device == device.uuid for piece in view.allocation.pieces)
+                    if not view.over
+                    and any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
             for device_number, device in enumerate(devices)
@@ -288,7 +311,11 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
         assignment = codec.loads(allocation_json, Assignment, source=f"pod {metadata.name}")
     except BadInput:
         return ()
-    return tuple(
-        evolve(view, container=container, allocation=allocation)
-        for container, allocation in assignment.containers
-    )
+    kind_by_container = kinds(pod)
+
+    def of_container(container: str, allocation: Allocation) -> PodView:
+        kind = kind_by_container.get(container, ContainerKind.MAIN)
+        is_over = kind is ContainerKind.INIT and initialized(pod)
+        return evolve(view, container=container, allocation=allocation, kind=kind, over=is_over)
+
+    return tuple(starmap(of_container, assignment.containers))

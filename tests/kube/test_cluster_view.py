@@ -15,12 +15,13 @@ from prometheus_client import generate_latest
 from hetero.cli import hetero
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
-from hetero.kube.words.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY, Assignment, signed_assignment
+from hetero.kube.words.pod import initialized
 from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import USAGE
-from tests.kube.world import World, until, world
+from tests.kube.world import CARD, KEY, World, pod_named, until, world
 
 
 def agent_pod(at: World) -> None:
@@ -86,6 +87,44 @@ async def test_what_stands_is_shown_by_node_and_by_container() -> None:
             share.enforcement,
         )
         assert (None, None) == (share.memory_used, share.core_used)
+
+
+async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summed_once() -> None:
+    async with published() as at:
+        agent_pod(at)
+        init, main = at.fit(memory=9 * GiB), at.fit(memory=6 * GiB)
+        pod = pod_named("pod", "main")
+        pod["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": {CARD: "1"}}}]
+        pod["metadata"]["annotations"] = signed_assignment(
+            Assignment(node="n1", uid="uid-pod", containers=(("main", main), ("first", init))), KEY
+        )
+        at.api.put("pods", pod, event="ADDED")
+        await at.kubelet.admit(pod)
+
+        async def shown() -> tuple[int, list[str], list[str], set[str]]:
+            view = await seen(at)
+            (row, _) = view.nodes[0].devices
+            metrics = at.agent.metrics.registry.collect()
+            containers = {
+                sample.labels["container"]
+                for metric in metrics
+                for sample in metric.samples
+                if sample.name == "hetero_share_memory_limit_bytes"
+            }
+            return (
+                row.held[MEMORY] // GiB,
+                [one.rpartition("/")[2] for one in row.grants],
+                [one.container for one in view.pods],
+                containers,
+            )
+
+        everyone = ["main", "first"]
+        assert (9, everyone, everyone, {"main", "first"}) == await shown()
+        pod["status"] = {"phase": "Running"}
+        pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}]
+        at.api.put("pods", pod)
+        await until(lambda: initialized(at.agent.allocator.pods.by_uid["uid-pod"]))
+        assert (9, ["main"], ["main"], {"main"}) == await shown()
 
 
 async def test_what_is_used_is_what_the_agents_measure() -> None:

@@ -15,7 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.agent.allocator import Allocator
-from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
+from hetero.kube.words.pod import initialized
+from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Device, Enforcement, Policy
 from hetero.node.guard.monitor import Sighting
 from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_file import CORE_FULL
@@ -232,12 +233,16 @@ class Metrics(Collector):
         )
 
     def _pieces(self, grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, int, tuple[str, ...]]]:
-        """Yield each device of each grant of a pod or claim, by its position, and its labels."""
+        """Yield each device of each container that may run and each claim, by position."""
         devices = {device.uuid: device for device in self.allocator.discovery.devices}
         for grant in grants:
             owner = grant.owner
             if "container" not in owner and "claim" not in owner:
                 continue  # a program of this machine, not a pod's
+            pod = self.allocator.pod_of(grant)
+            is_init = owner.get("kind") == ContainerKind.INIT
+            if is_init and pod is not None and initialized(pod):
+                continue  # it has ended; its pod may still hold something for it
             owner_labels = tuple(owner.get(label_name, "") for label_name in _WHOSE)
             for position, piece in enumerate(grant.allocation.pieces):
                 if piece.device in devices:

@@ -148,6 +148,11 @@ def asking(pod: Pod, resource: str) -> Iterator[str]:
             yield container.name
 
 
+def initialized(pod: Pod) -> bool:
+    """Return whether a pod's init containers have ended."""
+    return pod.status.is_true("Initialized")
+
+
 def ended(pod: Pod) -> bool:
     """Return whether a pod's containers have ended for good."""
     return pod.status.phase in ("Succeeded", "Failed")
