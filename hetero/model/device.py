@@ -8,7 +8,7 @@ from enum import Enum
 from attrs import field
 
 from hetero.model.frozen import frozen
-from hetero.model.granularity import Counters, Granularity, Templated
+from hetero.model.granularity import Counters, Granularity, Templated, Whole
 
 
 class Enforcement(str, Enum):
@@ -64,6 +64,11 @@ class Device:
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""
         return self.card.get(counter, self.capacity[counter])
+
+    @property
+    def cut_at_admission(self) -> bool:
+        """Whether slices of it are cut before a pod's first container and last until its end."""
+        return not isinstance(self.granularity, Whole) and self.granularity.cut_at_admission
 
     @property
     def shapes(self) -> frozenset[str]:

@@ -65,12 +65,15 @@ class Fractional:
 
     `together` is for cards whose driver cuts no memory without core: a request that names no core
     gets the same part of the core as of the memory, rounded down so that equal parts fit.
+    `cut_at_admission`: slices are cut before a pod's first container starts and last until it ends,
+    so that init containers hand theirs to a main container.
     """
 
     memory: Grain = Step(1024 * 1024)
     core: Grain = Step(1)
     multi: MultiDevice = MultiDevice.SHARES
     together: bool = False
+    cut_at_admission: bool = False
 
 
 @frozen
@@ -94,13 +97,14 @@ class Templated:
     Above the largest entry a request gets the whole device, unless `whole` is False (a card that
     is partitioned already and can only be given by its parts). `measured_by` names what decides
     which entry covers a request: where memory alone decides, a shape's core comes with it, asked or
-    not.
+    not. `cut_at_admission` is as in `Fractional`.
     """
 
     menu: tuple[Template, ...]
     multi: MultiDevice = MultiDevice.WHOLE
     whole: bool = True
     measured_by: tuple[str, ...] = (CORE, MEMORY)
+    cut_at_admission: bool = False
 
 
 Granularity = Whole | Fractional | Templated

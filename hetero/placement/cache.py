@@ -510,7 +510,8 @@ class SchedulerCache:
                 [(device, cut) for device, cut in devices_and_cuts if cut is not None],
             )
         allocations = (
-            None if container.request is None else allocation for _, container in pod.everyone
+            None if container.request is None else allocation
+            for _, container in pod.kinds_and_containers
         )
         return standing(pod, node.name, tuple(allocations))
 

@@ -67,7 +67,7 @@ class PlacedPod:
             raise BadInput(f"pod {self.name!r} has no container")
 
     @property
-    def everyone(self) -> tuple[tuple[ContainerKind, PlacedContainer], ...]:
+    def kinds_and_containers(self) -> tuple[tuple[ContainerKind, PlacedContainer], ...]:
         """All its containers in the order of a placement's allocations, with their kinds."""
         return (
             *((ContainerKind.SIDECAR, container) for container in self.sidecars),
@@ -77,7 +77,7 @@ class PlacedPod:
 
     def host(self) -> dict[str, int]:
         """Return what the pod takes of its node's own counters."""
-        return peak((kind, container.host) for kind, container in self.everyone)
+        return peak((kind, container.host) for kind, container in self.kinds_and_containers)
 
 
 @frozen(kw_only=True)

@@ -16,6 +16,7 @@ from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request, oc
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.device_groups import owed
+from hetero.placement.handing_on import left_for_init, with_common_slices
 from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
 from hetero.placement.placement_policy import PlacementPolicy, binpack
@@ -41,6 +42,9 @@ class _Tries:
     left: int = MOST_TRIES
     #: By the phase, the number of requests that remained, and what was left.
     failed: set[object] = field(factory=set)
+    #: The allocations chosen so far, and whether later ones depend on more of them than they leave.
+    chosen: list[Allocation] = field(factory=list)
+    depends_on_chosen: bool = False
 
 
 def place_pod(
@@ -67,29 +71,32 @@ def place_pod(
     )
     tries_left = _Tries(left=most_tries)
     found_allocations = _place_pod(devices, free, sidecars, main, init, policy, tries_left)
-    if found_allocations is None:
-        requests = [*sidecars, *main, *init]
+    allocations = None
+    if found_allocations is not None:
+        remaining = iter(found_allocations)
+        containers = [
+            (kind, None if container.request is None else next(remaining))
+            for kind, container in pod.kinds_and_containers
+        ]
+        allocations = with_common_slices(containers, devices)
+    if allocations is None:
         return _refusal(
             devices,
             free,
-            requests,
+            [*sidecars, *main, *init],
             policy,
             tried_count=most_tries if tries_left.left <= 0 else None,
         )
-    remaining = iter(found_allocations)
-    allocations = tuple(
-        None if container.request is None else next(remaining) for _, container in pod.everyone
-    )
     return standing(pod, node_name, allocations)
 
 
 def standing(
     pod: PlacedPod, node_name: str, allocations: tuple[Allocation | None, ...]
 ) -> Placement:
-    """Return the placement of these allocations, which are in the order of `pod.everyone`."""
+    """Return the placement of these allocations: one for each of `pod.kinds_and_containers`."""
     kinds_and_allocations = (
         (kind, allocation)
-        for (kind, _), allocation in zip(pod.everyone, allocations, strict=True)
+        for (kind, _), allocation in zip(pod.kinds_and_containers, allocations, strict=True)
         if allocation is not None
     )
     return Placement(
@@ -120,38 +127,61 @@ def _place_pod(
         allocation = fit_into(devices, free, requests[0], policy=policy)
         return [allocation] if isinstance(allocation, Allocation) else None
 
+    hands_on = bool(init_requests) and any(device.cut_at_admission for device in devices)
+    tries_left.depends_on_chosen = hands_on
+
     def after_sidecars(free_after_sidecars: _Free) -> _Found | None:
-        init_answers = [
-            fit_into(devices, free_after_sidecars, request, policy=policy)
-            for request in init_requests
-        ]
-        if any(isinstance(init_answer, Refusal) for init_answer in init_answers):
+        free_before_main = _copy(free_after_sidecars)
+        init_allocations = _fit_each(devices, free_before_main, init_requests, policy)
+        if init_allocations is None:
             return None
-        allocations = _search(
+
+        def after_main(free_after_main: _Free) -> _Found | None:
+            if not hands_on:
+                return init_allocations
+            main = tries_left.chosen[len(sidecar_requests) :]
+            left = left_for_init(devices, free_before_main, free_after_main, main)
+            return _fit_each(devices, left, init_requests, policy)
+
+        return _search(
             devices,
             free_after_sidecars,
             main_requests,
             policy,
-            lambda _: [],
+            after_main,
             tries_left,
             phase=_Phase.CONTAINERS,
         )
-        if allocations is None:
-            return None
-        return allocations + [
-            init_answer for init_answer in init_answers if isinstance(init_answer, Allocation)
-        ]
 
-    free_copy = {uuid: dict(counters) for uuid, counters in free.items()}
     return _search(
         devices,
-        free_copy,
+        _copy(free),
         sidecar_requests,
         policy,
         after_sidecars,
         tries_left,
         phase=_Phase.SIDECARS,
     )
+
+
+def _copy(free: Mapping[str, Mapping[str, int]]) -> _Free:
+    return {uuid: dict(counters) for uuid, counters in free.items()}
+
+
+def _fit_each(
+    devices: Sequence[Device],
+    free: Mapping[str, Mapping[str, int]],
+    requests: Iterable[Request],
+    policy: PlacementPolicy,
+) -> _Found | None:
+    """Return an allocation for each request as if it were the only one; None if one has none."""
+    allocations = []
+    for request in requests:
+        allocation = fit_into(devices, free, request, policy=policy)
+        if isinstance(allocation, Refusal):
+            return None
+        allocations.append(allocation)
+    return allocations
 
 
 def _search(
@@ -191,7 +221,7 @@ def _search(
         phase=phase,
         devices_differ=names_devices,
     )
-    if allocations is None:
+    if allocations is None and not tries_left.depends_on_chosen:
         tries_left.failed.add(search_state)
     return allocations
 
@@ -216,10 +246,13 @@ def _try(
         if owed(devices, chosen_cuts) > len(request.asks) - len(chosen_cuts):
             return None
         if len(chosen_cuts) == len(request.asks):
+            allocation = allocate(request, chosen_cuts)
+            tries_left.chosen.append(allocation)
             following = _search(
                 devices, free, other_requests, policy, place_later_phases, tries_left, phase=phase
             )
-            return None if following is None else [allocate(request, chosen_cuts), *following]
+            tries_left.chosen.pop()
+            return None if following is None else [allocation, *following]
         ask = request.asks[len(chosen_cuts)]
         taken_uuids = {device.uuid for device, _ in chosen_cuts}
         allowed_devices = group if ask.device is None else named(devices, ask.device)

@@ -271,6 +271,15 @@ class VendorContract:
                 assert registry.reconcile([device], (), directory=tmp_path) == ()
                 assert len(_filled(registry, device, tmp_path)) == len(pieces)
 
+    def test_slices_of_containers_are_declared(self, tmp_path: Path) -> None:
+        """`cut_at_admission` is said where, and only where, slices are cut for containers."""
+        with self._cutting(tmp_path) as (registry, devices):
+            for device in devices:
+                piece = _piece(device, next(_filling(device)))
+                edits = _enforced(registry, device, piece, tmp_path, container=True)
+                assert device.cut_at_admission == (device.uuid in edits.parts)
+                assert registry.reconcile([device], (), directory=tmp_path) == ()
+
     def test_slices_that_grants_hold_keep_all_that_was_granted(self, tmp_path: Path) -> None:
         """Of each size: when they fill a card and were reconciled, its driver refuses one more."""
         with self._cutting(tmp_path) as (registry, devices):

@@ -87,6 +87,7 @@ class FakeApi:
         app.router.add_post(
             "/api/v1/namespaces/{namespace}/serviceaccounts/hetero-metrics/token", self._lend
         )
+        app.router.add_post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
         app.router.add_post(PUBLISH, self._publish)
         app.router.add_post("/api/v1/namespaces/{namespace}/events", self._event)
         runner = web.AppRunner(app, shutdown_timeout=0.1)
@@ -187,6 +188,15 @@ class FakeApi:
     async def _lend(self, request: web.Request) -> web.Response:
         assert ["hetero.io/metrics"] == (await request.json())["spec"]["audiences"]
         return web.json_response({"status": {"token": "lent"}}, status=201)
+
+    async def _bind(self, request: web.Request) -> web.Response:
+        """Bind a pod to a node; the annotations of a binding become the pod's."""
+        binding = await request.json()
+        pod = self.pods[request.match_info["namespace"], request.match_info["name"]]
+        pod["spec"]["nodeName"] = binding["target"]["name"]
+        pod["metadata"].setdefault("annotations", {}).update(binding["metadata"]["annotations"])
+        self.put("pods", pod)
+        return web.json_response({}, status=201)
 
     async def _event(self, request: web.Request) -> web.Response:
         self.events.append(await request.json())

@@ -97,8 +97,10 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                     continue
                 ids = await self._choose(resource, int(amount), reusable)
                 answers[container["name"]] = await self.allocate(resource, ids)
-                if container in starting:
-                    reusable = ids
+                if container in starting and container.get("restartPolicy") != "Always":
+                    reusable += [one for one in ids if one not in reusable]
+                else:  # it runs on beside those that come
+                    reusable = [one for one in reusable if one not in ids]
                 about = pod["metadata"]
                 key = (f"{about['namespace']}/{about['name']}", container["name"])
                 self.held[key] = (resource, ids)

@@ -31,7 +31,7 @@ from hetero.placement.state import Cluster
 from hetero.testing import rack
 
 #: One of each way a card divides: whole; freely; in coarse steps; by a ladder, several of them only
-#: whole; by a menu; in parts that exist already; and with a counter of its own.
+#: whole; by a menu; in parts that exist already; with few sharers; and into slices for whole pods.
 KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
     "whole": (Whole(), {CORE: 100, MEMORY: 32 * GiB, SLOTS: 1}),
     "free": (Fractional(), {CORE: 100, MEMORY: 80 * GiB, SLOTS: 10}),
@@ -71,6 +71,10 @@ KINDS: dict[str, tuple[Granularity, dict[str, int]]] = {
     "shares": (
         Fractional(memory=Step(GiB), core=Step(10), multi=MultiDevice.SHARES),
         {CORE: 100, MEMORY: 16 * GiB, SLOTS: 4},
+    ),
+    "slices": (
+        Fractional(multi=MultiDevice.WHOLE, cut_at_admission=True),
+        {CORE: 100, MEMORY: 80 * GiB, SLOTS: 10},
     ),
 }
 

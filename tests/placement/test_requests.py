@@ -2,13 +2,26 @@
 
 from itertools import product
 
+import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hetero.model import MEMORY, Ask, Device, Link, Refusal, Selector
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Ask,
+    ContainerKind,
+    Device,
+    Link,
+    Refusal,
+    Request,
+    Selector,
+    Templated,
+)
 from hetero.model.units import GiB
-from hetero.placement.cluster import PlacedPod, Placement
+from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from tests.placement.conftest import Asked, cards, container, node, placed, pod, refused, where
 
 # --- pods of several containers ------------------------------------------------------------------
@@ -37,43 +50,159 @@ def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
     assert ["a/free-0", "a/free-1"] == where(placed(asked, some))
 
 
-@given(
-    st.lists(st.integers(1, 8), min_size=1, max_size=4),
-    st.lists(st.integers(1, 8), max_size=2),
-    st.lists(st.integers(1, 8), max_size=2),
-    st.lists(st.integers(0, 8), min_size=1, max_size=3),
-)
-def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
-    main: list[int], init: list[int], sidecars: list[int], used: list[int]
-) -> None:
-    """Sizes in tens of GiB on cards of eighty of which `used` is taken."""
-    asked = Asked([node("a", cards("free", len(used), node="a"))])
-    for place, amount in enumerate(used):
-        if amount:
-            asks = (Ask(memory=amount * 10 * GiB, device=f"a/free-{place}"),)
-            placed(asked, pod(asks=asks))
-    free = [8 - amount for amount in used]
-    some = PlacedPod(
+def assignments(sizes: list[int], left: list[int]) -> list[tuple[list[int], list[list[int]]]]:
+    """Return each way to put sizes on cards: what is left, and the sizes on each card."""
+    ways = []
+    for way in product(range(len(left)), repeat=len(sizes)):
+        on_cards = [
+            [size for size, place in zip(sizes, way, strict=True) if place == card]
+            for card in range(len(left))
+        ]
+        remainder = [amount - sum(on) for amount, on in zip(left, on_cards, strict=True)]
+        if min(remainder) >= 0:
+            ways.append((remainder, on_cards))
+    return ways
+
+
+sizes_of_pods = {
+    "main": st.lists(st.integers(1, 8), min_size=1, max_size=4),
+    "init": st.lists(st.integers(1, 8), max_size=2),
+    "sidecars": st.lists(st.integers(1, 8), max_size=2),
+    "used": st.lists(st.integers(0, 8), min_size=1, max_size=3),
+}
+
+
+def of_sizes(main: list[int], init: list[int], sidecars: list[int]) -> PlacedPod:
+    """Return a pod of containers that ask for so many tens of GiB."""
+    return PlacedPod(
         containers=tuple(container(10 * size) for size in main),
         init=tuple(container(10 * size) for size in init),
         sidecars=tuple(container(10 * size) for size in sidecars),
     )
 
-    def ways(sizes: list[int], left: list[int]) -> list[list[int]]:
-        remainders = []
-        for way in product(range(len(left)), repeat=len(sizes)):
-            rest = list(left)
-            for size, place in zip(sizes, way, strict=True):
-                rest[place] -= size
-            if min(rest) >= 0:
-                remainders.append(rest)
-        return remainders
+
+def partly_used(kind: str, used: list[int]) -> tuple[Asked, list[int]]:
+    """Return a node whose cards of eighty GiB are used in part, and what is free of each."""
+    asked = Asked([node("a", cards(kind, len(used), node="a"))])
+    for place, amount in enumerate(used):
+        if amount:
+            asks = (Ask(memory=amount * 10 * GiB, device=f"a/{kind}-{place}"),)
+            placed(asked, pod(asks=asks))
+    return asked, [8 - amount for amount in used]
+
+
+@given(**sizes_of_pods)
+def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
+    main: list[int], init: list[int], sidecars: list[int], used: list[int]
+) -> None:
+    asked, free = partly_used("free", used)
 
     expected = any(
-        all(ways([size], left) for size in init) and ways(main, left)
-        for left in ways(sidecars, free)
+        all(assignments([size], left) for size in init) and assignments(main, left)
+        for left, _ in assignments(sidecars, free)
     )
-    assert bool(expected) == isinstance(asked.find(some), Placement)
+    assert bool(expected) == isinstance(asked.find(of_sizes(main, init, sidecars)), Placement)
+
+
+@given(**sizes_of_pods)
+def test_where_slices_are_cut_at_admission_a_pod_fits_exactly_when_all_of_them_do(
+    main: list[int], init: list[int], sidecars: list[int], used: list[int]
+) -> None:
+    """An init container has the slice of the largest main container, or one of its own."""
+    asked, free = partly_used("slices", used)
+
+    expected = any(
+        all(
+            any(
+                size <= amount + max(on, default=0)
+                for amount, on in zip(left, on_cards, strict=True)
+            )
+            for size in init
+        )
+        for after_sidecars, _ in assignments(sidecars, free)
+        for left, on_cards in assignments(main, after_sidecars)
+    )
+    answer = asked.find(of_sizes(main, init, sidecars))
+    assert bool(expected) == isinstance(answer, Placement)
+    if isinstance(answer, Placement):
+        slices = slices_of(answer)
+        cut = {
+            f"a/slices-{card}": sum(size for uuid, size in slices if uuid == f"a/slices-{card}")
+            for card in range(len(used))
+        }
+        assert all(cut[f"a/slices-{card}"] <= 10 * GiB * free[card] for card in range(len(used)))
+        assert {uuid: size for uuid, size in cut.items() if size} == {
+            usage.device: usage.takes[MEMORY] for usage in answer.holds
+        }
+
+
+def slices_of(placement: Placement) -> list[tuple[str, int]]:
+    """Return card and bytes of each slice that an agent cuts for a pod.
+
+    Of equal pieces of init containers and one main container it cuts one.
+    """
+    slices = []
+    handed: dict[str, int] = {}
+    ordered = sorted(
+        zip(placement.pod.kinds_and_containers, placement.allocations, strict=True),
+        key=lambda each: each[0][0] is not ContainerKind.INIT,
+    )
+    for (kind, _), allocation in ordered:
+        assert allocation is not None
+        for piece in allocation.pieces:
+            size = piece.takes[MEMORY]
+            if kind is not ContainerKind.SIDECAR and handed.get(piece.device) == size:
+                if kind is ContainerKind.MAIN:
+                    del handed[piece.device]
+                continue
+            slices.append((piece.device, size))
+            if kind is ContainerKind.INIT:
+                handed[piece.device] = size
+    return slices
+
+
+def test_an_init_container_and_the_largest_main_one_have_a_slice_as_large_as_both_need() -> None:
+    asked = Asked([node("a", cards("slices", 1, node="a"))])
+    some = PlacedPod(containers=(container(10), container(20)), init=(container(40), container(5)))
+    placement = placed(asked, some)
+
+    assert [10, 40, 40, 40] == [
+        allocation.pieces[0].takes[MEMORY] // GiB
+        for allocation in placement.allocations
+        if allocation
+    ]
+    assert [50 * GiB] == [usage.takes[MEMORY] for usage in placement.holds]
+
+
+def test_a_slice_is_the_larger_one_in_every_counter() -> None:
+    asked = Asked([node("a", cards("slices", 1, node="a"))])
+    some = PlacedPod(
+        containers=(PlacedContainer(request=Request(asks=(Ask(memory=40 * GiB, core=20),))),),
+        init=(PlacedContainer(request=Request(asks=(Ask(memory=GiB, core=60),))),),
+    )
+    main, first = placed(asked, some).allocations
+
+    assert main is not None
+    assert main == first
+    assert ({CORE: 60, MEMORY: 40 * GiB, SLOTS: 1}, 60) == (
+        dict(main.pieces[0].takes),
+        main.pieces[0].core,
+    )
+
+
+@pytest.mark.parametrize(("init", "main"), [("s8", "s2"), ("s2", "s8"), ("s4", "s4")])
+def test_of_two_shapes_the_larger_one_is_handed_on(init: str, main: str) -> None:
+    (device,) = cards("menu", 1, node="a")
+    assert isinstance(device.granularity, Templated)
+    device = evolve(device, granularity=evolve(device.granularity, cut_at_admission=True))
+    asked = Asked([node("a", (device,))])
+    some = PlacedPod(
+        containers=(PlacedContainer(request=Request(asks=(Ask(shape=main),))),),
+        init=(PlacedContainer(request=Request(asks=(Ask(shape=init),))),),
+    )
+    given = placed(asked, some).allocations
+
+    assert [max(init, main)] * 2 == [one.pieces[0].template for one in given if one]
 
 
 # --- what a request may ask of its devices -------------------------------------------------------

@@ -17,7 +17,9 @@ CORES = (None, 5, 10, 20, 50, 100)
 def mixed(nodes: int) -> list[PlacedNode]:
     kinds = list(KINDS)
     return [
-        node(f"n{i}", cards(kinds[i % 7], 1 + i % 8, node=f"n{i}"), cpu=128_000, memory=1024)
+        node(
+            f"n{i}", cards(kinds[i % len(kinds)], 1 + i % 8, node=f"n{i}"), cpu=128_000, memory=1024
+        )
         for i in range(nodes)
     ]
 

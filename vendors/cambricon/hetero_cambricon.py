@@ -29,7 +29,10 @@ from hetero.plugin import (
 #: sMLU counts in units of 256 MiB (the vendor's plugin runs with --min-dsmlu-unit=256) and in
 #: percent, cuts no memory without core, and allows 16 instances on a card.
 _SLICED = plugin.Fractional(
-    memory=plugin.Step(256 * MiB), multi=plugin.MultiDevice.WHOLE, together=True
+    memory=plugin.Step(256 * MiB),
+    multi=plugin.MultiDevice.WHOLE,
+    together=True,
+    cut_at_admission=True,
 )
 #: What HAMi's users write; its examples name the model in some resources.
 _RESOURCE_NAMES = plugin.ResourceNames(

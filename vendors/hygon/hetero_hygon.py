@@ -31,7 +31,7 @@ from hetero.plugin import (
 )
 
 #: Core is counted in compute units, since that is what a mask is made of: 1 % is rounded up to one.
-_SLICED = plugin.Fractional(multi=plugin.MultiDevice.WHOLE, together=True)
+_SLICED = plugin.Fractional(multi=plugin.MultiDevice.WHOLE, together=True, cut_at_admission=True)
 #: PCI device id, model and compute units of each card that can be cut.
 _CARDS = {
     0x54B7: ("Z100", 60),

@@ -73,7 +73,10 @@ VENDOR = plugin.Vendor(
 )
 #: What a card whose sGPU mode is on divides into: 1 % and 128 MiB, at most 16.
 _SLICED = plugin.Fractional(
-    memory=plugin.Step(128 * MiB), multi=plugin.MultiDevice.WHOLE, together=True
+    memory=plugin.Step(128 * MiB),
+    multi=plugin.MultiDevice.WHOLE,
+    together=True,
+    cut_at_admission=True,
 )
 _MOST_SLICES = 16
 

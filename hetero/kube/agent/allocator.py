@@ -38,14 +38,16 @@ from hetero.kube.words.pod import (
     ended,
     expect_unhidden,
     identity_of,
+    kinds,
     named,
 )
-from hetero.model import Edits
+from hetero.model import ContainerKind, DeviceAllocation, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
+from hetero.placement.handing_on import with_slices_of
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -335,11 +337,16 @@ class Allocator:
             self.reconcile_due.set()
 
     def _pin(self, containers: Iterable[SignedContainer]) -> dict[str, Grant]:
-        """Make the grants of a pod stand."""
-        return {
-            container.container: pin(
+        """Make the grants of a pod stand, in the order in which its containers start."""
+        grants: dict[str, Grant] = {}
+        handed: dict[str, DeviceAllocation] = {}  # slices of init containers, by device
+        for container in containers:
+            kind = kinds(container.pod)[container.container]
+            grant = grants[container.container] = pin(
                 self.node,
-                container.allocation,
+                with_slices_of(
+                    container.allocation, {} if kind is ContainerKind.SIDECAR else handed
+                ),
                 discovery=self.discovery,
                 grant_id=container.identity,
                 label="/".join((*container.pod.full_name, container.container)),
@@ -347,8 +354,12 @@ class Allocator:
                 libraries=self.libraries,
                 injection=partial(self.inject, container.pod),
             )
-            for container in containers
-        }
+            for piece in grant.allocation.pieces:
+                if kind is ContainerKind.INIT and piece.part is not None:
+                    handed[piece.device] = piece
+                elif kind is ContainerKind.MAIN and piece == handed.get(piece.device):
+                    del handed[piece.device]  # it has one receiver
+        return grants
 
     def inject(self, pod: Pod, edits: Edits) -> Edits:
         """Return the vendors' edits as a container of the pod is given them."""

@@ -1,0 +1,197 @@
+"""One node with agent and kubelet, the scheduler that places pods on it, and their books."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp.test_utils import TestClient, TestServer
+from attrs import define, field
+
+from hetero.kube.client.api import Access, Api
+from hetero.kube.cluster_view import snapshot
+from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.words.settings import Settings
+from hetero.model import Counters, Device
+from hetero.node.inventory import inventory_of
+from hetero.node.view.observe import observe_node
+from hetero.registry.registry import Registry
+from tests.kube.api_server import Plain
+from tests.kube.world import KEY, World, until, world
+
+Limits = Mapping[str, str]
+Books = dict[str, dict[str, dict[str, int]]]
+
+
+def pod_of(
+    name: str,
+    *main: Limits,
+    init: Sequence[Limits] = (),
+    sidecars: Sequence[Limits] = (),
+) -> Plain:
+    """Return a pod whose containers have these limits; it waits for a node."""
+
+    def containers(kind: str, limits: Sequence[Limits], **more: str) -> list[Plain]:
+        return [
+            {"name": f"{kind}-{number}", "resources": {"limits": dict(one)}, **more}
+            for number, one in enumerate(limits)
+        ]
+
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "creationTimestamp": "2026-11-28T00:00:00Z",
+        },
+        "spec": {
+            "containers": containers("main", main),
+            "initContainers": [
+                *containers("sidecar", sidecars, restartPolicy="Always"),
+                *containers("init", init),
+            ],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+@define(eq=False)
+class Site:
+    """Pods are applied, placed, admitted, run and ended here; whoever restarts does so alone."""
+
+    at: World
+    registry: Registry
+    scheduler: Scheduler = field(init=False)
+    _client: Any = field(init=False, default=None)
+    _api: Api = field(init=False)
+    _tasks: list[asyncio.Task[None]] = field(init=False, factory=list)
+
+    async def start_scheduler(self) -> None:
+        """Start a scheduler that knows nothing, or another one."""
+        await self.stop_scheduler()
+        self.scheduler = Scheduler(
+            self._api, Settings().vocabulary(self.registry), KEY, settings=Settings()
+        )
+        parts = self.scheduler.nodes, self.scheduler.pods, self.scheduler.quotas
+        self._tasks = [asyncio.ensure_future(part.follow()) for part in parts]
+        self._client = TestClient(TestServer(self.scheduler.calls.app()))
+        await self._client.start_server()
+        await until(
+            lambda: (
+                self.scheduler.cache.inventory.devices("n1")
+                and "pods" in self.scheduler.readiness.listed
+            )
+        )
+
+    async def stop_scheduler(self) -> None:
+        """End the scheduler, if one runs."""
+        for task in self._tasks:
+            task.cancel()
+        if self._client is not None:
+            await self._client.close()
+
+    async def restart_agent(self) -> None:
+        """End the agent at once and start another one."""
+        await self.at.crash()
+        await self.at.start()
+
+    async def place(self, pod: Plain) -> str | None:
+        """Have the scheduler bind a pod; return why it does not."""
+        about = pod["metadata"]
+        self.at.api.put("pods", pod, event="ADDED")
+        found = await self._call("filter", Pod=pod, NodeNames=["n1"])
+        if found["NodeNames"] != ["n1"]:
+            return str(found.get("Error") or found["FailedNodes"])
+        refusal = await self._call(
+            "bind", PodName=about["name"], PodNamespace="default", PodUID=about["uid"], Node="n1"
+        )
+        reason: str | None = refusal.get("Error")
+        return reason
+
+    async def run(self, pod: Plain) -> None:
+        """Have the kubelet admit a pod and start its containers in their order."""
+        given = await self.at.kubelet.admit(pod)
+        for container in (*pod["spec"]["initContainers"], *pod["spec"]["containers"]):
+            if container["name"] in given:
+                await self.at.kubelet.start_container(pod, container["name"])
+        pod["status"] = {
+            "phase": "Running",
+            "conditions": [{"type": "Initialized", "status": "True"}],
+        }
+        self.at.api.put("pods", pod)
+
+    async def apply(self, pod: Plain) -> str | None:
+        """Place a pod and run it; return why it cannot be placed, and forget it then."""
+        refusal = await self.place(pod)
+        if refusal is None:
+            await self.run(pod)
+        else:
+            self.at.api.put("pods", pod, event="DELETED")
+        return refusal
+
+    async def end(self, pod: Plain, *, deleted: bool = True) -> None:
+        """End a pod, and wait until the node has taken back what it held."""
+        self.at.kubelet.forget(pod)
+        if deleted:
+            self.at.api.put("pods", pod, event="DELETED")
+        else:
+            pod["status"]["phase"] = "Succeeded"
+            self.at.api.put("pods", pod)
+        label = f"default/{pod['metadata']['name']}/"
+        await until(lambda: not any(one.startswith(label) for one in self.at.standing()))
+
+    async def books(self) -> Books:
+        """Return what each book says is taken of each device."""
+        discovery = self.at.agent.allocator.discovery
+        devices = discovery.devices
+        free = self.scheduler.cache.free("n1")
+        async with Api(Access(server=self.at.url)).open() as api:
+            (member,) = (await snapshot(api)).nodes
+        return {
+            "scheduler": _taken(devices, free),
+            "agent": _taken(devices, inventory_of(discovery, self.at.node.snapshot()).free()),
+            "node's view": {
+                row.device.uuid: dict(row.held) for row in observe_node(self.at.node).devices
+            },
+            "cluster's view": {row.device.uuid: dict(row.held) for row in member.devices},
+        }
+
+    async def settled(self) -> Books:
+        """Return the books once the scheduler has heard what the API says."""
+        for _ in range(200):
+            books = await self.books()
+            if len({str(_sorted(book)) for book in books.values()}) == 1:
+                break
+            await asyncio.sleep(0.02)
+        return books
+
+    async def _call(self, verb: str, **args: Any) -> Any:
+        answer = await self._client.post(f"/{verb}", json=args)
+        return await answer.json()
+
+
+def _taken(devices: Sequence[Device], free: Mapping[str, Counters]) -> dict[str, dict[str, int]]:
+    return {
+        device.uuid: {
+            counter: amount - free[device.uuid][counter]
+            for counter, amount in device.capacity.items()
+        }
+        for device in devices
+    }
+
+
+def _sorted(book: Mapping[str, Counters]) -> list[Any]:
+    return sorted((uuid, sorted(counters.items())) for uuid, counters in book.items())
+
+
+@asynccontextmanager
+async def site(registry: Registry, awaited: str) -> AsyncIterator[Site]:
+    """Run a node of a registry's cards, and a scheduler; `awaited` is a resource it offers."""
+    async with world(registry=registry, awaited=awaited) as at:
+        made = Site(at, registry)
+        async with Api(Access(server=at.url)).open() as made._api:
+            await made.start_scheduler()
+            try:
+                yield made
+            finally:
+                await made.stop_scheduler()

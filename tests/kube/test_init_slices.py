@@ -1,0 +1,140 @@
+"""Init containers on cards that are cut: one slice, handed from container to container."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.kube.site import Site, pod_of
+from tests.kube.site_cards import ALL, CUT, HANDED, Card, tell
+
+each = pytest.mark.parametrize("card", ALL.values(), ids=ALL)
+each_cut = pytest.mark.parametrize("card", CUT.values(), ids=CUT)
+each_handed = pytest.mark.parametrize("card", HANDED.values(), ids=HANDED)
+
+
+async def expect_equal_books(it: Site) -> None:
+    books = await it.settled()
+    assert dict.fromkeys(books, books["scheduler"]) == books
+
+
+def parts(it: Site) -> dict[str, list[str | None]]:
+    """Return the slices of each pod's containers, in the order in which they start."""
+    slices: dict[str, list[str | None]] = {}
+    for grant in it.at.node.snapshot().grants:
+        pod = slices.setdefault(grant.owner["pod"], [])
+        pod += [piece.part for piece in grant.allocation.pieces]
+    return slices
+
+
+async def beside_a_neighbour(it: Site, card: Card) -> None:
+    larger = card.part(4)
+    assert None is await it.apply(pod_of("pod", larger, init=[larger, card.part(1)]))
+    await expect_equal_books(it)
+    assert None is await it.apply(pod_of("neighbour", card.part(4)))
+    await expect_equal_books(it)
+
+
+@each
+def test_an_init_container_as_large_as_the_main_one_takes_no_more(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(beside_a_neighbour, tmp_path, card)
+
+
+async def with_a_sidecar(it: Site, card: Card) -> None:
+    pod = pod_of("pod", card.part(4), init=[card.part(5), card.part(1)], sidecars=[card.part(1)])
+    assert None is await it.apply(pod)
+    await expect_equal_books(it)
+    by_container = {
+        grant.owner["container"]: grant.allocation.pieces[0]
+        for grant in it.at.node.snapshot().grants
+    }
+    handed = by_container["init-0"]
+    assert (handed, handed) == (by_container["init-1"], by_container["main-0"])
+    assert handed.part not in (None, by_container["sidecar-0"].part)
+
+
+@each_handed
+def test_init_containers_and_the_main_one_have_one_slice_and_a_sidecar_its_own(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(with_a_sidecar, tmp_path, card)
+
+
+async def on_a_full_card(it: Site, card: Card) -> None:
+    assert None is await it.apply(pod_of("first", card.part(5), init=[card.part(2)]))
+    assert None is await it.apply(pod_of("second", card.part(3)))
+    assert "lack" in str(await it.apply(pod_of("third", card.part(1))))
+    await expect_equal_books(it)
+
+
+@each_handed
+def test_a_pod_with_init_containers_leaves_to_others_what_the_scheduler_counts_as_free(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(
+        on_a_full_card,
+        tmp_path,
+        card,
+    )
+
+
+async def with_two_main_containers(it: Site, card: Card) -> None:
+    pod = pod_of("pod", card.part(1), card.part(3), init=[card.part(4)])
+    assert None is await it.apply(pod)
+    assert None is await it.apply(pod_of("neighbour", card.part(3)))
+    first, small, large = parts(it)["pod"]
+    assert (first, True) == (large, small != large)
+    await expect_equal_books(it)
+
+
+@each_handed
+def test_a_slice_is_handed_to_the_largest_of_several_main_containers(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(with_two_main_containers, tmp_path, card)
+
+
+async def with_another_agent(it: Site, card: Card) -> None:
+    pod = pod_of("pod", card.part(6), init=[card.part(6)])
+    assert None is await it.place(pod)
+    given = await it.at.kubelet.admit(pod)
+    await it.at.kubelet.start_container(pod, "init-0")
+    before = parts(it)
+    await it.restart_agent()
+    await it.at.kubelet.start_container(pod, "main-0")
+    await it.start_scheduler()
+    assert ({"init-0", "main-0"}, before) == ({*given}, parts(it))
+    await expect_equal_books(it)
+
+
+@each_handed
+def test_one_slice_is_handed_on_when_the_agent_starts_anew_between_two_containers(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(with_another_agent, tmp_path, card)
+
+
+async def twenty_rollouts(it: Site, card: Card) -> None:
+    """A Deployment with Recreate: its pod has an init container as large as its main one."""
+    neighbour = pod_of("neighbour", card.part(2))
+    assert None is await it.apply(neighbour)
+    for round_number in range(20):
+        pod = pod_of(
+            f"pod-{round_number}",
+            card.part(4),
+            init=[card.part(4)],
+            sidecars=[card.part(2)],
+        )
+        assert None is await it.apply(pod)
+        if round_number % 5 == 0:
+            await expect_equal_books(it)
+        await it.end(pod, deleted=round_number % 2 == 0)
+    await expect_equal_books(it)
+
+
+@each_cut
+def test_twenty_rollouts_at_a_full_card_beside_a_neighbour_are_never_refused(
+    tmp_path: Path, card: Card
+) -> None:
+    tell(twenty_rollouts, tmp_path, card)
