@@ -66,6 +66,12 @@ class Device:
         return self.card.get(counter, self.capacity[counter])
 
     @property
+    def reserved_bytes(self) -> int:
+        """The memory that its driver keeps for itself, as far as it says so."""
+        reserved_text = self.attributes.get("reserved", "")
+        return int(reserved_text) if reserved_text.isdecimal() else 0
+
+    @property
     def cut_at_admission(self) -> bool:
         """Whether slices of it are cut before a pod's first container and last until its end."""
         return not isinstance(self.granularity, Whole) and self.granularity.cut_at_admission

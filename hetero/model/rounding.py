@@ -121,7 +121,12 @@ def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     core_units = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
     if ask.memory_percent is not None:
         return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core_units
-    return _all_memory(device, core_units or 0) if ask.memory is None else ask.memory, core_units
+    if ask.memory is None:
+        return _all_memory(device, core_units or 0), core_units
+    total_bytes = device.capacity[MEMORY]
+    if total_bytes < ask.memory <= total_bytes + device.reserved_bytes:
+        return total_bytes, core_units  # the size that people know the card by
+    return ask.memory, core_units
 
 
 def _all_memory(device: Device, core_units: int) -> int:

@@ -163,10 +163,11 @@ class Vendor:
     ) -> Device:
         """Return a discovered card with its declared granularity and capacity.
 
-        `memory` is in bytes. `granularity` and `capacity` replace the declared ones on a card whose
-        own state decides them: one that is partitioned already, whose parts are counted here. A
-        `model` that the driver does not name is "unknown". Attributes that are None are left out.
-        Raises `ValueError` for values that no card can have.
+        `memory` is in bytes. The driver keeps what the attribute `reserved` says of it, and that is
+        promised to nobody. `granularity` and `capacity` replace the declared ones on a card whose
+        own state decides them: one that is partitioned already, whose parts are counted here and
+        have what they say. A `model` that the driver does not name is "unknown". Attributes that
+        are None are left out. Raises `ValueError` for values that no card can have.
         """
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
@@ -184,6 +185,8 @@ class Vendor:
         if isinstance(granularity, Templated) and not granularity.whole:
             granularity, part_counters = _parts(granularity)
             declared_fields.update(part_counters)
+        else:
+            declared_fields[MEMORY] -= min(int((attributes or {}).get("reserved") or 0), memory)
         return Device(
             uuid=uuid,
             vendor=self.name,

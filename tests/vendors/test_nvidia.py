@@ -64,11 +64,31 @@ ONE = """
 """
 
 
-def test_what_the_driver_keeps_for_itself_is_known(tmp_path: Path) -> None:
+def test_what_the_driver_keeps_for_itself_is_known_and_promised_to_nobody(tmp_path: Path) -> None:
     (device,) = discover(tmp_path, ONE.replace("numa = 1", "reserved = 551 MiB")).devices
 
-    assert 143771 * MiB == device.capacity[MEMORY]
+    assert (143771 - 551) * MiB == device.capacity[MEMORY]
     assert str(551 * MiB) == device.attributes["reserved"]
+
+
+def test_two_halves_of_a_card_are_halves_of_what_programs_can_have(tmp_path: Path) -> None:
+    (device,) = discover(tmp_path, ONE.replace("numa = 1", "reserved = 551 MiB")).devices
+    half = Request(asks=(Ask(memory_percent=50),))
+    first = fit(Inventory((device,)), half)
+    assert isinstance(first, Allocation)
+    second = fit(Inventory((device,), (first,)), half)
+
+    assert isinstance(second, Allocation)
+    assert (143771 - 551) * MiB == sum(one.pieces[0].takes[MEMORY] for one in (first, second))
+
+
+def test_the_size_that_a_card_is_known_by_is_all_that_programs_can_have(tmp_path: Path) -> None:
+    (device,) = discover(tmp_path, ONE.replace("numa = 1", "reserved = 551 MiB")).devices
+    answer = fit(Inventory((device,)), Request(asks=(Ask(memory=143771 * MiB),)))
+
+    assert isinstance(answer, Allocation)
+    assert answer.pieces[0].is_whole(device)
+    assert isinstance(fit(Inventory((device,)), Request(asks=(Ask(memory=143772 * MiB),))), Refusal)
 
 
 def test_everything_nvml_says_of_a_card_is_there(tmp_path: Path) -> None:

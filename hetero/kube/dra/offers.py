@@ -150,12 +150,11 @@ def device_name(uuid: str) -> str:
 def published(device: Device) -> dict[str, int]:
     """Return how much of each capacity a shared device is published with.
 
-    That is what its grains can give: a rest below one step is left out, and so is what its driver
-    keeps for itself.
+    That is what its grains can give: a rest below one step is left out.
     """
     assert isinstance(device.granularity, Fractional)  # noqa: S101 - what `shared` says
     return {
-        "memory": _whole_steps(_obtainable(device, MEMORY), device.granularity.memory),
+        "memory": _whole_steps(device.capacity[MEMORY], device.granularity.memory),
         "cores": _whole_steps(device.capacity[CORE], device.granularity.core),
         "slots": device.capacity[SLOTS],
     }
@@ -186,7 +185,7 @@ def _entry(
         "linkGroup": link_group_by_uuid.get(first_device.uuid),
         "template": template.name if template else None,
         **dict(zip(("resource", "alias"), resource_list, strict=False)),
-        "reservedMemory": sum(map(_reserved, offer.devices)) or None,
+        "reservedMemory": sum(device.reserved_bytes for device in offer.devices) or None,
         "countsContext": first_device.enforcement.by_limiter,
         "resource.kubernetes.io/pciBusID": first_device.pci,
         "resource.kubernetes.io/pcieRoot": roots.get(first_device.uuid),
@@ -198,7 +197,7 @@ def _entry(
         slice_device["capacity"] = {
             capacity: {
                 "value": amount_of(
-                    counter, sum(_has(offer, device, counter) for device in offer.devices)
+                    counter, sum(_takes(offer, device)[counter] for device in offer.devices)
                 )
             }
             for capacity, counter in CAPACITIES.items()
@@ -301,21 +300,6 @@ def _whole_steps(total_amount: int, grain: Grain) -> int:
 
 def _takes(offer: Offer, device: Device) -> Mapping[str, int]:
     return {**offer.template.takes, SLOTS: 1} if offer.template else device.capacity
-
-
-def _has(offer: Offer, device: Device, counter: str) -> int:
-    """Return how much of a counter a holder of all that is offered of a device can use."""
-    return _takes(offer, device)[counter] if offer.template else _obtainable(device, counter)
-
-
-def _obtainable(device: Device, counter: str) -> int:
-    return device.capacity[counter] - (_reserved(device) if counter == MEMORY else 0)
-
-
-def _reserved(device: Device) -> int:
-    """Return the bytes of a device that its driver keeps for itself, as far as it says so."""
-    reserved_text = device.attributes.get("reserved", "")
-    return min(int(reserved_text), device.capacity[MEMORY]) if reserved_text.isdecimal() else 0
 
 
 def _counter_set(device: Device) -> Plain:
