@@ -22,7 +22,6 @@ from hetero.kube.server.delegated import AUDIENCE, TOKEN
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
 from hetero.kube.words.pod import ended, initialized, kinds
 from hetero.model import (
-    CORE,
     MEMORY,
     Allocation,
     ContainerKind,
@@ -233,9 +232,7 @@ def _share(
             new_metrics.at - old_metrics.at
         )
 
-    core_percent = None
-    if device_view is not None and piece.core is not None:
-        core_percent = 100 * piece.core / device_view.device.of_card(CORE)
+    core_percent = piece.core_percent(device_view.device) if device_view else None
     core_used, core_borrowed, stopped_part = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,

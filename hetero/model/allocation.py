@@ -37,6 +37,14 @@ class DeviceAllocation:
             self.takes.get(counter, 0) >= total for counter, total in device.capacity.items()
         )
 
+    def core_percent(self, device: Device) -> float | None:
+        """Its share of the core, in percent of the card; None where nothing limits it.
+
+        That is its limit, or what its template has.
+        """
+        core_units = self.takes.get(CORE) if self.template is not None else self.core
+        return 100 * core_units / device.of_card(CORE) if core_units else None
+
 
 @frozen(kw_only=True)
 class Allocation:

@@ -18,8 +18,7 @@ from hetero.kube.agent.allocator import Allocator
 from hetero.kube.words.pod import initialized
 from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Device, Enforcement, Policy
 from hetero.node.guard.monitor import Sighting
-from hetero.node.inventory import inventory_of
-from hetero.node.ledger.grant_file import CORE_FULL
+from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger.ledger import Grant
 from hetero.node.view.bypass import time_past
 from hetero.node.view.observe import CoreMeter, timeshares
@@ -158,9 +157,7 @@ class Metrics(Collector):
             "How the container is held to its share",
             labels=(*_SHARE, "enforcement"),
         )
-        enforcement_by_uuid = {
-            device.uuid: device.enforcement for device in self.allocator.discovery.devices
-        }
+        devices = devices_of(self.allocator.discovery)
         excess_by_grant = {
             (excess.grant, excess.device): excess.memory for excess in self.sighting.excess
         }
@@ -168,17 +165,19 @@ class Metrics(Collector):
             grant.id: tuple(time_past(self.allocator.node, grant.id)) for grant in grants
         }
         for grant, position, labels in self._pieces(grants):
-            device, device_limit = grant.allocation.pieces[position].device, grant.limits[position]
+            piece, device_limit = grant.allocation.pieces[position], grant.limits[position]
+            device = devices[piece.device]
             has_limiter = grant.allocation.policy is not Policy.OFF
-            kept_by = enforcement_by_uuid[device] if has_limiter else Enforcement.NONE
+            kept_by = device.enforcement if has_limiter else Enforcement.NONE
             enforcement.add_metric((*labels, kept_by.value), 1)
             memory_limit.add_metric(labels, device_limit.memory)
-            core_limit.add_metric(labels, device_limit.core / CORE_FULL)
+            core_percent = device_limit.percent or piece.core_percent(device) or 100
+            core_limit.add_metric(labels, core_percent / 100)
             past_core = sum(
-                bypass.core for bypass in past_by_grant[grant.id] if bypass.device == device
+                bypass.core for bypass in past_by_grant[grant.id] if bypass.device == device.uuid
             )
             past_limiter.add_metric(labels, past_core / 100)
-            if (excess_bytes := excess_by_grant.get((grant.id, device))) is not None:
+            if (excess_bytes := excess_by_grant.get((grant.id, device.uuid))) is not None:
                 excess.add_metric(labels, excess_bytes)
         yield from (memory_limit, excess, core_limit, past_limiter, enforcement)
 
@@ -234,7 +233,7 @@ class Metrics(Collector):
 
     def _pieces(self, grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, int, tuple[str, ...]]]:
         """Yield each device of each container that may run and each claim, by position."""
-        devices = {device.uuid: device for device in self.allocator.discovery.devices}
+        devices = devices_of(self.allocator.discovery)
         for grant in grants:
             owner = grant.owner
             if "container" not in owner and "claim" not in owner:

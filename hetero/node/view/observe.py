@@ -38,7 +38,8 @@ from hetero.registry.vendor_row import VendorRow
 class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
-    `core` and `core_used` are in percent of the card, `core` None where there is no limit; `rest`:
+    `core` and `core_used` are in percent of the card, `core` None where there is no limit, and of
+    a template what it has; `rest`:
     none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
     the percent of the multiprocessors that it has in place of such a limit. Of `core_used`,
     `core_borrowed` was lent by others, and `core_lent` is this grant's part of what others
@@ -386,7 +387,7 @@ def _views(
                 },
                 region=region_by_grant[grant.id],
                 meter=meter,
-                enforcements={device.uuid: device.enforcement for device, _ in comparison.usages},
+                devices={device.uuid: device for device, _ in comparison.usages},
                 excess=comparison.excess,
                 seconds_by_device=_past(bypass for bypass in bypasses if bypass.grant == grant.id),
             ),
@@ -420,7 +421,7 @@ def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[st
             bytes_by_device={},
             region=region_by_grant[grant.id],
             meter=meter,
-            enforcements={},
+            devices={},
             excess={},
             seconds_by_device={},
         )
@@ -563,7 +564,7 @@ def _shares(
     bytes_by_device: Mapping[str, int],
     region: Region | None,
     meter: CoreMeter,
-    enforcements: Mapping[str, Enforcement],
+    devices: Mapping[str, Device],
     excess: Mapping[tuple[str, str], Excess],
     seconds_by_device: Mapping[str, float],
 ) -> tuple[Share, ...]:
@@ -574,7 +575,8 @@ def _shares(
         device_counts = region.counts[position] if region and region.counts else None
         is_limited = limit.percent is not None
         held_bytes = bytes_by_device.get(piece.device)
-        enforcement = enforcements.get(piece.device)
+        device = devices.get(piece.device)
+        enforcement = device.enforcement if device else None
         if grant.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
             enforcement = Enforcement.NONE  # no limiter was loaded
         share_views.append(
@@ -582,7 +584,7 @@ def _shares(
                 device=limit.name,
                 number=number_by_uuid.get(piece.device),
                 memory=limit.memory,
-                core=limit.percent,
+                core=piece.core_percent(device) if device and not is_limited else limit.percent,
                 rest=is_limited and asked_limit.core == CORE_FULL,
                 sm=asked_limit.sm,
                 spill=limit.spill,
