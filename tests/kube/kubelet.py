@@ -90,17 +90,18 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
             self.known.append(pod)
         answers = {}
         starting = pod["spec"].get("initContainers", [])
-        reusable: list[str] = []
+        reusable_ids: dict[str, list[str]] = {}
         for container in (*starting, *pod["spec"]["containers"]):
             for resource, amount in container.get("resources", {}).get("limits", {}).items():
                 if resource not in self.registered or not int(amount):
                     continue
+                reusable = reusable_ids.setdefault(resource, [])
                 ids = await self._choose(resource, int(amount), reusable)
                 answers[container["name"]] = await self.allocate(resource, ids)
                 if container in starting and container.get("restartPolicy") != "Always":
                     reusable += [one for one in ids if one not in reusable]
                 else:  # it runs on beside those that come
-                    reusable = [one for one in reusable if one not in ids]
+                    reusable[:] = [one for one in reusable if one not in ids]
                 about = pod["metadata"]
                 key = (f"{about['namespace']}/{about['name']}", container["name"])
                 self.held[key] = (resource, ids)

@@ -148,6 +148,25 @@ async def test_an_init_container_makes_room_for_the_containers_after_it() -> Non
         assert {"default/pod/first", "default/pod/main"} == set(at.standing())
 
 
+async def test_init_containers_with_the_same_devices_start_where_no_other_asks_for_any() -> None:
+    async with world(16 * GiB) as at:
+        limits = {"limits": {CARD: "1"}}
+        pod = pod_named("pod", "main")
+        pod["spec"]["containers"][0]["resources"] = {}
+        pod["spec"]["initContainers"] = [
+            {"name": name, "resources": limits} for name in ("first", "second")
+        ]
+        given = (("first", at.fit()), ("second", at.fit()))
+        assignment = Assignment(node="n1", uid="uid-pod", containers=given)
+        pod["metadata"]["annotations"] = signed_assignment(assignment, KEY)
+        at.api.put("pods", pod, event="ADDED")
+        await at.kubelet.admit(pod)
+        await at.kubelet.start_container(pod, "first")
+        await at.kubelet.start_container(pod, "second")
+
+        assert {"default/pod/first", "default/pod/second"} == set(at.given())
+
+
 @pytest.mark.parametrize("other_first", [True, False])
 async def test_a_pod_counts_as_what_it_holds_at_most_while_its_init_containers_run(
     *, other_first: bool

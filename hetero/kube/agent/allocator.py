@@ -179,9 +179,10 @@ class Allocator:
             grant for grant in await self._standing() if line in self.node.ledger.notes(grant.id)
         ]
         if not holders:
-            # Kubelets before 1.29 do not list init containers.
+            # Kubelets do not list init containers, of which several of a pod may have the same.
+            grant_by_pod = {grant.owner["uid"]: grant for grant in grants}
             (pod, container_name), *other_owners = [
-                (self.pod_of(grant), grant.owner["container"]) for grant in grants
+                (self.pod_of(grant), grant.owner["container"]) for grant in grant_by_pod.values()
             ] or [(None, "")]
         if pod is None or other_owners:
             raise Refused(f"the kubelet does not say which container got {_list(id_set)}")
