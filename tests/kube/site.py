@@ -61,6 +61,7 @@ class Site:
 
     at: World
     registry: Registry
+    resources: frozenset[str]
     scheduler: Scheduler = field(init=False)
     _client: Any = field(init=False, default=None)
     _api: Api = field(init=False)
@@ -94,6 +95,11 @@ class Site:
         """End the agent at once and start another one."""
         await self.at.crash()
         await self.at.start()
+        await self.offered()
+
+    async def offered(self) -> None:
+        """Wait until the kubelet knows all that the node offers."""
+        await until(lambda: self.resources <= self.at.kubelet.devices.keys())
 
     async def place(self, pod: Plain) -> str | None:
         """Have the scheduler bind a pod; return why it does not."""
@@ -140,27 +146,40 @@ class Site:
         label = f"default/{pod['metadata']['name']}/"
         await until(lambda: not any(one.startswith(label) for one in self.at.standing()))
 
-    async def books(self) -> Books:
-        """Return what each book says is taken of each device."""
-        discovery = self.at.agent.allocator.discovery
-        devices = discovery.devices
-        free = self.scheduler.cache.free("n1")
-        async with Api(Access(server=self.at.url)).open() as api:
-            (member,) = (await snapshot(api)).nodes
+    @property
+    def capacity(self) -> dict[str, Counters]:
+        """What each device has."""
         return {
-            "scheduler": _taken(devices, free),
-            "agent": _taken(devices, inventory_of(discovery, self.at.node.snapshot()).free()),
-            "node's view": {
-                row.device.uuid: dict(row.held) for row in observe_node(self.at.node).devices
-            },
-            "cluster's view": {row.device.uuid: dict(row.held) for row in member.devices},
+            device.uuid: device.capacity for device in self.at.agent.allocator.discovery.devices
         }
 
-    async def settled(self) -> Books:
+    async def books(self, *, driver: bool = True) -> Books:
+        """Return what each book says is taken of each device.
+
+        `driver`: also by the node's own commands, which ask the drivers.
+        """
+        discovery = self.at.agent.allocator.discovery
+        async with Api(Access(server=self.at.url)).open() as api:
+            (member,) = (await snapshot(api)).nodes
+        views = {"cluster's view": member.devices}
+        if driver:
+            views["node's view"] = observe_node(self.at.node).devices
+        return {
+            "scheduler": _taken(discovery.devices, self.scheduler.cache.free("n1")),
+            "agent": _taken(
+                discovery.devices, inventory_of(discovery, self.at.node.snapshot()).free()
+            ),
+            **{
+                name: {row.device.uuid: dict(row.held) for row in rows}
+                for name, rows in views.items()
+            },
+        }
+
+    async def settled(self, *, driver: bool = True) -> Books:
         """Return the books once the scheduler has heard what the API says."""
         for _ in range(200):
-            books = await self.books()
-            if len({str(_sorted(book)) for book in books.values()}) == 1:
+            books = await self.books(driver=driver)
+            if dict.fromkeys(books, books["scheduler"]) == books:
                 break
             await asyncio.sleep(0.02)
         return books
@@ -180,16 +199,13 @@ def _taken(devices: Sequence[Device], free: Mapping[str, Counters]) -> dict[str,
     }
 
 
-def _sorted(book: Mapping[str, Counters]) -> list[Any]:
-    return sorted((uuid, sorted(counters.items())) for uuid, counters in book.items())
-
-
 @asynccontextmanager
-async def site(registry: Registry, awaited: str) -> AsyncIterator[Site]:
-    """Run a node of a registry's cards, and a scheduler; `awaited` is a resource it offers."""
-    async with world(registry=registry, awaited=awaited) as at:
-        made = Site(at, registry)
+async def site(registry: Registry, *resources: str) -> AsyncIterator[Site]:
+    """Run a node of a registry's cards, which offers these resources, and a scheduler."""
+    async with world(registry=registry, awaited=resources[0]) as at:
+        made = Site(at, registry, frozenset(resources))
         async with Api(Access(server=at.url)).open() as made._api:
+            await made.offered()
             await made.start_scheduler()
             try:
                 yield made

@@ -44,7 +44,7 @@ def tell(story: Story, path: Path, *cards: Card) -> None:
 def _tell(story: Story, path: Path, cards: tuple[Card, ...]) -> None:
     async def told() -> None:
         vendors = dict.fromkeys(card.vendor for card in cards)
-        async with site(registry(*vendors), cards[0].resource) as made:
+        async with site(registry(*vendors), *(card.resource for card in cards)) as made:
             await story(made, cards[0])
 
     Rack(path, *(card.rack for card in cards)).meet(lambda: run(told))

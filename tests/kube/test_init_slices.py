@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.kube.site import Site, pod_of
-from tests.kube.site_cards import ALL, CUT, HANDED, Card, tell
+from tests.kube.site_cards import ALL, HANDED, Card, tell
 
 each = pytest.mark.parametrize("card", ALL.values(), ids=ALL)
-each_cut = pytest.mark.parametrize("card", CUT.values(), ids=CUT)
 each_handed = pytest.mark.parametrize("card", HANDED.values(), ids=HANDED)
 
 
@@ -133,7 +132,7 @@ async def twenty_rollouts(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
-@each_cut
+@each_handed
 def test_twenty_rollouts_at_a_full_card_beside_a_neighbour_are_never_refused(
     tmp_path: Path, card: Card
 ) -> None:
