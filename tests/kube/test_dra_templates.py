@@ -207,6 +207,36 @@ def test_the_webhook_says_by_a_claim_what_a_pod_asks_for() -> None:
     assert {"main": BENCHMARK} == json.loads(made["metadata"]["annotations"][ASKED])
 
 
+def test_init_containers_have_the_claim_of_a_main_container_that_asks_for_the_same() -> None:
+    """So the pod is charged once; a sidecar runs beside the others, and has its own."""
+    asked = by_claims(BENCHMARK)
+    asked["spec"]["initContainers"] = [
+        {"name": name, "resources": {"limits": limits}, **more}
+        for name, limits, more in (
+            ("same", BENCHMARK, {}),
+            ("again", BENCHMARK, {}),
+            ("other", SHARE, {}),
+            ("beside", BENCHMARK, {"restartPolicy": "Always"}),
+        )
+    ]
+    made = admitted(asked)
+    spec = made["spec"]
+    claims = {
+        container["name"]: [claim["name"] for claim in container["resources"]["claims"]]
+        for container in (*spec["containers"], *spec["initContainers"])
+    }
+
+    assert {
+        "main": ["hetero-0"],
+        "same": ["hetero-0"],
+        "again": ["hetero-0"],
+        "other": ["hetero-1"],
+        "beside": ["hetero-2"],
+    } == claims
+    assert ["hetero-0", "hetero-1", "hetero-2"] == [one["name"] for one in spec["resourceClaims"]]
+    assert templates(WORDS, read(Pod, asked)) == templates_again(WORDS, read(Pod, made))
+
+
 def test_what_a_pod_asked_is_read_again_from_what_the_webhook_wrote() -> None:
     made = admitted(by_claims(SHARE))
 

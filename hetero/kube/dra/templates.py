@@ -18,10 +18,12 @@ from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
 from hetero.kube.dra.offers import DRIVER, amount_of
 from hetero.kube.objects.kinds import Container, Plain, Pod, Resources
 from hetero.kube.words.annotations import read_note
+from hetero.kube.words.pod import kinds
 from hetero.kube.words.pod_request import ContainerRequest, Vocabulary
 from hetero.model import (
     CORE,
     MEMORY,
+    ContainerKind,
     Enforcement,
     Fractional,
     MultiDevice,
@@ -102,6 +104,28 @@ def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     return tuple(claim_templates)
 
 
+def claim_holders(pod: Pod, claim_templates: Iterable[ClaimTemplate]) -> dict[str, str]:
+    """Return by container the one whose claim it has: its own, but for init containers.
+
+    An init container has the claim of the first main container that asks for the same, else of
+    the first other init container that does: no two of them run at a time.
+    """
+    holders: dict[str, str] = {}
+    holder_by_template: dict[str, str] = {}
+    kind_by_container = kinds(pod)
+    for template in sorted(
+        claim_templates,
+        key=lambda template: kind_by_container[template.container] is not ContainerKind.MAIN,
+    ):
+        container, kind = template.container, kind_by_container[template.container]
+        holders[container] = container
+        if kind is ContainerKind.INIT:
+            holders[container] = holder_by_template.setdefault(template.name, container)
+        elif kind is ContainerKind.MAIN:
+            holder_by_template.setdefault(template.name, container)
+    return holders
+
+
 def templates_again(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
     """Return `templates` of a pod whose words `patches` moved. Raises `BadInput`."""
     return templates(vocabulary, with_words(pod))
@@ -177,20 +201,25 @@ def patches(vocabulary: Vocabulary, pod: Pod, spec: Plain) -> Iterator[Plain]:
         template.container: template for template in templates(vocabulary, pod)
     }
     annotations = pod.metadata.annotations
+    holders = claim_holders(pod, template_by_container.values())
     limits_by_container: dict[str, Plain] = {}
     claims: list[Plain] = list(spec.get("resourceClaims") or ())
+    claim_name_by_holder: dict[str, str] = {}
     for container_list in ("containers", "initContainers"):
         for position, container in enumerate(spec.get(container_list) or ()):
             template = template_by_container.get(container["name"])
             if template is None:
                 continue
-            pod_claim_name = f"{PREFIX}{len(limits_by_container)}"
             limits_by_container[container["name"]] = {**template.limits}
-            claims.append({"name": pod_claim_name, "resourceClaimTemplateName": template.name})
+            holder = holders[container["name"]]
+            if holder not in claim_name_by_holder:
+                pod_claim_name = f"{PREFIX}{len(claim_name_by_holder)}"
+                claim_name_by_holder[holder] = pod_claim_name
+                claims.append({"name": pod_claim_name, "resourceClaimTemplateName": template.name})
             other_resources = _without(container.get("resources") or {}, vocabulary)
             other_resources["claims"] = [
                 *(other_resources.get("claims") or ()),
-                {"name": pod_claim_name},
+                {"name": claim_name_by_holder[holder]},
             ]
             yield {
                 "op": "add",

@@ -12,7 +12,7 @@ from attrs import frozen
 from hetero.kube.client.api import Access, Api, ApiError
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import ClaimSelection, explain
-from hetero.kube.dra.templates import templates
+from hetero.kube.dra.templates import claim_holders, templates
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words import settings
@@ -140,7 +140,14 @@ def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dic
         raise BadInput(f"{path}: a Pod without a name or containers") from None
     if not any("/" in resource for amounts in amounts_by_container for resource in amounts):
         return {}
-    claim_templates = templates(vocabulary(), read(Pod, {**pod, "spec": spec}))
+    pod_object = read(Pod, {**pod, "spec": spec})
+    container_templates = templates(vocabulary(), pod_object)
+    holders = claim_holders(pod_object, container_templates)
+    claim_templates = [
+        template
+        for template in container_templates
+        if holders[template.container] == template.container
+    ]
     return {
         pod_name if len(claim_templates) == 1 else f"{pod_name}/{template.container}": template.spec
         for template in claim_templates
