@@ -165,8 +165,8 @@ class Site:
         if driver:
             views["node's view"] = observe_node(self.at.node).devices
         return {
-            "scheduler": _taken(discovery.devices, self.scheduler.cache.free("n1")),
-            "agent": _taken(
+            "scheduler": taken_amounts(discovery.devices, self.scheduler.cache.free("n1")),
+            "agent": taken_amounts(
                 discovery.devices, inventory_of(discovery, self.at.node.snapshot()).free()
             ),
             **{
@@ -189,7 +189,9 @@ class Site:
         return await answer.json()
 
 
-def _taken(devices: Sequence[Device], free: Mapping[str, Counters]) -> dict[str, dict[str, int]]:
+def taken_amounts(
+    devices: Sequence[Device], free: Mapping[str, Counters]
+) -> dict[str, dict[str, int]]:
     return {
         device.uuid: {
             counter: amount - free[device.uuid][counter]

@@ -1,14 +1,21 @@
-"""Random pods on cards of all vendors: what each book says is taken is the same after each step."""
+"""Random pods on cards of all vendors, and claims: all books say the same after each step."""
 
 import random
 import sys
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hetero.kube.dra import node_claims
+from hetero.model import CORE, MEMORY, SLOTS
+from hetero.model.units import GiB
+from hetero.node.inventory import inventory_of
+from hetero.node.view.observe import observe_node
 from tests.kube.api_server import Plain
-from tests.kube.site import Site, pod_of
+from tests.kube.claims import allocated, dra_world, prepare, unprepare
+from tests.kube.site import Site, pod_of, taken_amounts
 from tests.kube.site_cards import ALL, Card, tell
 
 #: Of a card's eighths, how many containers ask for.
@@ -60,8 +67,73 @@ def _tell(path: Path, *, seed: int, pods: int) -> None:
     tell(partial(_live, seed=seed, pods=pods), path, *ALL.values())
 
 
+def _claimed(claims: Iterable[Plain]) -> dict[str, dict[str, int]]:
+    """Return what claims consume of each of two cards, as the API has them."""
+    taken = {uuid: {MEMORY: 0, CORE: 0, SLOTS: 0} for uuid in ("memory-0", "memory-1")}
+    for claim in claims:
+        (result,) = claim["status"]["allocation"]["devices"]["results"]
+        consumed = result["consumedCapacity"]
+        taken[result["device"]][MEMORY] += int(consumed["memory"].removesuffix("Gi")) * GiB
+        taken[result["device"]][CORE] += int(consumed["cores"])
+        taken[result["device"]][SLOTS] += 1
+    return taken
+
+
+async def _live_by_claims(*, seed: int, claims: int) -> None:
+    rng = random.Random(seed)
+    standing: dict[str, Plain] = {}
+    capacity = {MEMORY: 32 * GiB, CORE: 100, SLOTS: 10}
+    async with dra_world(capacity[MEMORY], capacity[MEMORY]) as at:
+        for step in range(claims):
+            name, device = f"claim-{step}", rng.choice(["memory-0", "memory-1"])
+            memory, cores = rng.choice([1, 2, 4, 8]), rng.choice([5, 10, 20, 40])
+            claim = allocated(at, name, memory=f"{memory}Gi", cores=str(cores), device=device)
+            after = _claimed([*standing.values(), claim])[device]
+            fits = all(after[counter] <= capacity[counter] for counter in capacity)
+            answer = await prepare(at, name)
+            assert fits == (answer.error == ""), (seed, step, answer.error)
+            if fits:
+                standing[name] = claim
+            while standing and rng.random() < 0.45:
+                ended = rng.choice([*standing])
+                del standing[ended]
+                assert "" == await unprepare(at, ended)
+            if rng.random() < 0.02:
+                await at.crash()
+                await at.start()
+            discovery = at.agent.allocator.discovery
+            books = {
+                "claims": _claimed(standing.values()),
+                "agent": taken_amounts(
+                    discovery.devices, inventory_of(discovery, at.node.snapshot()).free()
+                ),
+            }
+            if step % _LOOK == 0:
+                rows = observe_node(at.node).devices
+                books["node's view"] = {row.device.uuid: dict(row.held) for row in rows}
+            assert dict.fromkeys(books, books["claims"]) == books, f"seed {seed}, step {step}"
+
+
+async def test_a_hundred_and_fifty_random_claims_are_the_same_in_all_books(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_claims, "_PATIENCE", 0.0)  # a claim that has no room waits for none
+    await _live_by_claims(seed=50, claims=150)
+
+
 def test_five_hundred_random_pods_are_the_same_in_all_books(tmp_path: Path) -> None:
     _tell(tmp_path, seed=50, pods=500)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+async def test_ten_thousand_random_claims_are_the_same_in_all_books(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(node_claims, "_PATIENCE", 0.0)
+    seed = random.randrange(10**6)
+    print(f"seed {seed}", file=sys.stderr)
+    await _live_by_claims(seed=seed, claims=10_000)
 
 
 @pytest.mark.soak
