@@ -158,17 +158,14 @@ class Site:
 
         `driver`: also by the node's own commands, which ask the drivers.
         """
-        discovery = self.at.agent.allocator.discovery
         async with Api(Access(server=self.at.url)).open() as api:
             (member,) = (await snapshot(api)).nodes
         views = {"cluster's view": member.devices}
         if driver:
             views["node's view"] = observe_node(self.at.node).devices
         return {
-            "scheduler": taken_amounts(discovery.devices, self.scheduler.cache.free("n1")),
-            "agent": taken_amounts(
-                discovery.devices, inventory_of(discovery, self.at.node.snapshot()).free()
-            ),
+            "scheduler": self._of_scheduler(),
+            "agent": self._of_agent(),
             **{
                 name: {row.device.uuid: dict(row.held) for row in rows}
                 for name, rows in views.items()
@@ -178,11 +175,19 @@ class Site:
     async def settled(self, *, driver: bool = True) -> Books:
         """Return the books once the scheduler has heard what the API says."""
         for _ in range(200):
-            books = await self.books(driver=driver)
-            if dict.fromkeys(books, books["scheduler"]) == books:
+            if self._of_scheduler() == self._of_agent():
                 break
             await asyncio.sleep(0.02)
-        return books
+        return await self.books(driver=driver)
+
+    def _of_scheduler(self) -> dict[str, dict[str, int]]:
+        devices = self.at.agent.allocator.discovery.devices
+        return taken_amounts(devices, self.scheduler.cache.free("n1"))
+
+    def _of_agent(self) -> dict[str, dict[str, int]]:
+        discovery = self.at.agent.allocator.discovery
+        free = inventory_of(discovery, self.at.node.snapshot()).free()
+        return taken_amounts(discovery.devices, free)
 
     async def _call(self, verb: str, **args: Any) -> Any:
         answer = await self._client.post(f"/{verb}", json=args)
