@@ -200,3 +200,18 @@ def test_a_pod_that_passes_a_quota_by_itself_is_not_admitted(
         answer["allowed"],
         (answer.get("status") or {}).get("message"),
     )
+
+
+def test_a_pod_passes_a_quota_by_what_it_takes_at_any_time() -> None:
+    """A sidecar runs beside the main container, an init container before it."""
+    plain = pod(of(3000, core=30))
+    plain["spec"]["initContainers"] = [
+        {"name": "beside", "restartPolicy": "Always", "resources": {"limits": of(1000, core=10)}},
+        {"name": "before", "resources": {"limits": of(2500, core=50)}},
+    ]
+    allowed = {f"limits.{GPUMEM}": "4000", f"limits.{GPUCORES}": "60"}
+
+    assert admitted(plain, allowed)["allowed"]
+    for resource, amount in ((GPUMEM, 3999), (GPUCORES, 59)):
+        refused = admitted(plain, {f"limits.{resource}": str(amount)})
+        assert f"{amount} allowed, {amount + 1} asked" in refused["status"]["message"]

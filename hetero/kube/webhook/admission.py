@@ -26,11 +26,12 @@ from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
-from hetero.kube.words.pod import POD_GROUP, expect_unhidden
+from hetero.kube.words.pod import POD_GROUP, expect_unhidden, kinds
 from hetero.kube.words.pod_request import INIT_PARTS, ContainerRequest, Vocabulary
 from hetero.kube.words.quantity import quantity
 from hetero.kube.words.quota import Quotas, limits
 from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
+from hetero.model import peak
 from hetero.model.errors import BadInput, HeteroError
 
 log = logging.getLogger(__name__)
@@ -441,18 +442,13 @@ async def _within_quota(
 
 def _charge(pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> Counter[str]:
     """Return what the pod asks of memory and core in so many words, over all its cards."""
-    charge_by_container = {
-        container_request.container: _charge_of(container_request)
-        for container_request in container_requests
-    }
-
-    def charges_of(group: tuple[Container, ...]) -> list[Counter[str]]:
-        return [charge_by_container.get(container.name, Counter()) for container in group]
-
-    largest_amounts = sum(charges_of(pod.spec.containers), Counter[str]())
-    for charge in charges_of(pod.spec.init_containers):
-        largest_amounts |= charge  # name by name the larger
-    return largest_amounts
+    kind_by_container = kinds(pod)
+    return Counter(
+        peak(
+            (kind_by_container[container_request.container], _charge_of(container_request))
+            for container_request in container_requests
+        )
+    )
 
 
 def _charge_of(container_request: ContainerRequest) -> Counter[str]:
