@@ -62,6 +62,7 @@ def test_none_of_twenty_rollouts_at_a_full_card_is_refused_by_a_kubelet(either: 
     run_all(lab, *(f"neighbour-{vendor}" for vendor in VENDORS))
     try:
         for round_number in range(20):
+            print(f"rollout {round_number}")
             for vendor in VENDORS:
                 labels = {"vendor": vendor, "round": str(round_number)}
                 made = template(lab, CUT[vendor].part, labels)

@@ -195,6 +195,19 @@ async def test_a_pod_counts_as_what_it_holds_at_most_while_its_init_containers_r
             await at.kubelet.admit(put("more", main=1))
 
 
+async def test_what_an_older_agent_noted_of_a_container_is_completed_by_the_next() -> None:
+    async with world() as at:
+        await at.kubelet.admit(at.bind("pod"))
+        await at.crash()
+        (grant,) = at.node.snapshot().grants
+        owner = {key: value for key, value in grant.owner.items() if key != "kind"}
+        with at.node.ledger.admission():
+            at.node.ledger.change(evolve(grant, owner=owner))
+        await at.start()
+
+        await until(lambda: [grant] == [*at.node.snapshot().grants])
+
+
 @pytest.mark.parametrize("end", ["deleted", "Succeeded", "Failed"])
 async def test_a_share_ends_with_its_pod(end: str) -> None:
     async with world() as at:
