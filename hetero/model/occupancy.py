@@ -61,7 +61,10 @@ def occupancies(
     for kind, allocation in containers:
         for piece in allocation.pieces:
             amounts_by_uuid.setdefault(piece.device, []).append((kind, piece.takes))
-    return tuple(Occupancy(uuid, peak(amounts)) for uuid, amounts in amounts_by_uuid.items())
+    return tuple(
+        Occupancy(uuid, amounts[0][1] if len(amounts) == 1 else peak(amounts))
+        for uuid, amounts in amounts_by_uuid.items()
+    )
 
 
 @frozen
