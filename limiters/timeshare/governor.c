@@ -63,6 +63,10 @@
 #define LIGHT_SWITCHES_PERCENT 15u
 #define LIGHT_SWITCHES_NS      (20 * MS)
 
+/* Light programs say what they use when they launch it, which may be a step of milliseconds, and the device works for
+ * it later: so much is kept for then. */
+#define LIGHT_LEFT_NS (20 * MS)
+
 /* What of the last so many nanoseconds is left when light programs have had theirs, and the driver has gone over to
  * them and back. They say in steps what they used. */
 static uint64_t beside_light(struct governor *governor, uint64_t ns)
@@ -76,7 +80,7 @@ static uint64_t beside_light(struct governor *governor, uint64_t ns)
     governor->light_switches_ns = switches_ns - lost_ns;
     theirs_ns += governor->light_left_ns + lost_ns;
     uint64_t taken_ns = theirs_ns < ns ? theirs_ns : ns;
-    governor->light_left_ns = theirs_ns - taken_ns < MS ? theirs_ns - taken_ns : MS;
+    governor->light_left_ns = theirs_ns - taken_ns < LIGHT_LEFT_NS ? theirs_ns - taken_ns : LIGHT_LEFT_NS;
     return ns - taken_ns;
 }
 
@@ -438,6 +442,11 @@ static void skip_idle(struct governor *governor, struct course *course, uint64_t
     course->charged = now;
 }
 
+static bool may_be_held(struct governor *governor)
+{
+    return !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor);
+}
+
 /* Let launches run until the time slice has to end; charge as it goes, so that a kill costs one tick. */
 static void let_run(struct governor *governor, struct course *course)
 {
@@ -450,8 +459,8 @@ static void let_run(struct governor *governor, struct course *course)
             continue;
         uint32_t count = gate_launches(&governor->gate);
         light_read_hold(governor);
-        if (count != course->seen && !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor))
-            light_hold_now_and_then(governor, HOLD_MOST_NS);
+        if (count != course->seen && may_be_held(governor))
+            light_hold_now_and_then(governor, HOLD_MOST_NS, false);
         bool busy = count != course->seen || in_flight(governor);
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
@@ -580,6 +589,8 @@ static void run(struct governor *governor, bool borrowed)
                     course.opened - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     uint64_t spent_ns = governor->account.own.gpu_ns;
     governor->light_ns = course.light_ns = time_slice_light(&governor->time_slice);
+    if (governor->light.bursts && !governor->time_slice.joined && may_be_held(governor))
+        light_hold_now_and_then(governor, HOLD_MOST_NS, true);
     let_run(governor, &course);
     gate_set(&governor->gate, GATE_CLOSED);
     bool yields = time_slice_yields(&governor->time_slice);
@@ -588,7 +599,8 @@ static void run(struct governor *governor, bool borrowed)
     learn_drain(governor, elapsed(course.closed, governor->engine->now()));
     settle(governor, &course, yields, drained);
     if (course.charged != 0)
-        light_learn_from(governor, gate_launches(&governor->gate) - before, course.closed - course.opened,
+        light_learn_from(governor, gate_launches(&governor->gate) - before,
+                         course.beside ? 0 : course.closed - course.opened,
                          course.together || governor->time_slice.joined ? 0 : governor->account.own.gpu_ns - spent_ns);
 }
 

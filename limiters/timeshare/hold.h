@@ -20,6 +20,7 @@
 /* A hold ends with so many launches, after so long, or when none has come for so long. Each launch is stamped: of a
  * program that waits behind a long one, that would else not be timed. */
 #define HOLD_LAUNCHES UINT32_C(16)
+#define HOLD_BURST    UINT32_C(64) /* where it is to be of all launches between two pauses */
 #define HOLD_MOST_NS  MS
 #define HOLD_PAUSE_NS (100 * US)
 

@@ -28,6 +28,14 @@
 #define LIGHT_MOST_PERCENT  60u
 #define LIGHT_ALONE_PERCENT 85u
 
+/* A program launches in bursts if so many holds in a row were asked for in vain: it waits for the device after each
+ * burst and then works elsewhere, so who finds launches finds them when all have been made. Serving engines do that. A
+ * hold is asked for before a burst then, and is of all of it: of launches of unlike lengths, as a graph among small
+ * kernels, the mean of a part would be another. So it is until so many in a row could not be of all of it. Beside
+ * others it may need as much as alone: it leaves the device by itself after each burst. */
+#define LIGHT_UNBEGUN 8u
+#define LIGHT_CUT     3u
+
 /* One that needs all of the device has what its time slices are, and these are charged by its power, too (power.h). */
 #define LIGHT_ALL_PERCENT 100u
 
@@ -134,6 +142,9 @@ struct light {
     uint64_t empty_ns; /* what a hold without a launch takes; 0: not known yet */
     bool waits;        /* for the device to pass a hold */
     bool single;       /* holds are of a single launch */
+    bool bursts;       /* or each of a whole burst */
+    unsigned unbegun;  /* so many in a row were asked for in vain */
+    unsigned cut;      /* so many in a row were of a part of a burst */
     bool never;        /* the driver cannot hold a stream */
     uint64_t next_ns;  /* when there may be another */
     uint64_t rng;
@@ -171,7 +182,7 @@ static inline bool light_heavy(const struct light *light, bool alone, bool runs)
 {
     double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_counted(light)->error),
            need = most > light->queued ? most : light->queued;
-    return need * 100 >= (alone ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
+    return light->need == 0 || need * 100 >= (alone || light->bursts ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
 
 /* Whether what it needs is less than all of the device, and known so well that it may be charged for that alone. Work
@@ -305,10 +316,12 @@ static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns
         light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);
 }
 
-/* Whether what holds say is of another program than the one that was looked at. */
-static inline bool light_contradicts(const struct light_stood *stood)
+/* Whether what holds say is of another program than the one that was looked at. Holds of bursts miss no long kernel;
+ * what stands there is a burst of many launches, as an engine's prefill. */
+static inline bool light_contradicts(const struct light *light)
 {
-    bool beside = stood->beside && stood->stood_ns > LIGHT_STOOD_WINDOW_NS / LIGHT_STOOD_BESIDE;
+    const struct light_stood *stood = &light->stood;
+    bool beside = !light->bursts && stood->beside && stood->stood_ns > LIGHT_STOOD_WINDOW_NS / LIGHT_STOOD_BESIDE;
     bool over = stood->ns >= LIGHT_STOOD_WINDOW_NS;
     return beside || (over && stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns + stood->ns / LIGHT_STOOD_PART);
 }
@@ -400,6 +413,9 @@ static inline void light_forget(struct light *light)
                             .empty_ns = light->empty_ns,
                             .waits = light->waits,
                             .single = light->single,
+                            .bursts = light->bursts,
+                            .unbegun = light->unbegun,
+                            .cut = light->cut,
                             .settled = light->settled,
                             .refunded_ns = light->refunded_ns,
                             .never = light->never,

@@ -5,13 +5,14 @@
 
 #include "governor_state.h"
 
-/* With the gate open: hold a stream if it is time; and what the last hold told. False: this is not the program that was
- * known. */
-void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns);
+/* With the gate open: hold a stream if it is time, of a program that launches in bursts only where one `begins`; and
+ * what the last hold told. False: this is not the program that was known. */
+void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool begins);
 bool light_read_hold(struct governor *governor);
 
-/* A time slice is over, in which so many launches were made, and was charged. What a light program was charged for
- * those before it was known to be one, while nobody else wanted the device, is given back. */
+/* A time slice is over, in which so many launches were made, and was charged. `ran_ns` is 0 if others had work in
+ * flight meanwhile, which keeps a program from what it would launch. What a light program was charged for those before
+ * it was known to be one, while nobody else wanted the device, is given back. */
 void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns);
 
 /* Whether a program is let through beside whoever has the time slice. Beside high priority it is not. */
