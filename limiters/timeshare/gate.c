@@ -682,6 +682,16 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
     return true;
 }
 
+void gate_makes_graph(bool makes)
+{
+    hold_makes_graph = makes;
+}
+
+void gate_made_graph(struct gate *gate)
+{
+    atomic_fetch_add_explicit(&gate->graphs, 1, memory_order_release);
+}
+
 bool gate_enter(struct gate *gate, const struct stream_key *stream)
 {
     uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
@@ -919,11 +929,11 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
     atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns)
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, bool graphs, uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
-    hold_ask(&gate->hold, most, skip);
+    hold_ask(&gate->hold, most, skip, graphs);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
     uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;

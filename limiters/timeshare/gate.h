@@ -52,6 +52,7 @@ struct gate {
     _Atomic uint32_t allowed;      /* at the end of a row launchers pass until so many of `launches` were made */
     _Atomic uint32_t looks;        /* futex: how often one has come to the closed gate, or looked at it again */
     _Atomic uint32_t launches;     /* made since the start; it wraps around */
+    _Atomic uint32_t graphs;       /* so many of them of graphs: counted a moment later */
     _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
     _Atomic uint64_t first_ns;     /* when the time slice's first launch came; 0: not yet */
     _Atomic uint32_t backlog;      /* fences set and not yet passed */
@@ -108,6 +109,11 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream);
 /* The launch was made into `stream`. */
 void gate_leave(struct gate *gate, const struct stream_key *stream);
 
+/* From now on, or no longer, this thread launches a graph: it says so before it enters and after it has left; and it
+ * was made, after it has left. */
+void gate_makes_graph(bool makes);
+void gate_made_graph(struct gate *gate);
+
 /* It failed: nothing was made. The engine is not called, since AMD's runtime 5 has each call of a thread, also one that
  * succeeds, overwrite what the program asks for next: its last error. */
 void gate_leave_failed(struct gate *gate);
@@ -148,9 +154,9 @@ uint32_t gate_moved(struct gate *gate);
 void gate_know(struct gate *gate, uint64_t launch_ns);
 
 /* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
- * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches. Only
- * where the engine has holds. False: the process exits. */
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, uint64_t wait_ns);
+ * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches; all
+ * graphs, or none. Only where the engine has holds. False: the process exits. */
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, bool graphs, uint64_t wait_ns);
 
 /* What the hold told (hold.h). */
 bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);
@@ -174,6 +180,11 @@ bool gate_exits(struct gate *gate);
 static inline uint32_t gate_launches(struct gate *gate)
 {
     return atomic_load_explicit(&gate->launches, memory_order_relaxed);
+}
+
+static inline uint32_t gate_graphs(struct gate *gate)
+{
+    return atomic_load_explicit(&gate->graphs, memory_order_acquire);
 }
 
 /* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, and no

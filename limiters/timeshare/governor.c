@@ -47,6 +47,11 @@
 #define UNLIT_NS (1000 * MS)
 #define LEARN_NS (100 * MS)
 
+/* Those without a time slice are away once they have used nothing for so long, which is when they say what they used;
+ * and are not waited for any longer than this. */
+#define CLEARS_NS      (3 * MS / 2)
+#define CLEARS_MOST_NS (6 * MS)
+
 /* How often a governor that waits out its debt looks whether others run: that tells their power from ours. After a
  * rest longer than the second it does not know who ran meanwhile. */
 #define WATCH_NS     (2 * MS)
@@ -442,6 +447,31 @@ static void skip_idle(struct governor *governor, struct course *course, uint64_t
     course->charged = now;
 }
 
+/* Ask those who run without a time slice to keep away for a moment, and wait until they do. */
+static void clear_device(struct governor *governor)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    uint64_t since = governor->engine->now(), now = since, still_since = since, light_ns = time_slice_light(time_slice);
+    governor->measures = true;
+    time_slice_measure(time_slice, true);
+    while (elapsed(since, now) < CLEARS_MOST_NS && elapsed(still_since, now) < CLEARS_NS) {
+        governor->engine->pause(MS / 10);
+        now = governor->engine->now();
+        if (time_slice_light(time_slice) != light_ns || time_slice_others(time_slice) > 0)
+            still_since = now;
+        light_ns = time_slice_light(time_slice);
+    }
+}
+
+static void end_measure(struct governor *governor)
+{
+    if (!governor->measures)
+        return;
+    governor->measures = false;
+    time_slice_measure(&governor->time_slice, false);
+    light_measured(governor);
+}
+
 static bool may_be_held(struct governor *governor)
 {
     return !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor);
@@ -459,6 +489,8 @@ static void let_run(struct governor *governor, struct course *course)
             continue;
         uint32_t count = gate_launches(&governor->gate);
         light_read_hold(governor);
+        if (governor->measures && !governor->light.waits && !light_wants_measure(governor))
+            end_measure(governor);
         if (count != course->seen && may_be_held(governor))
             light_hold_now_and_then(governor, HOLD_MOST_NS, false);
         bool busy = count != course->seen || in_flight(governor);
@@ -572,7 +604,8 @@ static void settle(struct governor *governor, struct course *course, bool yields
 /* Run a time slice: open the gate, let launches run, close it, wait for them. */
 static void run(struct governor *governor, bool borrowed)
 {
-    uint32_t before = gate_launches(&governor->gate);
+    struct light_count counted = light_count(governor);
+    uint32_t before = counted.launches;
     struct course course = {
         .borrowed = borrowed,
         .before = before,
@@ -582,6 +615,9 @@ static void run(struct governor *governor, bool borrowed)
     uint64_t asked_ns = governor->account.asked_ns;
     governor->began_ns = course.opened;
     atomic_store(&governor->gate.first_ns, 0);
+    bool measured = governor->time_slice.ours && light_wants_measure(governor);
+    if (measured && time_slice_lit(&governor->time_slice) > 0)
+        clear_device(governor);
     gate_deepen(&governor->gate, governor_beside(governor) ? GOVERNOR_IN_FLIGHT : 0);
     gate_set(&governor->gate, GATE_OPEN);
     gate_look(&governor->gate, course.opened);
@@ -592,6 +628,7 @@ static void run(struct governor *governor, bool borrowed)
     if (governor->light.bursts && !governor->time_slice.joined && may_be_held(governor))
         light_hold_now_and_then(governor, HOLD_MOST_NS, true);
     let_run(governor, &course);
+    end_measure(governor);
     gate_set(&governor->gate, GATE_CLOSED);
     bool yields = time_slice_yields(&governor->time_slice);
     course.closed = governor->closed_ns = governor->engine->now();
@@ -599,7 +636,7 @@ static void run(struct governor *governor, bool borrowed)
     learn_drain(governor, elapsed(course.closed, governor->engine->now()));
     settle(governor, &course, yields, drained);
     if (course.charged != 0)
-        light_learn_from(governor, gate_launches(&governor->gate) - before,
+        light_learn_from(governor, light_between(counted, light_count(governor)),
                          course.beside ? 0 : course.closed - course.opened,
                          course.together || governor->time_slice.joined ? 0 : governor->account.own.gpu_ns - spent_ns);
 }
@@ -644,6 +681,7 @@ void governor_begin(struct governor *governor)
     char name[96];
     governor->engine->begin();
     governor->rng = governor->light.rng = governor->account.asked_ns = governor->engine->now();
+    governor->away_since = governor->account.asked_ns;
     governor->siblings_ns = account_siblings(&governor->account);
     governor->light.never = governor->engine->make_hold == NULL;
     if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))

@@ -36,6 +36,11 @@ struct governor {
     struct doubt doubt;
     struct light light;
     struct gang gang;
+    bool measures;              /* those without a time slice are asked to keep away, so that what is held is timed */
+    bool clear;                 /* nobody else had work in flight when the hold was asked for; */
+    uint64_t clear_light_ns;    /* and what neighbours had used without a time slice by then */
+    uint64_t away_ns;           /* for so long it kept away from such ones */
+    uint64_t away_since;        /* since when */
     uint64_t light_ns;          /* what neighbours had used without a time slice when the device was charged last */
     uint64_t light_left_ns;     /* of that, what was not taken off a charge yet */
     uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */

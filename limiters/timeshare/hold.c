@@ -3,9 +3,12 @@
 
 #include "../core/fault.h"
 
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip)
+__thread bool hold_makes_graph;
+
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, bool graphs)
 {
     hold->most = most;
+    atomic_store(&hold->graphs, graphs);
     atomic_store(&hold->skip, skip);
     atomic_store(&hold->state, HOLD_ASKED);
 }
@@ -85,6 +88,10 @@ void hold_note(struct hold *hold, const struct stream_key *key)
 {
     if (!same_stream(key, &hold->stream)) {
         hold_spoil(hold);
+        return;
+    }
+    if (hold_makes_graph != atomic_load(&hold->graphs)) { /* what was stamped before it is timed */
+        end(hold);
         return;
     }
     uint32_t launches = atomic_fetch_add(&hold->launches, 1) + 1;

@@ -35,6 +35,7 @@ struct hold {
     _Atomic uint64_t begun_ns;  /* when it began */
     _Atomic uint64_t launch_ns; /* when the last launch was counted */
     _Atomic uint32_t skip;      /* so many launches are made first */
+    atomic_bool graphs;         /* it is of graphs, or of all other launches */
     atomic_bool goes, gone;     /* it is being released; it was */
     atomic_bool frees, freed;   /* the thread lets go what is held while it begins; it did */
 
@@ -46,8 +47,12 @@ struct hold {
     uint32_t stamped;
 };
 
-/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip` others were made. */
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip);
+/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, of graphs or of anything else,
+ * once `skip` others of that kind were made. */
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, bool graphs);
+
+/* The launch that the thread is about to make, or makes, is of a graph. */
+extern __thread bool hold_makes_graph;
 
 /* For the thread, without a lock and without a call of the driver: release what is held if it is time. Whether the hold
  * is over; one that was not begun by `until_ns` is. */
@@ -62,6 +67,8 @@ static inline bool hold_is_on(const struct hold *hold)
 /* For launchers, without a lock: whether a launch that is about to be made may begin the hold, or comes before it. */
 static inline bool hold_may_begin(struct hold *hold)
 {
+    if (hold_makes_graph != atomic_load_explicit(&hold->graphs, memory_order_relaxed))
+        return false;
     if (atomic_load_explicit(&hold->skip, memory_order_relaxed) > 0) {
         atomic_fetch_sub_explicit(&hold->skip, 1, memory_order_relaxed);
         return false;

@@ -31,10 +31,11 @@
 /* A program launches in bursts if so many holds in a row were asked for in vain: it waits for the device after each
  * burst and then works elsewhere, so who finds launches finds them when all have been made. Serving engines do that. A
  * hold is asked for before a burst then, and is of all of it: of launches of unlike lengths, as a graph among small
- * kernels, the mean of a part would be another. So it is until so many in a row could not be of all of it. Beside
+ * kernels, the mean of a part would be another. Where so many in a row
+ * could not be of all of it that is not tried again. Beside
  * others it may need as much as alone: it leaves the device by itself after each burst. */
-#define LIGHT_UNBEGUN 8u
-#define LIGHT_CUT     3u
+#define LIGHT_UNBEGUN 32u
+#define LIGHT_CUT     8u
 
 /* One that needs all of the device has what its time slices are, and these are charged by its power, too (power.h). */
 #define LIGHT_ALL_PERCENT 100u
@@ -63,6 +64,15 @@
 
 /* What was charged for rare kernels by all holds is taken off what looks see; so much at most. */
 #define LIGHT_AHEAD_NS (20 * MS)
+
+/* Graphs are timed by holds of their own, and the other launches by theirs: one is often a hundred times as long as the
+ * other, and a mean of both would be off by a tenth after a thousand holds. A graph is known from so many, and the mean
+ * is of about so many of the last: an engine has another graph for each size of batch. After so many launches without
+ * one a program is taken to launch none. Between two such holds there is so much. */
+#define LIGHT_GRAPHS       8u
+#define LIGHT_GRAPH_FADING 64u
+#define LIGHT_GRAPHLESS    4096
+#define LIGHT_GRAPH_NS     (20 * MS)
 
 /* Where so many holds in a row told nothing, holds of the other kind are tried: of several launches, which tell nothing
  * of a program that launches into one stream and then another, or waits for each launch; or of a single one, which are
@@ -103,6 +113,31 @@
 /* Where nothing was launched since the last look it is asked for at one look in so many. */
 #define LIGHT_RARE 4u
 
+/* Beside others a hold that is longer may have met the driver's turns of theirs, and tells nothing of a program in
+ * steps: on an H100 two engines were charged up to 2.5 times what each was alone (2026-11-28). Such a one is timed in
+ * time slices of its own, for which those without one keep away, this often; and where that told nothing, again after
+ * so long. */
+#define LIGHT_CERTAIN_NS  (500 * US)
+#define LIGHT_MEASURED_NS (2000 * MS)
+#define LIGHT_RETRIED_NS  (50 * MS)
+
+/* How many launches were made since the start, each wraps around. */
+struct light_count {
+    uint32_t launches, graphs;
+};
+
+/* How many were made; one less than none where a graph was counted that had been taken for another launch. */
+struct light_launches {
+    int32_t kernels; /* and copies and fills: all that are no graphs */
+    uint32_t graphs;
+};
+
+static inline struct light_launches light_between(struct light_count then, struct light_count now)
+{
+    uint32_t graphs = now.graphs - then.graphs;
+    return (struct light_launches){.kernels = (int32_t)(now.launches - then.launches - graphs), .graphs = graphs};
+}
+
 struct light_hold {
     double launches, ns; /* of the device's work, without what lies between launches */
 };
@@ -124,13 +159,23 @@ struct light_sums {
 
 /* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
 struct light_reckoned {
-    double launches, small, ns;
+    double launches, small, graphs, ns;
 };
 
 struct light {
     struct light_sums all;
     struct light_sums small; /* without holds that met a kernel which looks see */
-    bool odd;                /* the last hold was far longer than expected, and is not in the sums yet */
+    struct light_sums graphs;
+    bool makes_graphs;
+    bool holds_graph;           /* the hold that waits is of one */
+    struct light_count counted; /* at the last look */
+    uint64_t measure_ns;        /* not before is it to be timed while nobody else has work in flight */
+    unsigned graphs_only;       /* so many in a row were told of between which nothing else was launched */
+    int32_t graphless;          /* launches since the last graph */
+    int32_t kernels_then;       /* other launches at the last hold of a graph */
+    uint64_t graph_next_ns;     /* when there may be another */
+    double graph_part;          /* of the launches of late */
+    bool odd;                   /* the last hold was far longer than expected, and is not in the sums yet */
     struct light_hold odd_hold;
     unsigned missed;   /* so many in a row told nothing */
     unsigned failed;   /* so many of these began */
@@ -149,15 +194,15 @@ struct light {
     uint64_t next_ns;  /* when there may be another */
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
-    uint32_t charged;
+    struct light_launches charged;
     bool settled;         /* until this */
     uint64_t refunded_ns; /* of it, until it is known well */
     struct light_reckoned reckoned;
-    double need;     /* part of the device that it keeps from others while it runs */
-    uint64_t ran_ns; /* for so long it ran beside others, and it was not learnt from yet; */
-    uint32_t ran;    /* so many launches were made meanwhile */
-    unsigned looks;  /* at it, alone */
-    double queued;   /* the part of them that found work behind work */
+    double need;               /* part of the device that it keeps from others while it runs */
+    uint64_t ran_ns;           /* for so long it ran beside others, and it was not learnt from yet; */
+    struct light_launches ran; /* so many launches were made meanwhile */
+    unsigned looks;            /* at it, alone */
+    double queued;             /* the part of them that found work behind work */
     struct light_stood stood;
     /* For how long it takes time slices, because others leave it too little, or because of its long kernels; and until
      * when. */
@@ -166,7 +211,16 @@ struct light {
 
 static inline bool light_known(const struct light *light)
 {
-    return light->all.holds >= LIGHT_HOLDS && light->all.launches > 0;
+    bool kernels = light->all.holds >= LIGHT_HOLDS && light->all.launches > 0;
+    if (!light->makes_graphs)
+        return kernels;
+    return light->graphs.holds >= LIGHT_GRAPHS && (kernels || light->graphs_only >= LIGHT_GRAPHS);
+}
+
+/* Whether it waits for the device after each step, and works elsewhere then, as a serving engine does. */
+static inline bool light_in_steps(const struct light *light)
+{
+    return light->bursts || light->makes_graphs;
 }
 
 /* What is charged by the number of launches: where kernels that looks see are rare, those are charged by looks. */
@@ -176,20 +230,37 @@ static inline const struct light_sums *light_counted(const struct light *light)
     return rare ? &light->small : &light->all;
 }
 
+static inline double light_mean(const struct light_sums *sums)
+{
+    return sums->launches > 0 ? sums->ns / sums->launches : 0;
+}
+
+/* The standard error of what is known, as a part of it. */
+static inline double light_error(const struct light *light)
+{
+    const struct light_sums *kernels = light_counted(light);
+    if (!light->makes_graphs)
+        return kernels->error;
+    double part = light->graph_part, kernels_ns = (1 - part) * light_mean(kernels),
+           graphs_ns = part * light_mean(&light->graphs);
+    return (kernels_ns * kernels->error + graphs_ns * light->graphs.error) / (kernels_ns + graphs_ns);
+}
+
 /* Whether it may need more than a light program: few holds of launches that differ tell little. One that runs as such
  * goes on as long as that is likely: to go over and back again and again costs it and others more. */
 static inline bool light_heavy(const struct light *light, bool alone, bool runs)
 {
-    double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_counted(light)->error),
+    double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_error(light)),
            need = most > light->queued ? most : light->queued;
-    return light->need == 0 || need * 100 >= (alone || light->bursts ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
+    return light->need == 0 ||
+           need * 100 >= (alone || light_in_steps(light) ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
 
 /* Whether what it needs is less than all of the device, and known so well that it may be charged for that alone. Work
  * that waits behind work is surely all of it. */
 static inline bool light_exact(const struct light *light)
 {
-    return light_counted(light)->error < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
+    return light_error(light) < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
            light->queued * 100 < LIGHT_ALONE_PERCENT && light->need * 100 < LIGHT_ALL_PERCENT;
 }
 
@@ -216,7 +287,7 @@ static inline bool light_queues(const struct light *light)
 /* Whether it surely needs most of the device: it loses what that is idle for while it is held. */
 static inline bool light_surely_heavy(const struct light *light)
 {
-    double least = light_known(light) ? light->need * (1 - 2 * light_counted(light)->error) : 0;
+    double least = light_known(light) ? light->need * (1 - 2 * light_error(light)) : 0;
     return (least > light->queued ? least : light->queued) * 100 >= LIGHT_ALONE_PERCENT;
 }
 
@@ -242,20 +313,23 @@ static inline uint32_t light_most(const struct light *light)
 }
 
 /* How long the device works for so many launches. */
-static inline uint64_t light_takes(const struct light *light, uint32_t launches)
+static inline uint64_t light_takes(const struct light *light, struct light_launches made)
 {
-    return light_counted(light)->launch_ns * launches;
+    uint64_t kernels = made.kernels > 0 ? (uint64_t)made.kernels : 0;
+    return light_counted(light)->launch_ns * kernels + light->graphs.launch_ns * made.graphs;
 }
 
 /* What is charged for so many launches, `most_ns` at most. What holds say grows more exact, so all launches of late are
  * charged anew: those that were charged too little, because no hold had met a long kernel yet, and those that bore the
  * error of few holds. */
-static inline uint64_t light_reckon(struct light *light, uint32_t launches, uint64_t most_ns)
+static inline uint64_t light_reckon(struct light *light, struct light_launches made, uint64_t most_ns)
 {
     struct light_reckoned *reckoned = &light->reckoned;
     const struct light_sums *all = &light->all, *small = light->small.holds > 0 ? &light->small : all;
-    *(light_counted(light) == all ? &reckoned->launches : &reckoned->small) += launches;
+    *(light_counted(light) == all ? &reckoned->launches : &reckoned->small) += made.kernels;
+    reckoned->graphs += made.graphs;
     double due_ns = reckoned->launches * (double)all->launch_ns + reckoned->small * (double)small->launch_ns;
+    due_ns += reckoned->graphs * (double)light->graphs.launch_ns;
     due_ns -= reckoned->ns;
     due_ns = due_ns < 0 ? 0 : due_ns < (double)most_ns ? due_ns : (double)most_ns;
     reckoned->ns += due_ns;
@@ -270,48 +344,52 @@ static inline uint64_t light_gap(const struct light *light)
 }
 
 /* How long others cannot have it for them, on average: between two launches in a row it is nobody else's, either. */
-static inline uint64_t light_keeps(const struct light *light, uint32_t launches)
+static inline uint64_t light_keeps(const struct light *light, struct light_launches made)
 {
-    const struct light_sums *sums = light_counted(light);
-    return sums->launches > 0 ? ((uint64_t)(sums->ns / sums->launches) + light_gap(light)) * launches : 0;
+    uint64_t kernels = made.kernels > 0 ? (uint64_t)made.kernels : 0;
+    double kernel_ns = light_mean(light_counted(light)), graph_ns = light_mean(&light->graphs);
+    return (kernel_ns > 0 ? ((uint64_t)kernel_ns + light_gap(light)) * kernels : 0) +
+           (graph_ns > 0 ? ((uint64_t)graph_ns + light_gap(light)) * made.graphs : 0);
 }
 
 /* How much longer by all holds than by those that met no kernel which looks see. */
-static inline uint64_t light_longer(const struct light *light, uint32_t launches)
+static inline uint64_t light_longer(const struct light *light, int32_t launches)
 {
     const struct light_sums *all = &light->all, *small = &light->small;
     double more_ns = small->launches > 0 ? all->ns / all->launches - small->ns / small->launches : 0;
-    return more_ns > 0 ? (uint64_t)(more_ns * launches) : 0;
+    return more_ns > 0 && launches > 0 ? (uint64_t)(more_ns * launches) : 0;
 }
 
 /* So much of it is not charged by their number, where more than a few met rare kernels; and so much is. */
-static inline uint64_t light_keeps_more(const struct light *light, uint32_t launches)
+static inline uint64_t light_keeps_more(const struct light *light, int32_t launches)
 {
     const struct light_sums *all = &light->all, *counted = light_counted(light);
     return counted == all || all->holds - counted->holds < LIGHT_RARE_HOLDS ? 0 : light_longer(light, launches);
 }
 
-static inline uint64_t light_has_more(const struct light *light, uint32_t launches)
+static inline uint64_t light_has_more(const struct light *light, int32_t launches)
 {
     return light_counted(light) == &light->all ? light_longer(light, launches) : 0;
 }
 
 /* So many launches were made in `ns` in which they could be. What is short tells of nothing but its end; beside others
  * a program may launch less than it would. */
-static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns, bool only)
+static inline void light_ran(struct light *light, struct light_launches made, uint64_t ns, bool only)
 {
     if (!light_known(light) || ns <= (light->need > 0 ? LIGHT_SHORT_NS : 0))
         return;
-    if (!only && light->need > 0) {
+    if ((!only || light->makes_graphs) && light->need > 0) {
         light->ran_ns += ns;
-        light->ran += launches;
+        light->ran.kernels += made.kernels;
+        light->ran.graphs += made.graphs;
         if (light->ran_ns < LIGHT_LONG_NS)
             return;
         ns = light->ran_ns;
-        launches = light->ran;
+        made = light->ran;
     }
-    light->ran_ns = light->ran = 0;
-    double kept = (double)light_keeps(light, launches) / (double)ns;
+    light->ran_ns = 0;
+    light->ran = (struct light_launches){0};
+    double kept = (double)light_keeps(light, made) / (double)ns;
     if (only || kept > light->need)
         light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);
 }
@@ -321,7 +399,8 @@ static inline void light_ran(struct light *light, uint32_t launches, uint64_t ns
 static inline bool light_contradicts(const struct light *light)
 {
     const struct light_stood *stood = &light->stood;
-    bool beside = !light->bursts && stood->beside && stood->stood_ns > LIGHT_STOOD_WINDOW_NS / LIGHT_STOOD_BESIDE;
+    bool beside = !light_in_steps(light) && stood->beside &&
+                  stood->stood_ns > LIGHT_STOOD_WINDOW_NS / LIGHT_STOOD_BESIDE;
     bool over = stood->ns >= LIGHT_STOOD_WINDOW_NS;
     return beside || (over && stood->stood_ns > LIGHT_STOOD_TIMES * stood->charged_ns + stood->ns / LIGHT_STOOD_PART);
 }
@@ -363,9 +442,9 @@ static inline bool light_unserved(struct light *light, const struct light_served
 
 /* The mean, and its standard error: where launches vary much, the mean of few holds may be far too small, and who is
  * charged too little takes that from others. The error is that of a ratio of two means. */
-static inline void light_add(struct light_sums *sums, struct light_hold hold)
+static inline void light_add(struct light_sums *sums, struct light_hold hold, unsigned fading)
 {
-    double kept = 1 - 1.0 / LIGHT_FADING;
+    double kept = 1 - 1.0 / fading;
     sums->launches = kept * sums->launches + hold.launches;
     sums->ns = kept * sums->ns + hold.ns;
     sums->ns_ns = kept * sums->ns_ns + hold.ns * hold.ns;
@@ -377,7 +456,7 @@ static inline void light_add(struct light_sums *sums, struct light_hold hold)
     sums->launch_ns = (uint64_t)(mean + error);
     sums->error = error / mean;
     sums->holds++;
-    sums->differs_ns = (uint64_t)(deviation / __builtin_sqrt(sums->holds < LIGHT_FADING ? sums->holds : LIGHT_FADING));
+    sums->differs_ns = (uint64_t)(deviation / __builtin_sqrt(sums->holds < fading ? sums->holds : fading));
 }
 
 /* Whether a hold is of a kernel so long that looks see it, where its launches would else take `typical_ns`. */
@@ -389,9 +468,10 @@ static inline bool light_is_seen(double ns, double typical_ns)
 static inline void light_average(struct light *light, struct light_hold hold)
 {
     struct light_sums *small = &light->small;
-    light_add(&light->all, hold);
+    light_add(&light->all, hold, LIGHT_FADING);
     light->reckoned.launches *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.small *= 1 - 1.0 / LIGHT_FADING;
+    light->reckoned.graphs *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.ns *= 1 - 1.0 / LIGHT_FADING;
     if (light->all.holds >= LIGHT_LOOKS)
         light->refunded_ns = 0;
@@ -400,7 +480,7 @@ static inline void light_average(struct light *light, struct light_hold hold)
         return;
     if (light_is_seen(typical_ns, hold.ns)) /* the first ones were of such kernels */
         *small = (struct light_sums){0};
-    light_add(small, hold);
+    light_add(small, hold, LIGHT_FADING);
 }
 
 /* What was known is of something else than what is launched now. How often it may be held stays as it was. */
@@ -414,6 +494,15 @@ static inline void light_forget(struct light *light)
                             .waits = light->waits,
                             .single = light->single,
                             .bursts = light->bursts,
+                            .graphs = light->graphs,
+                            .makes_graphs = light->makes_graphs,
+                            .graphs_only = light->graphs_only,
+                            .graphless = light->graphless,
+                            .kernels_then = light->kernels_then,
+                            .graph_next_ns = light->graph_next_ns,
+                            .graph_part = light->graph_part,
+                            .counted = light->counted,
+                            .measure_ns = light->measure_ns,
                             .unbegun = light->unbegun,
                             .cut = light->cut,
                             .settled = light->settled,
@@ -447,6 +536,8 @@ static inline uint32_t light_see(struct light *light, uint32_t count)
 static inline void light_draw(struct light *light, uint32_t count, uint32_t random)
 {
     uint32_t made = count - light->held, spread = made < LIGHT_SPREAD ? made : LIGHT_SPREAD;
+    if (light->makes_graphs && !light_known(light) && spread > 2 * light->most + LIGHT_NEAR) /* soon */
+        spread = 2 * light->most + LIGHT_NEAR;
     if (FAULT(rare_long_kernels_unseen) && spread >= 16)
         spread = 15;
     light->target = count + random % (spread + 1);
@@ -457,6 +548,29 @@ static inline void light_draw(struct light *light, uint32_t count, uint32_t rand
 static inline int32_t light_left(const struct light *light, uint32_t count)
 {
     return (int32_t)(light->target - count);
+}
+
+/* At a look, so many more launches have been made. */
+static inline void light_see_graphs(struct light *light, struct light_launches made)
+{
+    light->graphless = made.graphs > 0                      ? 0
+                       : light->graphless < LIGHT_GRAPHLESS ? light->graphless + made.kernels
+                                                            : light->graphless;
+    light->makes_graphs = made.graphs > 0 || (light->makes_graphs && light->graphless < LIGHT_GRAPHLESS);
+    light->bursts = light->bursts && !light->makes_graphs; /* those are timed by themselves */
+    double all = made.kernels + (double)made.graphs, weight = all / (all + 256);
+    if (all > 0)
+        light->graph_part += (made.graphs / all - light->graph_part) * weight;
+}
+
+/* A hold told how long a graph takes; so many other launches have been made since the start. */
+static inline void light_learn_graph(struct light *light, uint64_t ns, int32_t kernels)
+{
+    uint64_t between_ns = light->empty_ns + light_gap(light);
+    light_add(&light->graphs, (struct light_hold){1, (double)(ns > between_ns ? ns - between_ns : 0)},
+              LIGHT_GRAPH_FADING);
+    light->graphs_only = kernels != light->kernels_then ? 0 : light->graphs_only + (light->graphs_only < LIGHT_GRAPHS);
+    light->kernels_then = kernels;
 }
 
 /* A hold told that so many launches take so long. False: this is not the program that was known; the last two holds are

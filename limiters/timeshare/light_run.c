@@ -2,6 +2,7 @@
 #include "light_run.h"
 
 #include "budget.h"
+#include "futex.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
@@ -40,9 +41,40 @@
 #define LIGHT_PAID_NS (4 * MS)
 #define LIGHT_WAIT_NS (4 * MS)
 
+/* A light program keeps away from others that are timed for so long in all, and for so many parts of the time; it looks
+ * this often whether they still are. */
+#define LIGHT_AWAY_NS      (200 * MS)
+#define LIGHT_AWAY_PART    32u
+#define LIGHT_AWAY_LOOK_NS (100 * US)
+
 /* What others did, and what siblings did, who may owe for long, is remembered for so long. */
 #define LIGHT_LONELY_NS (1000 * MS)
 #define LIGHT_SINGLE_NS (10 * 1000 * MS)
+
+struct light_count light_count(struct governor *governor)
+{
+    struct light_count count = {.graphs = gate_graphs(&governor->gate)};
+    count.launches = gate_launches(&governor->gate); /* a graph is counted there first */
+    return count;
+}
+
+/* Whether nobody else has work in flight. */
+static bool is_clear(struct governor *governor)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    return time_slice_others(time_slice) == 0 && (time_slice->ours || !time_slice_held(time_slice)) &&
+           (governor->measures || time_slice_lit(time_slice) == 0);
+}
+
+/* Whether a hold that took so long tells what the device works for what was held. */
+static bool is_certain(struct governor *governor, uint64_t ns)
+{
+    bool clear = governor->clear && is_clear(governor) &&
+                 time_slice_light(&governor->time_slice) == governor->clear_light_ns;
+    if (clear)
+        governor->light.measure_ns = governor->engine->now() + LIGHT_MEASURED_NS;
+    return clear || ns < LIGHT_CERTAIN_NS;
+}
 
 /* Whether a hold that was asked for before a burst is of all of it. */
 static bool is_whole(struct governor *governor, uint32_t launches)
@@ -64,6 +96,13 @@ bool light_read_hold(struct governor *governor)
     if (!light->waits || !gate_held(&governor->gate, &launches, &ns))
         return true;
     light->waits = false;
+    if (light->holds_graph) {
+        light->holds_graph = false;
+        struct light_count count = light_count(governor);
+        if (launches > 0 && is_certain(governor, ns))
+            light_learn_graph(light, ns, (int32_t)(count.launches - count.graphs));
+        return true;
+    }
     if (launches > 0 && light->bursts && !light->single && !is_whole(governor, launches))
         return true;
     if (launches > 0) {
@@ -95,7 +134,8 @@ static bool may_hold(struct governor *governor)
 static bool is_due(struct governor *governor, uint32_t *left)
 {
     struct light *light = &governor->light;
-    uint32_t count = gate_launches(&governor->gate), made = light_see(light, count);
+    struct light_count counted = light_count(governor);
+    uint32_t count = counted.launches - counted.graphs, made = light_see(light, count);
     if (!may_hold(governor)) {
         light->drawn = false;
         return false;
@@ -120,35 +160,66 @@ static uint32_t most_held(const struct light *light)
 static void count_unbegun(struct light *light)
 {
     light->unbegun++;
-    if (light->bursts || light->unbegun < LIGHT_UNBEGUN || light_known(light))
+    if (light->bursts || light->makes_graphs || light->cut >= LIGHT_CUT || light->unbegun < LIGHT_UNBEGUN ||
+        light_known(light))
         return;
     light_forget(light); /* what holds told that met a part of a burst */
     light->bursts = true;
     light->single = false;
-    light->cut = 0;
+}
+
+/* Ask for a hold. Whether a launch began it. */
+static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, bool graphs, uint64_t wait_ns)
+{
+    governor->clear = is_clear(governor);
+    governor->clear_light_ns = time_slice_light(&governor->time_slice);
+    bool lives = gate_hold(&governor->gate, most, left, graphs, wait_ns);
+    bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
+    governor->light.waits = lives && begun;
+    return begun;
+}
+
+/* Hold the next graph, if it is time. */
+static bool hold_graph(struct governor *governor)
+{
+    struct light *light = &governor->light;
+    struct light_count count = light_count(governor);
+    light_see_graphs(light, light_between(light->counted, count));
+    light->counted = count;
+    if (!light->makes_graphs || light->empty_ns == 0 || !may_hold(governor))
+        return false;
+    uint64_t since = governor->engine->now();
+    if (since < light->graph_next_ns)
+        return false;
+    light->holds_graph = hold(governor, since, 1, 0, true, HOLD_MOST_NS);
+    uint64_t pause_ns = light->holds_graph && light->graphs.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
+    light->graph_next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
+    return true;
 }
 
 void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool begins)
 {
     struct light *light = &governor->light;
+    if (hold_graph(governor))
+        return;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
     bool due = light->bursts ? begins && since >= light->next_ns && may_hold(governor) : is_due(governor, &left);
     if (!due)
         return;
-    light->waits = gate_hold(&governor->gate, most_held(light), left, wait_ns);
-    uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
-    if (begun_ns < since) {
+    if (!hold(governor, since, most_held(light), left, false, wait_ns)) {
         count_unbegun(light);
-        light->waits = false;
-        light->target = gate_launches(&governor->gate) + atomic_load(&governor->gate.hold.skip);
+        struct light_count count = light_count(governor);
+        light->target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
         return;
     }
+    struct light_count count = light_count(governor);
+    uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
     light->unbegun = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
     light->drawn = false;
-    light->held = gate_launches(&governor->gate);
+    light->held = count.launches - count.graphs;
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
 }
 
@@ -184,7 +255,24 @@ static bool goes_light(struct governor *governor, bool runs)
 {
     return light_known(&governor->light) && !is_heavy(governor, runs) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_ns;
+           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_ns &&
+           !(light_wants_measure(governor) && !is_only(governor));
+}
+
+bool light_wants_measure(struct governor *governor)
+{
+    const struct light *light = &governor->light;
+    return light->makes_graphs && !light->never && !light_queues(light) &&
+           terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
+           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
+           governor->engine->now() >= light->measure_ns;
+}
+
+void light_measured(struct governor *governor)
+{
+    uint64_t next_ns = governor->engine->now() + LIGHT_RETRIED_NS;
+    if (governor->light.measure_ns < next_ns)
+        governor->light.measure_ns = next_ns;
 }
 
 bool light_is(struct governor *governor)
@@ -192,19 +280,20 @@ bool light_is(struct governor *governor)
     return goes_light(governor, false);
 }
 
-void light_learn_from(struct governor *governor, uint32_t launches, uint64_t ran_ns, uint64_t charged_ns)
+void light_learn_from(struct governor *governor, struct light_launches made, uint64_t ran_ns, uint64_t charged_ns)
 {
     struct light *light = &governor->light;
     if (ran_ns > 0)
-        light_ran(light, launches, ran_ns, true);
+        light_ran(light, made, ran_ns, true);
     if (light_known(light)) { /* of what it launched before without a time slice */
-        uint64_t owed_ns = light_reckon(light, 0, LIGHT_RECKONED_MOST_NS);
+        uint64_t owed_ns = light_reckon(light, (struct light_launches){0}, LIGHT_RECKONED_MOST_NS);
         account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
     }
     if (light->settled || time_slice_wanted(&governor->time_slice))
         return;
     light->charged_ns += charged_ns;
-    light->charged += launches;
+    light->charged.kernels += made.kernels;
+    light->charged.graphs += made.graphs;
     if (!light_known(light))
         return;
     light->settled = true;
@@ -224,23 +313,25 @@ struct light_watch {
     uint64_t long_ns; /* what small kernels do not take */
     bool stands;      /* a long one is in it */
     unsigned others;  /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
+    uint32_t graphs;  /* made since the look before that one */
     struct gate_moment moment;
 };
 
 /* How a light program runs. */
 struct light_course {
-    uint64_t launched;     /* when a look last found that it had launched something */
-    uint64_t looked;       /* when it was last looked whether something is in flight */
-    uint64_t settled;      /* when that was last not so */
-    uint64_t unsettled_ns; /* for so long it was, since the last hold told something */
-    uint64_t charged_ns;   /* what was charged since */
-    uint32_t seen;         /* launches, all of them charged */
-    uint32_t looked_at;    /* and at that look */
-    bool is_another;       /* it launches something else than what was timed */
+    uint64_t launched;            /* when a look last found that it had launched something */
+    uint64_t looked;              /* when it was last looked whether something is in flight */
+    uint64_t settled;             /* when that was last not so */
+    uint64_t unsettled_ns;        /* for so long it was, since the last hold told something */
+    uint64_t charged_ns;          /* what was charged since */
+    struct light_count seen;      /* launches, all of them charged */
+    struct light_count looked_at; /* and at that look */
+    bool is_another;              /* it launches something else than what was timed */
     struct light_watch watch;
-    unsigned quiet;     /* so many looks in a row found no long kernel, alone */
-    uint64_t watched;   /* when the last of them was */
-    uint32_t done;      /* launches made by the look before, which is the least that is done when nothing is watched */
+    unsigned quiet;   /* so many looks in a row found no long kernel, alone */
+    uint64_t watched; /* when the last of them was */
+    struct light_count
+        done;           /* launches made by the look before, which is the least that is done when nothing is watched */
     uint64_t windowed;  /* when it was last compared what long kernels took */
     uint64_t unsaid_ns; /* of what they took, what was not said to others yet */
     uint64_t ahead_ns;  /* was charged for them by holds, and not seen yet */
@@ -250,30 +341,31 @@ struct light_course {
 static void charge_light(struct governor *governor, struct light_course *course)
 {
     uint64_t now = governor->engine->now();
-    uint32_t count = gate_launches(&governor->gate);
-    uint32_t made = count - course->seen;
+    struct light_count count = light_count(governor);
+    struct light_launches made = light_between(course->seen, count);
     uint64_t used_ns = light_reckon(&governor->light, made, LIGHT_RECKONED_MOST * light_takes(&governor->light, made));
     if (!is_only(governor)) { /* where looks do not see all */
-        uint64_t more_ns = light_keeps_more(&governor->light, made);
+        uint64_t more_ns = light_keeps_more(&governor->light, made.kernels);
         used_ns += more_ns;
         course->ahead_ns += more_ns;
         course->unsaid_ns += more_ns;
     }
-    course->ahead_ns += light_has_more(&governor->light, made); /* looks are not to charge it again */
+    course->ahead_ns += light_has_more(&governor->light, made.kernels); /* looks are not to charge it again */
     course->ahead_ns = course->ahead_ns < LIGHT_AHEAD_NS ? course->ahead_ns : LIGHT_AHEAD_NS;
     account_spend(&governor->account, &governor->time_slice, now, used_ns, used_ns);
     account_keep_burst(&governor->account);
-    account_count(&governor->account, count);
+    account_count(&governor->account, count.launches);
     uint64_t said_ns = course->unsaid_ns < LIGHT_TICK_NS ? course->unsaid_ns : LIGHT_TICK_NS; /* others take no more */
     course->unsaid_ns -= said_ns;
     uint64_t keeps_ns = light_keeps(&governor->light, made);
-    bool begins = made > 0 && elapsed(course->launched, now) > 3 * LIGHT_TICK_NS / 2; /* a tick had no launch */
+    bool begins = count.launches != course->seen.launches &&
+                  elapsed(course->launched, now) > 3 * LIGHT_TICK_NS / 2; /* a tick had no launch */
     if (governor->light.bursts && begins && keeps_ns < LIGHT_BURST_NS)
         keeps_ns = LIGHT_BURST_NS;
     time_slice_say_light(&governor->time_slice, keeps_ns + said_ns);
     course->charged_ns += used_ns;
     governor->light.stood.charged_ns += used_ns;
-    if (count != course->seen)
+    if (count.launches != course->seen.launches)
         course->launched = now;
     course->seen = count;
 }
@@ -291,12 +383,19 @@ static void charge_another(struct governor *governor, struct light_course *cours
     account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
 }
 
+/* Of so many launches in flight, as many graphs as there may be. */
+static struct light_launches in_flight(const struct light_watch *watch, uint32_t launches)
+{
+    uint32_t graphs = watch->graphs < launches ? watch->graphs : launches;
+    return (struct light_launches){.kernels = (int32_t)(launches - graphs), .graphs = graphs};
+}
+
 /* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged. */
 static void charge_long(struct governor *governor, struct light_course *course, uint64_t now, unsigned others)
 {
     struct light_watch *watch = &course->watch;
     bool first = watch->charged == watch->since;
-    uint64_t small_ns = first ? light_takes(&governor->light, watch->moment.least) : 0;
+    uint64_t small_ns = first ? light_takes(&governor->light, in_flight(watch, watch->moment.least)) : 0;
     uint64_t used_ns = budget_part(elapsed(watch->charged, now), others);
     used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
     watch->charged = now;
@@ -341,15 +440,18 @@ static void watch(struct governor *governor, struct light_course *course)
     course->quiet = watch->stands || before > 0 ? 0 : course->quiet + (course->quiet < LIGHT_QUIET_LOOKS);
     course->watched = now;
     *watch = (struct light_watch){0};
-    uint32_t done = course->done;
-    bool in_flight = gate_marks(&governor->gate, &watch->moment);
-    course->done = watch->moment.launches;
-    if (!in_flight)
+    struct light_count done = course->done;
+    course->done.graphs = gate_graphs(&governor->gate);
+    bool works = gate_marks(&governor->gate, &watch->moment);
+    course->done.launches = watch->moment.launches;
+    if (!works)
         return;
-    uint32_t made = watch->moment.launches - done, most = watch->moment.most < made ? watch->moment.most : made;
+    uint32_t made = watch->moment.launches - done.launches,
+             most = watch->moment.most < made ? watch->moment.most : made;
+    watch->graphs = course->done.graphs - done.graphs;
     watch->since = watch->charged = now;
     watch->others = before;
-    watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, most) / 2;
+    watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, in_flight(watch, most)) / 2;
 }
 
 /* When to look next. */
@@ -409,7 +511,7 @@ static bool is_unserved(struct governor *governor, struct light_course *course, 
     }
     served->ns += ns;
     served->waited_ns += idle ? 0 : ns;
-    served->kept_ns += light_keeps(&governor->light, course->seen - course->looked_at);
+    served->kept_ns += light_keeps(&governor->light, light_between(course->looked_at, course->seen));
     if (served->ns < LIGHT_SERVED_NS)
         return false;
     double share = (double)terms_core(governor->terms) / HETERO_CORE_FULL;
@@ -425,9 +527,10 @@ static void look_at_light(struct governor *governor, struct light_course *course
     if (is_only(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
-    unsigned holds = governor->light.all.holds;
-    if (course->seen != course->looked_at)
-        light_ran(&governor->light, course->seen - course->looked_at, elapsed(course->looked, now), is_only(governor));
+    unsigned holds = governor->light.all.holds + governor->light.graphs.holds;
+    if (course->seen.launches != course->looked_at.launches)
+        light_ran(&governor->light, light_between(course->looked_at, course->seen), elapsed(course->looked, now),
+                  is_only(governor));
     if (is_unserved(governor, course, elapsed(course->looked, now), idle))
         log_line(LOG_DEBUG, "governor: light, and has less than its share beside others");
     if (idle)
@@ -435,7 +538,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
     else
         course->unsettled_ns += elapsed(course->looked, now);
     course->is_another = seems_another(governor, course);
-    if (!course->is_another && governor->light.all.holds != holds)
+    if (!course->is_another && governor->light.all.holds + governor->light.graphs.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
@@ -454,20 +557,48 @@ static bool is_kept_by_debt(struct governor *governor, int64_t least)
     return !lent && governor_balance(governor) < least;
 }
 
-/* Wait out a debt at the closed gate; an elastic grant only while somebody wants what it would take. */
+/* Whether another is to be timed alone, and is kept from that by us: three in a hundred of the time at most. */
+static bool keeps_away(struct governor *governor)
+{
+    return time_slice_measured(&governor->time_slice) &&
+           governor->away_ns < LIGHT_AWAY_NS + elapsed(governor->away_since, governor->engine->now()) / LIGHT_AWAY_PART;
+}
+
+/* Wait at the closed gate for so long. Returns for how long of it no launcher waited there: it needed nothing then. */
+static uint64_t wait_closed(struct governor *governor, uint64_t ns)
+{
+    struct gate *gate = &governor->gate;
+    uint64_t since = governor->engine->now();
+    uint32_t looks = atomic_load(&gate->looks);
+    if (!governor->light.makes_graphs || atomic_load(&gate->waiting) > 0) {
+        governor->engine->pause(ns);
+        return 0;
+    }
+    futex_sleep(&gate->looks, looks, ns);
+    return elapsed(since, governor->engine->now());
+}
+
+/* Wait out a debt at the closed gate; an elastic grant only while somebody wants what it would take. And keep away
+ * while another is timed. */
 static void pay(struct governor *governor, struct light_course *course)
 {
-    uint64_t since = governor->engine->now();
+    uint64_t since = governor->engine->now(), ran_ns = elapsed(course->looked, since);
     int64_t paid_ns = (int64_t)governor_random(&governor->light.rng, LIGHT_PAID_NS);
+    bool only = is_only(governor);
     gate_set(&governor->gate, GATE_CLOSED);
-    light_ran(&governor->light, course->seen - course->looked_at, since - course->looked, is_only(governor));
-    while (may_run(governor) && is_kept_by_debt(governor, paid_ns)) {
+    for (bool away = keeps_away(governor); may_run(governor) && (away || is_kept_by_debt(governor, paid_ns));
+         away = keeps_away(governor)) {
         uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->terms));
         uint64_t most_ns = course->watch.since != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
-        governor->engine->pause(wait_ns < most_ns ? wait_ns : most_ns);
+        wait_ns = away ? LIGHT_AWAY_LOOK_NS : wait_ns < most_ns ? wait_ns : most_ns;
+        ran_ns += wait_closed(governor, wait_ns);
+        governor->away_ns += away ? wait_ns : 0;
+        if (away)
+            time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
         if (course->watch.since != 0)
             watch(governor, course);
     }
+    light_ran(&governor->light, light_between(course->looked_at, course->seen), ran_ns, only);
     charge_light(governor, course); /* what was launched while the gate was being closed */
     gate_set(&governor->gate, GATE_OPEN);
     uint64_t now = governor->engine->now();
@@ -476,10 +607,18 @@ static void pay(struct governor *governor, struct light_course *course)
     course->looked_at = course->seen;
 }
 
+/* How long others cannot have the device for one launch, on average. */
+static uint64_t launch_keeps(const struct light *light)
+{
+    double part = light->makes_graphs ? light->graph_part : 0;
+    return (uint64_t)((1 - part) * (double)light_keeps(light, (struct light_launches){.kernels = 1}) +
+                      part * (double)light_keeps(light, (struct light_launches){.graphs = 1}));
+}
+
 void light_run(struct governor *governor)
 {
     uint64_t now = governor->engine->now();
-    uint32_t count = gate_launches(&governor->gate);
+    struct light_count count = light_count(governor);
     struct light_course course = {.launched = now,
                                   .looked = now,
                                   .settled = now,
@@ -502,9 +641,9 @@ void light_run(struct governor *governor)
         governor->engine->pause(watch_pause(governor, &course));
         watch(governor, &course);
         charge_light(governor, &course);
-        if (is_kept_by_debt(governor, 0))
+        if (is_kept_by_debt(governor, 0) || keeps_away(governor))
             pay(governor, &course);
-        gate_know(&governor->gate, light_keeps(&governor->light, 1));
+        gate_know(&governor->gate, launch_keeps(&governor->light));
         now = governor->engine->now();
         if (elapsed(course.looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);

@@ -282,6 +282,7 @@ static void believe(struct neighbour *neighbour, const struct hetero_page *page,
     neighbour->state = (enum page_state)state;
     neighbour->busy = believed_busy(neighbour, page, now_ns);
     neighbour->recent = recent_ns < RECENT_NS;
+    neighbour->measures = state >= PAGE_RUNS && page->measures != 0;
     neighbour->owed = state == PAGE_IDLE && neighbour->busy == 0 ? 0 : page->owed;
     neighbour->ran_ns = state < PAGE_ENTERS ? 0 : neighbour->ran_ns == 0 ? now_ns : neighbour->ran_ns;
     neighbour->overruns = neighbour->busy > 0 && (neighbour->ran_ns == 0 || now_ns - neighbour->ran_ns > USUAL_NS);
@@ -523,6 +524,12 @@ void pages_say_recent(struct pages *pages)
 {
     if (pages->own != NULL)
         atomic_fetch_add_explicit(&pages->own->recent, 1, memory_order_relaxed);
+}
+
+void pages_say_measures(struct pages *pages, bool measures)
+{
+    if (pages->own != NULL)
+        atomic_store(&pages->own->measures, measures);
 }
 
 void pages_say_light(struct pages *pages, uint64_t used_ns)

@@ -64,8 +64,8 @@ struct hetero_page {
     _Atomic uint32_t busy_beat; /* counts their looks */
     _Atomic uint32_t recent;    /* counts rounds of a grant that wants short answers */
     _Atomic uint32_t owed;      /* steps of device time (time_slice.h) */
-    uint32_t reserved32;
-    _Atomic uint64_t light_ns; /* device time of the grant without a time slice, beside whoever has one */
+    _Atomic uint32_t measures;  /* not 0: it runs, and those without a time slice are to keep away for a moment */
+    _Atomic uint64_t light_ns;  /* device time of the grant without a time slice, beside whoever has one */
     uint64_t reserved[2];
 }; /* 64 bytes */
 
@@ -89,6 +89,7 @@ struct neighbour {
     enum page_state state; /* idle where it is silent, dead, or not believed */
     unsigned busy;         /* so many of its processes have work in flight */
     bool recent;
+    bool measures;
     bool overruns;    /* it is busy, and not in a time slice of usual length */
     unsigned doubted; /* so many more processes it says are busy than its book has room for */
     unsigned owed;
@@ -164,6 +165,7 @@ void pages_count_busy(struct pages *pages, unsigned others);
 
 void pages_say_recent(struct pages *pages);
 void pages_say_light(struct pages *pages, uint64_t used_ns); /* so much more */
+void pages_say_measures(struct pages *pages, bool measures);
 void pages_say_owed(struct pages *pages, unsigned steps);
 
 /* Whoever wants the device now, and does not have it, has not come when it could. */

@@ -357,6 +357,16 @@ void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)
     pages_say_light(&time_slice->pages, used_ns);
 }
 
+void time_slice_measure(struct time_slice *time_slice, bool measures)
+{
+    pages_say_measures(&time_slice->pages, measures);
+}
+
+bool time_slice_measured(struct time_slice *time_slice)
+{
+    ANY(time_slice, it->measures);
+}
+
 uint64_t time_slice_light(struct time_slice *time_slice)
 {
     return glance(time_slice)->light_ns;

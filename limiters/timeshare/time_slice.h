@@ -141,6 +141,11 @@ unsigned time_slice_doubted(struct time_slice *time_slice);
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns);
 uint64_t time_slice_light(struct time_slice *time_slice);
 
+/* With the time slice: ask those who use the device without one to keep away for a moment, or no longer; and whether
+ * another that has it asks. */
+void time_slice_measure(struct time_slice *time_slice, bool measures);
+bool time_slice_measured(struct time_slice *time_slice);
+
 /* How many of them did so of late. */
 unsigned time_slice_lit(struct time_slice *time_slice);
 

@@ -405,7 +405,7 @@ TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged)
             EXPECT(true, machine_run(20 * SECOND));
             double got = tenant_got(&tenants[0], 2, 20), neighbour = tenant_got(&tenants[1], 2, 20);
             printf("one of %u: %.1f of 30, its neighbour %.1f of 60\n", long_us, got, neighbour);
-            EXPECT(true, got < 33 && neighbour > 57);
+            EXPECT(true, got < 35 && neighbour > 57); /* less than 33 while what such ones say was kept for 1 ms */
             mean += got / 12;
             machine_end();
         }
