@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
     from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
+    from hetero.node.cordon import CordonResult
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
 
@@ -66,6 +67,7 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
         grants=view.grants,
         unreadable=view.unreadable,
         vendors=view.vendors,
+        notes=view.notes,
     )
 
 
@@ -117,6 +119,18 @@ def what_if(answer: SimulatedPlacement) -> Plain:
     )
 
 
+def cordon(result: CordonResult) -> Plain:
+    """Return the document of `cordon` and `uncordon`."""
+    device = result.device
+    card = {
+        "node": result.node,
+        "number": result.number,
+        **{name: getattr(device, name) for name in ("uuid", "vendor", "model", "health", "cordon")},
+        "grants": result.holders,
+    }
+    return document("cordon", [card])
+
+
 def shares(settled: Shares) -> Plain:
     """Return the document of `share ls`."""
     return document("shares", map(_share, settled.shares), messages=settled.words)
@@ -137,7 +151,7 @@ def _device(row: DeviceView) -> Plain:
         "number": row.number,
         **{
             field_name: getattr(device, field_name)
-            for field_name in ("uuid", "vendor", "model", "index", "health")
+            for field_name in ("uuid", "vendor", "model", "index", "health", "cordon")
         },
         **{
             field_name: getattr(device, field_name)

@@ -84,6 +84,18 @@ def state(state_word: str) -> Text:
     return Text(state_word, _COLOURS.get(state_word, "red"))
 
 
+def condition_of(device: Device) -> Text:
+    """Return how a device is, and whether it is cordoned."""
+    condition = device.condition
+    if condition is None:
+        return Text(UNKNOWN)
+    return (
+        Text(condition, "yellow")
+        if device.healthy and device.cordon is not None
+        else state(condition)
+    )
+
+
 def heading(simulated_name: str | None) -> list[Part]:
     """Return the line that says that nothing below is real, where that is so."""
     if simulated_name is None:

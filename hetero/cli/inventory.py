@@ -13,6 +13,7 @@ from hetero.cli._render import (
     Part,
     Table,
     Text,
+    condition_of,
     core_of,
     free_memory,
     granularity_of,
@@ -81,6 +82,7 @@ def render(view: NodeView, *, wide: bool = False) -> Part:
         # A vendor that has nothing here is news only where nothing else is.
         if row.state != "ok" and (row.state not in ("absent", "untrusted") or not view.devices)
     ]
+    parts += [Text(note, "yellow") for note in view.notes]
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable
@@ -140,7 +142,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
         free_memory(row.held[MEMORY], device),
         f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         kept_by(device.enforcement),
-        state(device.health) if device.health else UNKNOWN,
+        condition_of(device),
         *((granularity_of(device),) if wide else ()),
         device.uuid if wide else short(device.uuid),
     )

@@ -27,13 +27,13 @@ from hetero.cli._render import (
     Table,
     Text,
     age,
+    condition_of,
     core_of,
     heading,
     kept_by,
     memory_of,
     model_of,
     percent,
-    state,
     table,
 )
 from hetero.cli._show import Seconds, json_option, show
@@ -273,7 +273,7 @@ def _devices(*first_columns: str) -> Table:
 
 def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     usage, device = row.usage, row.device
-    busy_part, health, memory_bytes = usage.core, device.health, device.capacity[MEMORY]
+    busy_part, memory_bytes = usage.core, device.capacity[MEMORY]
     core_text = f"{percent(row.held[CORE], device):g} %"
     return (
         str(row.number),
@@ -286,7 +286,7 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
         "open" if row.open and not row.held[CORE] else core_text,
         "" if usage.temperature is None else f"{usage.temperature} °C",
         "" if usage.power is None else f"{usage.power:.0f} W",
-        state(health) if health else UNKNOWN,
+        condition_of(device),
     )
 
 

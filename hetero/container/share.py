@@ -163,7 +163,7 @@ def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None)
 
 def _there(node: Node, piece: DeviceAllocation, device: Device | None) -> bool:
     """Return whether the device of a piece is present and healthy, and so is its part."""
-    if device is None or not device.usable:
+    if device is None or not device.healthy:
         return False
     if piece.part is None or node.registry.cuts(piece.vendor):
         return True

@@ -40,10 +40,11 @@ class Device:
     """One physical card, with how it divides (`granularity`) and how that is kept (`enforcement`).
 
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
-    `health` is "ok", or what is wrong in a few words; None when the driver will not say. Devices of
-    one `group` are parts of one module: a grant that takes one of them whole takes them all.
-    `card` is what the card itself has where a node's scaling makes it promise a `capacity` above
-    that.
+    `health` is "ok", or what is wrong in a few words; None when the driver will not say. `cordon`
+    is why its administrator has nothing new given of it, "" without a reason; None: it is not
+    cordoned. Devices of one `group` are parts of one module: a grant that takes one of them whole
+    takes them all. `card` is what the card itself has where a node's scaling makes it promise a
+    `capacity` above that.
     """
 
     uuid: str
@@ -60,6 +61,7 @@ class Device:
     attributes: Mapping[str, str] = field(factory=dict)
     group: str | None = None
     card: Counters = field(factory=dict)
+    cordon: str | None = None
 
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""
@@ -91,6 +93,19 @@ class Device:
         )
 
     @property
+    def healthy(self) -> bool:
+        """Whether nothing is known to be wrong with the device."""
+        return self.health in (None, "ok")
+
+    @property
     def usable(self) -> bool:
         """Whether the device may be given out."""
-        return self.health in (None, "ok")
+        return self.healthy and self.cordon is None
+
+    @property
+    def condition(self) -> str | None:
+        """Its health with its cordon, as views show it; None when neither is known."""
+        if self.cordon is None:
+            return self.health
+        cordon_text = f"cordoned ({self.cordon})" if self.cordon else "cordoned"
+        return cordon_text if self.healthy else f"{self.health}; {cordon_text}"

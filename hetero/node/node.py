@@ -15,6 +15,7 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, Policy, Refusal, Request
 from hetero.model.errors import BadInput, Refused
 from hetero.model.frozen import frozen
+from hetero.node.card_book import CardBook, CardNotes, noted
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.inventory import devices_of, inventory_of
@@ -24,7 +25,7 @@ from hetero.node.ledger.holders import holders
 from hetero.node.ledger.ledger import ALIVE, Ledger, Snapshot
 from hetero.node.ledger.state import check, is_roots, prepare
 from hetero.node.native import limiter
-from hetero.node.place import SYSTEM, persistent_directory, state_directory
+from hetero.node.place import KEPT, SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
 from hetero.node.selection import expect_here
 from hetero.node.settings import NodeSettings, load_settings
@@ -47,6 +48,7 @@ class Node:
 
     registry: Registry
     ledger: Ledger
+    cards: CardBook | None = None
     settings: NodeSettings = field(factory=NodeSettings)
     system: Ledger | None = None
     daemon: DaemonClient | None = None
@@ -74,7 +76,8 @@ class Node:
             within(machine_dir if daemon_client else user_dir),
             within(SYSTEM),
         )
-        persistent_path = None if daemon_client else persistent_directory(environ, uid=uid)
+        own_kept = persistent_directory(environ, uid=uid)
+        persistent_path = None if daemon_client else own_kept
         if daemon_client is None:
             check(user_dir)
             check(ledger_path)
@@ -87,6 +90,10 @@ class Node:
                 ledger_path,
                 persistent=within(persistent_path) if persistent_path else None,
                 periods=CurrentPeriods(environ, settings.periods),
+            ),
+            cards=CardBook(
+                within(own_kept or (KEPT if daemon_client else user_dir)),
+                others=() if own_kept or daemon_client else (within(KEPT),),
             ),
             settings=settings,
             system=Ledger(system_path) if system_path != ledger_path and uid != 0 else None,
@@ -130,21 +137,18 @@ class Node:
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them.
 
-        `names` asks these vendors alone.
+        `names` asks these vendors alone, unless the settings name a card by its number.
         """
-        discovery = self.registry.discover(names=names)
+        discovery = self.registry.discover(names=None if self.settings.by_number else names)
         for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
         limiter_vendors = {vendor.name for vendor in discovery.vendors if vendor.limiter}
-        return evolve(
-            discovery,
-            devices=self.settings.offered(
-                discovery.devices,
-                limiter_vendors=limiter_vendors,
-                serving_vendors=discovery.serving,
-            ),
+        devices = self.settings.offered(
+            discovery.devices, limiter_vendors=limiter_vendors, serving_vendors=discovery.serving
         )
+        notes = self.cards.read() if self.cards else CardNotes()
+        return evolve(discovery, devices=tuple(noted(device, notes) for device in devices))
 
     def snapshot(self) -> Snapshot:
         """Return all that stands on this node's devices, as far as this user can see."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from decimal import Decimal
 from enum import Enum
@@ -27,11 +27,15 @@ from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.units import parse_memory
 from hetero.node.ledger.rows import Periods
+from hetero.placement.match import named
 from hetero.plugin.vendor import shared_softly
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
 _MOST_SHARERS = 1000
+#: Why cards are cordoned that the settings exclude.
+_EXCLUDED = "excluded by the node's settings"
+_PARTITIONED = "partitioned, which the node's settings exclude"
 
 
 class Partitioned(str, Enum):
@@ -82,10 +86,10 @@ class NodeSettings:
 
     [cards]
     max_sharers = 10    # how many may share a card; at most as many as its driver can, if that cuts
-    exclude = ["ab12"]  # UUIDs, or the driver's indices, that are not given out
+    exclude = ["ab12"]  # cards that are not given out: a UUID, "vendor:index", or a view's number
     partitioned = "mixed"  # cards that are partitioned already (see `Partitioned`)
     sharing = "time"    # or "mps": by a service of the vendor's; or [cards.sharing], with a line
-                        # for a card, by UUID or the driver's index: 0 = "mps"; "*" is the others
+                        # for a card, named as above: 0 = "mps"; "*" is the others
     soft = []           # vendors whose cards a limiter shares, by 1 % and 1 MiB, instead of slices
 
     [count]
@@ -142,28 +146,59 @@ class NodeSettings:
 
         A limiter of ours shares the cards of `limiter_vendors`. Those of `serving_vendors` may be
         shared by a service. A device that breaks a rule of the settings is listed as unhealthy,
-        with that reason.
+        with that reason. One that they exclude is listed as cordoned: who holds it is seen, and
+        the numbers of the others stay. Raises `BadInput` for a name that may be of several.
         """
         devices = [
             shared_softly(device) if device.vendor in self.soft else device for device in devices
         ]
-        offered_devices = [
-            device
+        excluded_uuids = {
+            card.uuid for entry in self.exclude if (card := _card("cards.exclude", entry, devices))
+        }
+        sharing_by_uuid = {
+            card.uuid: sharing
+            for entry, sharing in self.sharing.items()
+            if entry != _ALL and (card := _card("cards.sharing", entry, devices))
+        }
+        devices = [
+            evolve(device, cordon=_EXCLUDED) if device.uuid in excluded_uuids else device
             for device in devices
-            if device.uuid not in self.exclude and device.index not in self.exclude
         ]
         if self.partitioned is Partitioned.NONE:
-            offered_devices = [device for device in offered_devices if not _partitioned(device)]
+            devices = [
+                evolve(device, cordon=_PARTITIONED) if _partitioned(device) else device
+                for device in devices
+            ]
         if self.partitioned is Partitioned.SINGLE:
-            offered_devices = list(_alike(offered_devices))
-        offered_devices = [self._shared(device, serving_vendors) for device in offered_devices]
+            devices = list(_alike(devices))
+        devices = [
+            self._shared(device, sharing_by_uuid.get(device.uuid), serving_vendors)
+            for device in devices
+        ]
+        return tuple(self.scaled(self._limited(device, limiter_vendors)) for device in devices)
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the settings name a card by its number, which takes all vendors' cards."""
+        return any(str(entry).isdecimal() for entry in (*self.exclude, *self.sharing))
+
+    def unmatched(self, devices: Sequence[Device]) -> tuple[str, ...]:
+        """Return a sentence for each name of a card that none of `devices` has."""
+        entries = [
+            *(("cards.exclude", entry) for entry in self.exclude),
+            *(("cards.sharing", entry) for entry in self.sharing if entry != _ALL),
+        ]
         return tuple(
-            self.scaled(self._limited(device, limiter_vendors)) for device in offered_devices
+            f"{setting_key} names {str(entry)!r}, and no card of this machine is that: "
+            "`hetero inventory --wide` lists them"
+            for setting_key, entry in entries
+            if _card(setting_key, entry, devices) is None
         )
 
-    def _shared(self, device: Device, serving_vendors: AbstractSet[str]) -> Device:
+    def _shared(
+        self, device: Device, own_sharing: Sharing | None, serving_vendors: AbstractSet[str]
+    ) -> Device:
         """Return a device with how it is shared; one that no limiter shares stays as it is."""
-        own_sharing = self.sharing.get(device.uuid) or self.sharing.get(str(device.index))
         sharing = own_sharing or self.sharing.get(_ALL, Sharing.TIME)
         if sharing is Sharing.TIME or device.enforcement is not Enforcement.PRELOAD:
             return device
@@ -203,6 +238,33 @@ class NodeSettings:
             self.max_sharers if has_no_own_limit else min(self.max_sharers, device.capacity[SLOTS])
         )
         return evolve(device, capacity={**device.capacity, SLOTS: slot_count})
+
+
+def _card(setting_key: str, entry: str | int, devices: Sequence[Device]) -> Device | None:
+    """Return the card that an entry of the settings names, None if there is none.
+
+    A number that is one card's in the views and another's of its driver is refused: a machine's
+    driver numbers cards otherwise, and such an entry may be older than that vendor's cards.
+    Raises `BadInput`.
+    """
+    card_name = str(entry)
+    for device in devices:
+        if device.uuid.lower() == card_name.lower():
+            return device
+    matching_devices = named(devices, card_name)
+    if card_name.isdecimal():
+        matching_devices += [
+            device
+            for device in devices
+            if device.index == int(card_name) and device not in matching_devices
+        ]
+    if len(matching_devices) > 1:
+        choices = ", ".join(
+            f'"{device.vendor}:{device.index}"' if card_name.isdecimal() else f'"{device.uuid}"'
+            for device in matching_devices
+        )
+        raise BadInput(f"{setting_key} {entry!r} may be any of {choices}: write which one it is")
+    return matching_devices[0] if matching_devices else None
 
 
 def _alike(devices: Iterable[Device]) -> Iterator[Device]:
@@ -401,12 +463,12 @@ def _max_sharers(setting: object) -> int | None:
 def _names(setting: object) -> tuple[str | int, ...]:
     items = setting if isinstance(setting, list | tuple) else [setting]
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
-        raise BadInput(f"cards.exclude {setting!r} is not a list of UUIDs and indices")
+        raise BadInput(f"cards.exclude {setting!r} is not a list of UUIDs and numbers")
     return tuple(items)
 
 
 def _sharing(setting: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
-    """Return how cards are shared, by UUID or index, on top of the earlier settings."""
+    """Return how cards are shared, by their names, on top of the earlier settings."""
     if not isinstance(setting, dict):
         return {_ALL: _word("cards.sharing", setting, Sharing)}
     sharing = {

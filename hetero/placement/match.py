@@ -313,9 +313,20 @@ def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Off
 
 
 def named(devices: Sequence[Device], device_name: str) -> list[Device]:
-    """Return the devices that `device_name` means: an inventory position or the start of a UUID."""
+    """Return the devices that a name means.
+
+    It is an inventory position, `vendor:index` by the index that its driver has, or the start of a
+    UUID.
+    """
     if device_name.isdecimal() and int(device_name) < len(devices):
         return [devices[int(device_name)]]
+    vendor_name, _, index_text = device_name.lower().rpartition(":")
+    if index_text.isdecimal() and any(device.vendor == vendor_name for device in devices):
+        return [
+            device
+            for device in devices
+            if device.vendor == vendor_name and device.index == int(index_text)
+        ]
     return [device for device in devices if device.uuid.lower().startswith(device_name.lower())]
 
 

@@ -48,8 +48,10 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     """
     if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
-    if not device.usable:
+    if not device.healthy:
         return f"unhealthy ({device.health})"
+    if not device.usable:
+        return device.condition or ""
     if device.enforcement is Enforcement.SERVICE and len(request.asks) > 1:
         return ONE_CARD
     if ask.sm is not None and device.enforcement is not Enforcement.SERVICE:

@@ -194,8 +194,9 @@ def expect_sound_device(device: Device) -> None:
     for noun, amount in (*device.capacity.items(), ("index", device.index)):
         if not 0 <= amount < _TOO_MANY:
             raise BadInput(f"device {device.uuid}: {noun} {amount}")
-    if len(device.health or "") > SHOWN:
-        raise BadInput(f"device {device.uuid}: its health has more than {SHOWN} characters")
+    for noun, text in (("health", device.health), ("cordon", device.cordon)):
+        if len(text or "") > SHOWN:
+            raise BadInput(f"device {device.uuid}: its {noun} has more than {SHOWN} characters")
 
 
 def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:

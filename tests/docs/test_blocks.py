@@ -170,7 +170,7 @@ ELSEWHERE = {
 
 def runnable(words: list[str]) -> bool:
     """Whether a command needs no card, no root, no cluster, and ends by itself."""
-    if not words or words[0] in ELSEWHERE or "--cluster" in words or "openb" in words:
+    if not words or words[0] in ELSEWHERE or {"--cluster", "NODE", "openb"} & set(words):
         return words[:2] == ["demo", "--list"]
     if words[0] in ("top", "ps", "inventory") and {"--watch", "-w"} & set(words):
         return False

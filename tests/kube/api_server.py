@@ -72,6 +72,8 @@ class FakeApi:
 
         app.on_response_prepare.append(note)
         app.router.add_get("/api/v1/{kind:pods|nodes|resourcequotas}", self._list)
+        app.router.add_get("/api/v1/nodes/{name}", self._node)
+        app.router.add_patch("/api/v1/nodes/{name}", self._annotate)
         resources = "/apis/resource.k8s.io/v1"
         app.router.add_get(f"{resources}/{{kind:resourceslices}}", self._list)
         app.router.add_post(f"{resources}/resourceslices", self._add_slice)
@@ -132,6 +134,21 @@ class FakeApi:
         while True:
             event = await queue.get()
             await answer.write(json.dumps(event).encode() + b"\n")
+
+    async def _node(self, request: web.Request) -> web.Response:
+        node = self.nodes.get(request.match_info["name"])
+        if node is None:
+            return web.json_response({"message": "not found"}, status=404)
+        return web.json_response(node)
+
+    async def _annotate(self, request: web.Request) -> web.Response:
+        """Merge annotations into a node: null removes one."""
+        node = self.nodes[request.match_info["name"]]
+        changes = (await request.json())["metadata"]["annotations"]
+        merged = {**node["metadata"].get("annotations", {}), **changes}
+        left = {name: text for name, text in merged.items() if text is not None}
+        self.put("nodes", {**node, "metadata": {**node["metadata"], "annotations": left}})
+        return web.json_response(self.nodes[request.match_info["name"]])
 
     async def _claim(self, request: web.Request) -> web.Response:
         claim = self.claims.get(request.match_info["name"])

@@ -170,7 +170,7 @@ async def test_an_agent_of_the_classic_way_names_claims_that_it_takes_back_no_mo
         caplog.clear()
         was = at.agent.options
         served_no_more = evolve(was, unserved=True, host=at.path, cdi=Path("/cdi"))  # of a chart
-        Agent(at.node, served_no_more, at.agent.api, at.agent.discovery)
+        Agent(at.node, served_no_more, at.agent.api, at.agent.cards)
         assert warning in caplog.text
         assert "both" not in caplog.text
         caplog.clear()

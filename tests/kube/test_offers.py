@@ -103,6 +103,22 @@ async def test_a_card_that_fails_is_unhealthy_at_the_kubelet_and_in_the_inventor
         await until(lambda: "fell off" in json.dumps(at.api.nodes["n1"]))
 
 
+async def test_pods_on_a_card_that_fails_are_told_and_others_are_not() -> None:
+    async with world() as at:
+        await at.kubelet.admit(at.bind("first", memory=16 * GiB, core=100))
+        await at.kubelet.admit(at.bind("second", memory=2 * GiB, core=30))
+        at.vendor.devices[1] = evolve(at.vendor.devices[1], health="fell off the bus")
+        await until(lambda: at.api.events)
+        await asyncio.sleep(3 * DISCOVER)
+
+        (event,) = at.api.events
+        assert ("second", "CardUnhealthy") == (event["involvedObject"]["name"], event["reason"])
+        assert (
+            "card memory-1 is unhealthy (fell off the bus): what runs on it goes on, and nothing "
+            "new is given of it"
+        ) == event["message"]
+
+
 async def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
     async with world() as at:
         await until(lambda: at.api.writes == 1)

@@ -17,6 +17,7 @@ from attrs import define, evolve, field
 
 from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
+from hetero.kube.agent.node_cards import NodeCards
 from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.driver import DraDriver
 from hetero.kube.dra.way import AllocationWay
@@ -24,6 +25,7 @@ from hetero.kube.words.annotations import Assignment, signed_assignment
 from hetero.kube.words.signing import SigningKey
 from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
+from hetero.node.card_book import CardBook
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -66,6 +68,7 @@ class World:
         self.node = Node(
             registry=self.registry or Registry.of(self.vendor),
             ledger=Ledger(self.path / "state", persistent=self.path / "kept"),
+            cards=CardBook(self.path / "kept"),
         )
         (self.path / "token").write_text("n1")
         (self.path / "keys.pem").write_text(KEY.public.text())
@@ -95,7 +98,9 @@ class World:
                     allocation=self.allocation,
                     cdi=self.path / "cdi",
                 )
-                self.agent = Agent(self.node, options, api, self.node.discover())
+                self.agent = Agent(
+                    self.node, options, api, NodeCards(self.node, "n1", self.node.discover())
+                )
                 running.set()
                 await self.agent.run()
 

@@ -87,7 +87,7 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ('[vendors]\nallow = "hetero-a"', "is not a list of names of distributions"),
         ("[cards]\nmax_sharers = 0", "cards.max_sharers 0 is not a whole number from 1 to 1000"),
         ("[cards]\nmax_sharers = true", "cards.max_sharers True is not a whole number"),
-        ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and indices"),
+        ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and numbers"),
         ('[cards]\nsoft = "zephyr"', "cards.soft 'zephyr' is not a list of names of vendors"),
         (
             '[cards]\npartitioned = "some"',
@@ -174,11 +174,67 @@ def test_a_card_that_is_whole_or_has_a_menu_is_not_split(tmp_path: Path) -> None
     assert 1 == slots(load(tmp_path, "[cards]\nmax_sharers = 5"), whole, limited=True)
 
 
-def test_cards_may_be_left_out_by_uuid_and_by_index(tmp_path: Path) -> None:
-    settings = load(tmp_path, '[cards]\nexclude = ["memory-0", 2]')
-    left = settings.offered(rack(GiB, GiB, GiB, GiB), limiter_vendors=set())
+def test_cards_may_be_left_out_by_uuid_by_number_and_by_vendor_and_index(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[cards]\nexclude = ["memory-0", 2, "memory:3"]')
+    offered = settings.offered(rack(GiB, GiB, GiB, GiB, GiB), limiter_vendors=set())
 
-    assert ["memory-1", "memory-3"] == [device.uuid for device in left]
+    assert ["memory-1", "memory-4"] == [device.uuid for device in offered if device.usable]
+
+
+def mixed() -> list[Device]:
+    """Return the cards of three vendors, in the order in which views number them."""
+    cards = [("one", 0), ("one", 1), ("two", 0), ("two", 1), ("three", 0)]
+    (card,) = rack(GiB)
+    return [
+        evolve(card, vendor=vendor, index=index, uuid=f"{vendor}-{index}")
+        for vendor, index in cards
+    ]
+
+
+def test_an_excluded_card_keeps_its_place_so_that_no_other_gets_its_number(tmp_path: Path) -> None:
+    cards = mixed()
+    offered = load(tmp_path, '[cards]\nexclude = ["one:0"]').offered(cards, limiter_vendors=set())
+
+    assert [card.uuid for card in cards] == [card.uuid for card in offered]
+    assert ("excluded by the node's settings", False) == (offered[0].cordon, offered[0].usable)
+    assert [None] * 4 == [card.cordon for card in offered[1:]]
+
+
+def test_a_number_of_a_view_excludes_that_card_whatever_its_driver_calls_it(
+    tmp_path: Path,
+) -> None:
+    offered = load(tmp_path, "[cards]\nexclude = [3]").offered(mixed(), limiter_vendors=set())
+
+    assert ["two-1"] == [card.uuid for card in offered if card.cordon is not None]
+
+
+@pytest.mark.parametrize(
+    ("entry", "choices"),
+    [
+        ("0", '"one:0", "two:0", "three:0"'),
+        ('"1"', '"one:1", "two:1"'),
+        ('"two-"', '"two-0", "two-1"'),
+    ],
+)
+def test_an_entry_that_may_be_of_several_cards_is_refused_with_their_names(
+    tmp_path: Path, entry: str, choices: str
+) -> None:
+    for table in (f"[cards]\nexclude = [{entry}]", f'[cards.sharing]\n{entry} = "mps"'):
+        with pytest.raises(BadInput, match=f"may be any of {choices}: write which one it is"):
+            load(tmp_path, table).offered(mixed(), limiter_vendors=set())
+
+
+def test_an_entry_that_names_no_card_is_a_sentence_and_excludes_nothing(tmp_path: Path) -> None:
+    settings = load(tmp_path, '[cards]\nexclude = ["GPU-gone", "two:7", 4]')
+    offered = settings.offered(mixed(), limiter_vendors=set())
+
+    assert ["three-0"] == [card.uuid for card in offered if not card.usable]
+    assert (
+        "cards.exclude names 'GPU-gone', and no card of this machine is that: "
+        "`hetero inventory --wide` lists them",
+        "cards.exclude names 'two:7', and no card of this machine is that: "
+        "`hetero inventory --wide` lists them",
+    ) == settings.unmatched(mixed())
 
 
 def partitioned(uuid: str, *shapes: str) -> Device:
@@ -194,7 +250,7 @@ def partitioned(uuid: str, *shapes: str) -> Device:
     ("parts", "usable"),
     [
         ("mixed", {"plain": True, "alike": True, "uneven": True}),
-        ("none", {"plain": True}),
+        ("none", {"plain": True, "alike": False, "uneven": False}),
         ("single", {"plain": False, "alike": True, "uneven": False}),
     ],
 )

@@ -22,6 +22,7 @@ from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.limiter_guard import LimiterGuard
 from hetero.kube.agent.metrics import Metrics
+from hetero.kube.agent.node_cards import NodeCards
 from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
@@ -38,6 +39,7 @@ from hetero.kube.words import settings
 from hetero.kube.words.annotations import INVENTORY
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import PublicKeys
+from hetero.model import Device
 from hetero.model.errors import BadInput, HeteroError
 from hetero.node.foreign_drivers import note_foreign_drivers
 from hetero.node.native import limiter
@@ -103,7 +105,7 @@ class Agent:
     node: Node
     options: Options
     api: Api
-    discovery: Discovery
+    cards: NodeCards
     allocator: Allocator = field(init=False)
     metrics: Metrics = field(init=False)
     plugins: DevicePlugins = field(init=False)
@@ -153,6 +155,11 @@ class Agent:
         else:
             self._tell_of_claims()
 
+    @property
+    def discovery(self) -> Discovery:
+        """The node's cards, by the last look."""
+        return self.cards.discovery
+
     def _tell_of_claims(self) -> None:
         """Log which claims have devices here: an agent of the classic way takes none back.
 
@@ -175,7 +182,7 @@ class Agent:
         """Serve until cancelled."""
         name = self.options.name
         tasks = [
-            self._forever(self._discover, DISCOVER),
+            self._forever(self._discover, DISCOVER, due=self.cards.due),
             self._forever(self._attend, ATTEND),
             self._forever(lambda: self.guard.look(self.discovery.devices), PERIOD),
             self._reconcile(),
@@ -231,10 +238,11 @@ class Agent:
 
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
-        health_before = _health(self.discovery)
-        self.discovery = self.allocator.discovery = await asyncio.to_thread(self.node.discover)
-        if self.driver and health_before != _health(self.discovery):
+        changed_devices = await asyncio.to_thread(self.cards.look)
+        self.allocator.discovery = self.discovery
+        if changed_devices and self.driver:
             self.allocator.reconcile_due.set()  # claims say how their devices are
+        await self._tell_of_health(device for device in changed_devices if not device.healthy)
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
             return
@@ -247,6 +255,17 @@ class Agent:
             await self.publisher.withdraw()
         if self.publisher:
             note_foreign_drivers(self.node, self.publisher.foreign_drivers)
+
+    async def _tell_of_health(self, sick_devices: Iterable[Device]) -> None:
+        """Tell the pods on cards that these are unhealthy by now."""
+        for device in sick_devices:
+            sentence = (
+                f"card {device.uuid} is unhealthy ({device.health}): what runs on it goes on, and "
+                "nothing new is given of it"
+            )
+            for grant in self.node.snapshot().grants:
+                if any(piece.device == device.uuid for piece in grant.allocation.pieces):
+                    await self.guard.tell(grant, "CardUnhealthy", sentence)
 
     async def _attend(self) -> None:
         await self.plugins.attend()
@@ -282,6 +301,7 @@ class Agent:
         if event != "DELETED":
             self.inventory.published = node.metadata.annotations.get(INVENTORY, "")
             self.by_claims = by_claims(self.options.allocation, node)
+            self.cards.note_annotations(node.metadata.annotations)
             if self.publisher:
                 self.publisher.uid = node.metadata.uid
             self.allocator.driver.note_kubelet(node.status.node_info)
@@ -307,9 +327,15 @@ class Agent:
         except OSError as error:
             raise HeteroError(f"claims that end: {error}") from None
 
-    async def _forever(self, action: Callable[[], Awaitable[None]], period_s: float) -> None:
-        """Act again and again; what fails is said once, and tried again."""
-        last_error = ""
+    async def _forever(
+        self,
+        action: Callable[[], Awaitable[None]],
+        period_s: float,
+        *,
+        due: asyncio.Event | None = None,
+    ) -> None:
+        """Act again and again, at once when it is due; what fails is said once, and tried again."""
+        last_error, due_event = "", due or asyncio.Event()
         while True:
             try:
                 await action()
@@ -318,11 +344,9 @@ class Agent:
                 if str(error) != last_error:
                     last_error = str(error)
                     log.warning("%s", last_error)
-            await asyncio.sleep(period_s)
-
-
-def _health(discovery: Discovery) -> dict[str, str | None]:
-    return {device.uuid: device.health for device in discovery.devices}
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(due_event.wait(), period_s)
+            due_event.clear()
 
 
 def _lost(kind: str) -> Callable[[Exception], None]:
@@ -350,7 +374,7 @@ async def _run(options: Options) -> None:
     async with Api(Access.here()).open() as api:
         way = await served(api, options.allocation, slice_probe(options.name))
         options = evolve(options, allocation=way, unserved=way is not options.allocation)
-        agent = Agent(node, options, api, discovery)
+        agent = Agent(node, options, api, NodeCards(node, options.name, discovery))
         task = asyncio.ensure_future(agent.run())
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, task.cancel)

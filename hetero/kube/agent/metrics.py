@@ -109,7 +109,8 @@ class Metrics(Collector):
         unowned_memory = gauge(
             "memory_unowned_bytes", "Memory in use that is no process's, beyond idle use"
         )
-        health = gauge("healthy", "Whether the device may be given out")
+        health = gauge("healthy", "Whether the driver says nothing against the device")
+        cordoned = gauge("cordoned", "Whether nothing new is given of the device")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
         usages, _ = self.allocator.node.registry.observe_all(self.allocator.discovery.devices)
         for device, usage in usages:
@@ -128,7 +129,8 @@ class Metrics(Collector):
                 unowned.memory for unowned in self.sighting.unowned if unowned.device == device.uuid
             )
             unowned_memory.add_metric(labels, unowned_bytes)
-            health.add_metric(labels, device.usable)
+            health.add_metric(labels, device.healthy)
+            cordoned.add_metric(labels, device.cordon is not None)
             enforcement.add_metric((*labels, device.enforcement.value), 1)
         yield from (
             total_memory,
@@ -140,6 +142,7 @@ class Metrics(Collector):
             total_slots,
             allocated_slots,
             health,
+            cordoned,
             enforcement,
         )
 

@@ -48,7 +48,7 @@ def statuses(
             condition["type"]: condition
             for condition in status_by_key.get(_key(status), {}).get("conditions") or ()
         }
-        fault = next((device.health for device in offer.devices if not device.usable), None)
+        fault = next((device.health for device in offer.devices if not device.healthy), None)
         status["conditions"] = [
             _condition("Ready", "Prepared", condition_by_type, now_text),
             _condition(

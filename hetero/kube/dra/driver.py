@@ -180,7 +180,7 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
         while True:
             fault_by_name = {
                 device_name: next(
-                    (device.health for device in offer.devices if not device.usable), None
+                    (device.health for device in offer.devices if not device.healthy), None
                 )
                 for device_name, offer in offers(self.claims.discovery().devices).items()
             }

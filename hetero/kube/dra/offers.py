@@ -42,8 +42,8 @@ _DEVICES, _SETS, _SETS_EACH, _LADDER, _TEXT = 64, 8, 2, 10, 64
 _VALUE = 63
 #: Of the 63 characters of a name, what the device has, and the kind of a part of it.
 _OWN_NAME, _KIND = 40, 13
-#: The taint of an unhealthy device; its value is the fault.
-UNHEALTHY = f"{DRIVER}/unhealthy"
+#: The taints of a device that is unhealthy, and of one that is cordoned; their values say why.
+UNHEALTHY, CORDONED = f"{DRIVER}/unhealthy", f"{DRIVER}/cordoned"
 
 
 @frozen(kw_only=True)
@@ -110,7 +110,8 @@ def slices(
 
     `resources` are the extended resources that devices and templates are counted by, by UUID or
     `UUID/template`. `roots` are the PCIe roots of devices, by UUID. `effect` is that of the taint
-    of an unhealthy device. There is at least one slice: so an empty pool is known to be empty.
+    of an unhealthy device; that of a cordoned one is NoSchedule. There is at least one slice: so
+    an empty pool is known to be empty.
     """
     device_list = tuple(devices)
     offer_by_name = offers(device_list)
@@ -207,14 +208,20 @@ def _entry(
             {"counterSet": device_name(device.uuid), "counters": _counters(_takes(offer, device))}
             for device in offer.devices
         ]
-    sick_device = next((device for device in offer.devices if not device.usable), None)
+    sick_device = next((device for device in offer.devices if not device.healthy), None)
+    taints = []
     if sick_device is not None:
         slice_device["attributes"] |= _attributes({"health": sick_device.health})
-        taint = {"key": UNHEALTHY, "value": _value(sick_device.health or ""), "effect": effect}
-        slice_device["taints"] = [
-            {taint_field: taint_text for taint_field, taint_text in taint.items() if taint_text}
-        ]
-    return slice_device
+        taints.append(_taint(UNHEALTHY, sick_device.health or "", effect))
+    cordons = [device.cordon for device in offer.devices if device.cordon is not None]
+    if cordons:  # who holds it keeps it, whatever becomes of users of unhealthy devices
+        taints.append(_taint(CORDONED, cordons[0], "NoSchedule"))
+    return {**slice_device, "taints": taints} if taints else slice_device
+
+
+def _taint(taint_key: str, reason: str, effect: str) -> Plain:
+    taint = {"key": taint_key, "value": _value(reason), "effect": effect}
+    return {taint_field: taint_text for taint_field, taint_text in taint.items() if taint_text}
 
 
 def _consumable(device: Device) -> Plain:

@@ -17,7 +17,7 @@ from msgspec import DecodeError, json, to_builtins
 from hetero.kube.words.signing import PublicKeys, SigningKey
 from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
 from hetero.model.errors import BadInput
-from hetero.registry.message import expect_sound_device
+from hetero.registry.message import SHOWN, expect_sound_device
 
 #: Whom the tokens are meant for by which agents prove where they run.
 AUDIENCE = "hetero.io/agent"
@@ -29,6 +29,10 @@ ALLOCATION = "hetero.io/allocation"
 SIGNATURE = "hetero.io/signature"
 #: On a pod, written by HAMi, one for each kind of device: what it gave. A pattern.
 HAMI_ALLOCATION = "hami.io/*-devices-allocated"
+
+#: On a node, written by its administrator: the cards of which nothing new is given, a JSON object
+#: of reasons by UUID. HAMi's lists UUIDs, with commas between, as ours may, too.
+CORDONED, HAMI_CORDON = "hetero.io/cordoned", "hami.io/device-cordon"
 
 #: Between a card's UUID and the slot in the ids of kubelet devices: `<uuid>::<slot>`.
 _BETWEEN = "::"
@@ -57,6 +61,46 @@ def read_note(annotation_name: str, annotation_text: str) -> Any:
         raise BadInput(f"{annotation_name} is no JSON: leave it out") from None
 
 
+def cordons(annotations: Mapping[str, str], *, node: str) -> dict[str, str]:
+    """Return why cards of a node are cordoned, by UUID, "" without a reason. Raises `BadInput`."""
+    return {
+        **_cordons(annotations.get(HAMI_CORDON, ""), f"node {node}: {HAMI_CORDON}"),
+        **_cordons(annotations.get(CORDONED, ""), f"node {node}: {CORDONED}"),
+    }
+
+
+def without_cordon(
+    annotations: Mapping[str, str], uuid: str, *, node: str
+) -> dict[str, str | None]:
+    """Return those annotations that cordon a card, as they are without it. Raises `BadInput`."""
+    changed_annotations: dict[str, str | None] = {}
+    for annotation_name in (CORDONED, HAMI_CORDON):
+        text = annotations.get(annotation_name, "")
+        reason_by_uuid = _cordons(text, f"node {node}: {annotation_name}")
+        kept = {
+            key: reason for key, reason in reason_by_uuid.items() if key.lower() != uuid.lower()
+        }
+        if kept != reason_by_uuid:
+            is_list = not text.lstrip().startswith("{")
+            kept_text = ",".join(kept) if is_list else cordons_text(kept)
+            changed_annotations[annotation_name] = kept_text if kept else None
+    return changed_annotations
+
+
+def cordons_text(reason_by_uuid: Mapping[str, str]) -> str:
+    """Return the text of `CORDONED`."""
+    return json.encode(dict(reason_by_uuid), order="sorted").decode()
+
+
+def _cordons(text: str, source_name: str) -> dict[str, str]:
+    if not text.lstrip().startswith("{"):
+        return {uuid.strip(): "" for uuid in text.split(",") if uuid.strip()}
+    reason_by_uuid = read_note(source_name, text)
+    if not all(isinstance(reason, str) for reason in reason_by_uuid.values()):
+        raise BadInput(f"{source_name} is no JSON object of reasons by UUID")
+    return {uuid: " ".join(reason.split())[:SHOWN] for uuid, reason in reason_by_uuid.items()}
+
+
 # --- inventory ------------------------------------------------------------------------------------
 
 
@@ -81,6 +125,7 @@ class _Card:
     kind: int
     index: int
     health: str | None = None
+    cordon: str | None = None
     numa: int | None = None
     pci: str | None = None
     group: str | None = None
@@ -136,6 +181,7 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
                 kind=kinds.index(device_kind),
                 index=device.index,
                 health=device.health,
+                cordon=device.cordon,
                 numa=device.numa,
                 pci=device.pci,
                 group=device.group,
@@ -202,6 +248,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         granularity=device_kind.granularity,
         enforcement=device_kind.enforcement,
         health=card.health,
+        cordon=card.cordon,
         numa=card.numa,
         pci=card.pci,
         group=card.group,

@@ -58,6 +58,10 @@ def examine(node: Node) -> tuple[Finding, ...]:
     return (
         *_simulated(node),
         *_settings(node.settings),
+        *(
+            Finding("settings", Diagnosis.BAD, sentence)
+            for sentence in node.settings.unmatched(discovery.devices)
+        ),
         *map(_vendor, discovery.rows),
         *(_device(device, foreign_drivers(node)) for device in discovery.devices),
         *_limiters(discovery),
@@ -135,8 +139,10 @@ def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:
         driver = driver_by_uuid[device.uuid]
         message = f"claims get it from driver {driver}, which publishes {device.uuid}, too"
         return Finding(subject, Diagnosis.NOTE, f"{message}: nothing is given of it here")
-    if not device.usable:
+    if not device.healthy:
         return Finding(subject, Diagnosis.BAD, f"{device.health}: nothing is given of it")
+    if not device.usable:
+        return Finding(subject, Diagnosis.NOTE, f"{device.condition}: nothing new is given of it")
     if isinstance(device.granularity, Whole):
         return Finding(subject, Diagnosis.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:

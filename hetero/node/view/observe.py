@@ -162,13 +162,17 @@ class GrantsView:
 
 @frozen(kw_only=True)
 class NodeView:
-    """All views of a node; `simulated` names the rack file where nothing is real."""
+    """All views of a node; `simulated` names the rack file where nothing is real.
+
+    `notes` are sentences about settings that name cards which are not there.
+    """
 
     devices: tuple[DeviceView, ...]
     grants: tuple[GrantView, ...]
     unreadable: tuple[Unreadable, ...]
     vendors: tuple[VendorRow, ...]
     simulated: str | None
+    notes: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -294,6 +298,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
         simulated=_rack(node),
+        notes=node.settings.unmatched(discovery.devices),
     )
 
 

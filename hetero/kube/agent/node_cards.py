@@ -1,0 +1,62 @@
+"""The cards of the agent's node: as its drivers see them, with what its annotations cordon."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from attrs import define, field
+
+from hetero.kube.words.annotations import cordons
+from hetero.model import Device
+from hetero.model.errors import BadInput
+from hetero.node.node import Node
+from hetero.registry.registry import Discovery
+
+log = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class NodeCards:
+    """The cards of one node, by the last discovery; `due` is set when a look is to be soon."""
+
+    node: Node
+    node_name: str
+    discovery: Discovery
+    due: asyncio.Event = field(init=False, factory=asyncio.Event)
+    _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
+    _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
+
+    def note_annotations(self, annotations: Mapping[str, str]) -> None:
+        """Note what the node's annotations cordon, and have a look obey if that changed."""
+        try:
+            reason_by_uuid = cordons(annotations, node=self.node_name)
+        except BadInput as error:
+            log.warning("%s: cards stay cordoned as they were", error)
+            return
+        if reason_by_uuid != self._cordons:
+            self._cordons = reason_by_uuid
+            self.due.set()
+
+    def look(self) -> tuple[Device, ...]:
+        """Discover; return the devices that are new, or whose health changed.
+
+        Raises `HeteroError`.
+        """
+        health_by_uuid = {device.uuid: device.health for device in self.discovery.devices}
+        if self.node.cards and self._cordons is not None:
+            uuid_by_name = {uuid.lower(): uuid for uuid in health_by_uuid}
+            self.node.cards.set_cluster_cordons(
+                {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
+            )
+        self.discovery = self.node.discover()
+        unmatched = self.node.settings.unmatched(self.discovery.devices)
+        for sentence in unmatched if unmatched != self._unmatched else ():
+            log.warning("%s", sentence)
+        self._unmatched = unmatched
+        return tuple(
+            device
+            for device in self.discovery.devices
+            if device.health != health_by_uuid.get(device.uuid)
+        )

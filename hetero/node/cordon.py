@@ -1,0 +1,86 @@
+"""Cordons a card of this machine, and takes that back."""
+
+from __future__ import annotations
+
+from hetero.model import Device
+from hetero.model.errors import BadInput, NotFound, Refused
+from hetero.model.frozen import frozen
+from hetero.node.card_book import CardBook, expect_reason
+from hetero.node.node import Node
+from hetero.placement.match import named
+
+
+@frozen(kw_only=True)
+class CordonResult:
+    """A card after a change, by its number in the inventory; `node` is None on this machine.
+
+    `holders` are the ids of the grants on it, in a cluster the names of the containers.
+    """
+
+    number: int
+    device: Device
+    holders: tuple[str, ...]
+    node: str | None = None
+
+
+def card_named(devices: tuple[Device, ...], card_name: str, *, place: str = "here") -> int:
+    """Return the number of the one card that a name means, as `named` reads it.
+
+    Raises `NotFound` where there is none, `BadInput` where there are several.
+    """
+    matching_devices = named(devices, card_name)
+    if not matching_devices:
+        raise NotFound(
+            f"no card {card_name!r} {place}: name one by its # in the inventory, as vendor:index, "
+            "or by its UUID"
+        )
+    if len(matching_devices) > 1:
+        uuids = ", ".join(device.uuid for device in matching_devices)
+        raise BadInput(f"card {card_name!r} may be any of {uuids}: write more of the UUID")
+    return devices.index(matching_devices[0])
+
+
+def cordon(node: Node, card_name: str, *, reason: str) -> CordonResult:
+    """Give nothing new of a card from now on. Raises `HeteroError`."""
+    book, reason_line = _book(node), expect_reason(reason)
+    devices = node.discover().devices
+    number = card_named(devices, card_name)
+    book.cordon(devices[number].uuid, reason_line)
+    return _result(node, number)
+
+
+def uncordon(node: Node, card_name: str) -> CordonResult:
+    """Give of a card again. Raises `Refused` where the settings or the cluster cordon it."""
+    book, devices = _book(node), node.discover().devices
+    number = card_named(devices, card_name)
+    device, notes = devices[number], book.read()
+    if device.uuid in notes.cluster_cordons:
+        raise Refused(
+            f"card {number} is cordoned by an annotation of its Kubernetes node: "
+            f"hetero uncordon NODE {number}, with the cluster's KUBECONFIG"
+        )
+    if device.cordon not in (None, notes.cordons.get(device.uuid)):
+        raise Refused(f"card {number} is {device.cordon}: change them")
+    book.uncordon(device.uuid)
+    return _result(node, number)
+
+
+def _book(node: Node) -> CardBook:
+    """Return the book that this user may change. Raises `Refused`."""
+    if node.daemon is not None:
+        raise Refused("the cards of this machine are for all its users: only root does that")
+    assert node.cards is not None  # noqa: S101 - `Node.here` has one
+    return node.cards
+
+
+def _result(node: Node, number: int) -> CordonResult:
+    device = node.discover().devices[number]
+    return CordonResult(
+        number=number,
+        device=device,
+        holders=tuple(
+            grant.id
+            for grant in node.snapshot().grants
+            if any(piece.device == device.uuid for piece in grant.allocation.pieces)
+        ),
+    )

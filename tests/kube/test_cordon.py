@@ -1,0 +1,162 @@
+"""A card that its node's annotation cordons: no pod gets it, and who has it is still seen."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from hetero.cli import hetero
+from hetero.kube.words.annotations import INVENTORY, published_devices
+from hetero.model import Device
+from hetero.model.units import GiB
+from tests.kube.claims import dra_world
+from tests.kube.world import CARD, World, until, world
+
+OURS, HAMIS = "hetero.io/cordoned", "hami.io/device-cordon"
+
+
+async def hetero_with(at: World, path: Path, *words: str) -> Result:
+    """Run a command with the rights of the cluster's administrator."""
+    config = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+        "clusters": [{"name": "here", "cluster": {"server": at.url}}],
+        "users": [{"name": "me", "user": {}}],
+    }
+    (path / "kubeconfig").write_text(json.dumps(config))
+    environ = {"KUBECONFIG": str(path / "kubeconfig")}
+    return await asyncio.to_thread(
+        CliRunner().invoke, hetero, [*words], env=environ, standalone_mode=False
+    )
+
+
+def annotations(at: World) -> dict[str, str]:
+    kept: dict[str, str] = at.api.nodes["n1"]["metadata"].get("annotations", {})
+    return kept
+
+
+def annotate(at: World, **changes: str) -> None:
+    node = at.api.nodes["n1"]
+    merged = {**annotations(at), **changes}
+    at.api.put("nodes", {**node, "metadata": {**node["metadata"], "annotations": merged}})
+
+
+def published(at: World) -> tuple[Device, ...]:
+    text = annotations(at).get(INVENTORY)
+    return published_devices(text, node="n1") if text else ()
+
+
+def healthy_slots(at: World) -> int:
+    return [*at.kubelet.devices.get(CARD, {}).values()].count("Healthy")
+
+
+def cordons_of(at: World) -> list[str | None]:
+    return [device.cordon for device in published(at)]
+
+
+async def test_a_cordoned_card_leaves_the_allocatable_and_keeps_its_holder_and_number(
+    tmp_path: Path,
+) -> None:
+    async with world() as at:
+        await until(lambda: healthy_slots(at) == 20)
+        await at.kubelet.admit(at.bind("holder", memory=2 * GiB, core=30))
+
+        done = await hetero_with(at, tmp_path, "cordon", "n1", "0", "--reason", "loud  fan")
+        assert (
+            "n1: card 0 (M1, memory-0) is cordoned: nothing new is given of it\n"
+            "still held by default/holder/main\n"
+        ) == done.output
+        await until(lambda: healthy_slots(at) == 10 and cordons_of(at) == ["loud fan", None])
+        assert ["memory-0", "memory-1"] == [device.uuid for device in published(at)]
+        view = await hetero_with(at, tmp_path, "inventory", "--cluster")
+        lines = [" ".join(line.split()) for line in view.output.splitlines()]
+        assert "cordoned (loud fan)" in view.output
+        assert "default holder main n1 0 30 % 2 GiB Pending" in lines
+        answer = (await at.kubelet.admit(at.bind("next", memory=2 * GiB, core=30)))["main"]
+        assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
+
+        done = await hetero_with(at, tmp_path, "uncordon", "n1", "0", "--json")
+        (card,) = json.loads(done.output)["items"]
+        assert ("n1", 0, "memory-0", None) == tuple(
+            card[key] for key in ("node", "number", "uuid", "cordon")
+        )
+        await until(lambda: healthy_slots(at) == 20 and cordons_of(at) == [None, None])
+        assert OURS not in annotations(at)
+
+
+async def test_a_cordon_outlives_the_agent_that_heard_of_it(tmp_path: Path) -> None:
+    async with world() as at:
+        annotate(at, **{OURS: json.dumps({"memory-1": "swap"})})
+        await until(lambda: cordons_of(at) == [None, "swap"])
+        await at.crash()
+
+        assert [None, "swap"] == [device.cordon for device in at.node.discover().devices]
+
+
+async def test_hamis_annotation_is_obeyed_and_taken_back_by_uncordon(tmp_path: Path) -> None:
+    async with world() as at:
+        annotate(at, **{HAMIS: " MEMORY-0 , memory-1,"})
+        await until(lambda: cordons_of(at) == ["", ""])
+        await hetero_with(at, tmp_path, "uncordon", "n1", "memory:1")
+        await until(lambda: cordons_of(at) == ["", None])
+
+        assert "MEMORY-0" == annotations(at)[HAMIS]
+
+
+async def test_an_annotation_that_cannot_be_read_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with world() as at:
+        annotate(at, **{OURS: json.dumps({"memory-1": "swap"})})
+        await until(lambda: cordons_of(at) == [None, "swap"])
+        annotate(at, **{OURS: '{"memory-1": 7}'})
+        await until(lambda: "cards stay cordoned as they were" in caplog.text)
+
+        assert "node n1: hetero.io/cordoned is no JSON object of reasons by UUID" in caplog.text
+        await asyncio.sleep(1)
+        assert [None, "swap"] == cordons_of(at)
+
+
+async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_path: Path) -> None:
+    def taints(at: World) -> list[Any]:
+        (resource_slice,) = at.api.slices.values()
+        return [device.get("taints") for device in resource_slice["spec"]["devices"]]
+
+    async with dra_world() as at:
+        assert [None, None] == taints(at)
+        done = await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap (rack 4)")
+        assert done.output.startswith("n1: card 1 (M1, memory-1) is cordoned")
+        taint = {"key": "hetero.io/cordoned", "value": "swap-rack-4", "effect": "NoSchedule"}
+        await until(lambda: taints(at) == [None, [taint]])
+
+        await hetero_with(at, tmp_path, "uncordon", "n1", "memory-1")
+        await until(lambda: taints(at) == [None, None])
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("cordon", "n2", "0"), 4, "no node 'n2' in the cluster: kubectl get nodes"),
+        (("cordon", "n1", "7"), 4, "no card '7' on node n1: name one by its # in the inventory"),
+        (("cordon", "n1", "memory"), 2, "card 'memory' may be any of memory-0, memory-1"),
+        (("cordon", "n1", "0", "1"), 2, "3 names: write [NODE] CARD, one card at a time"),
+        (("cordon", "n1", "0", "--reason", "x" * 201), 2, "--reason has 201 characters"),
+        (("uncordon", "n1", "1"), 3, "card 1 is cordoned there and not by an annotation (here)"),
+    ],
+)
+async def test_what_cannot_be_cordoned_is_one_line_and_changes_nothing(
+    tmp_path: Path, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    async with world() as at:
+        assert at.node.cards is not None
+        at.node.cards.cordon("memory-1", "here")
+        await until(lambda: cordons_of(at) == [None, "here"])
+        done = await hetero_with(at, tmp_path, *words)
+
+        assert done.exception is not None
+        assert sentence in str(done.exception)
+        assert code == getattr(done.exception, "code", 1)
+        assert {INVENTORY} == annotations(at).keys()
