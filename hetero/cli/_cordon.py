@@ -1,4 +1,4 @@
-"""What `cordon` and `uncordon` share: how a card is named, and what is printed of it."""
+"""What `cordon`, `uncordon` and `health` share: how a card is named, and what is printed of it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hetero.kube.cluster_view import ClusterView, MemberView, PodView
     from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
-    from hetero.node.cordon import CordonResult
+    from hetero.node.cordon import CardFault, CordonResult
     from hetero.node.view.observe import DeviceView, GrantsView, NodeView
     from hetero.placement import Explanation
 
@@ -120,15 +120,17 @@ def what_if(answer: SimulatedPlacement) -> Plain:
 
 
 def cordon(result: CordonResult) -> Plain:
-    """Return the document of `cordon` and `uncordon`."""
-    device = result.device
-    card = {
-        "node": result.node,
-        "number": result.number,
-        **{name: getattr(device, name) for name in ("uuid", "vendor", "model", "health", "cordon")},
-        "grants": result.holders,
-    }
+    """Return the document of `cordon`, `uncordon` and `health clear`."""
+    card = {"node": result.node, **_card(result.number, result.device), "grants": result.holders}
     return document("cordon", [card])
+
+
+def faults(noted_faults: Iterable[CardFault]) -> Plain:
+    """Return the document of `health`."""
+    return document(
+        "faults",
+        ({**_card(fault.number, fault.device), "since": fault.since} for fault in noted_faults),
+    )
 
 
 def shares(settled: Shares) -> Plain:
@@ -137,6 +139,11 @@ def shares(settled: Shares) -> Plain:
 
 
 # --- parts ------------------------------------------------------------------------------------
+
+
+def _card(number: int, device: Device) -> Plain:
+    field_names = ("uuid", "vendor", "model", "health", "cordon")
+    return {"number": number, **{name: getattr(device, name) for name in field_names}}
 
 
 def _percent(units: int | None, device: Device | None) -> float | None:

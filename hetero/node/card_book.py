@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,8 @@ from hetero.node.ledger.locks import lock
 from hetero.node.ledger.state import make
 
 _FILE = "cards.json"
+#: What names this boot, and where the loaded kernel modules are.
+_BOOT, _MODULES = Path("/proc/sys/kernel/random/boot_id"), Path("/sys/module")
 T = TypeVar("T")
 #: Seconds that a writer waits for another one.
 _WAIT = 5.0
@@ -32,13 +35,14 @@ LONGEST_REASON = 200
 class Fault:
     """What a driver told of a card once and keeps no state of.
 
-    `since` is UTC. `driver` names the driver as it was loaded then (`loaded_driver`): one that is
-    loaded anew has reset the card.
+    `since` is UTC. `module` is its kernel module, `load` how that was loaded then (`load_of`): one
+    that is loaded anew has set up the card anew.
     """
 
     reason: str
     since: str
-    driver: str
+    module: str | None
+    load: str
 
 
 @frozen(kw_only=True)
@@ -93,10 +97,26 @@ class CardBook:
             with self._changing() as notes:
                 self._write(evolve(notes, cluster_cordons=dict(reason_by_uuid)))
 
-    def note_fault(self, uuid: str, fault: Fault) -> None:
-        """Note what a driver told of a card. Raises `HeteroError`."""
+    def standing(self) -> dict[str, str]:
+        """Return the faults of cards whose driver was not loaded anew. Raises `BadInput`."""
+        return {uuid: fault.reason for uuid, fault in standing_faults(self.read()).items()}
+
+    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:
+        """Note what a driver told of cards; None: that one is well again. Raises `HeteroError`."""
+        load = load_of(module)
+        since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         with self._changing() as notes:
-            self._write(evolve(notes, faults={**notes.faults, uuid: fault}))
+            older_faults = {
+                uuid: fault
+                for uuid, fault in standing_faults(notes).items()
+                if uuid not in reason_by_uuid
+            }
+            new_faults = {
+                uuid: Fault(reason=reason, since=since, module=module, load=load)
+                for uuid, reason in reason_by_uuid.items()
+                if reason is not None
+            }
+            self._write(evolve(notes, faults={**older_faults, **new_faults}))
 
     def clear_fault(self, uuid: str) -> None:
         """Forget what a driver told of a card. Raises `HeteroError`."""
@@ -131,10 +151,7 @@ class CardBook:
 
 
 def noted(device: Device, notes: CardNotes) -> Device:
-    """Return a device with what is noted of it; what its driver says now goes before a fault."""
-    fault = notes.faults.get(device.uuid)
-    if fault and device.healthy:
-        device = evolve(device, health=fault.reason)
+    """Return a device with its cordon; what the settings say of it goes first."""
     reasons = [
         reason_by_uuid[device.uuid]
         for reason_by_uuid in (notes.cordons, notes.cluster_cordons)
@@ -143,6 +160,26 @@ def noted(device: Device, notes: CardNotes) -> Device:
     if reasons and device.cordon is None:
         device = evolve(device, cordon=next(filter(None, reasons), ""))
     return device
+
+
+def standing_faults(notes: CardNotes) -> dict[str, Fault]:
+    """Return the faults of cards whose driver was not loaded anew since."""
+    return {
+        uuid: fault for uuid, fault in notes.faults.items() if fault.load == load_of(fault.module)
+    }
+
+
+def load_of(module: str | None) -> str:
+    """Return what is another text whenever a kernel module is loaded anew, and after a boot.
+
+    A directory of sysfs gets a number that grows with each one that is made (kernfs allocates them
+    in turn), so it is another one each time. It is the same in a container.
+    """
+    try:
+        inode = (_MODULES / module).stat().st_ino if module else 0
+    except OSError:  # it is not loaded
+        inode = 0
+    return f"{_BOOT.read_text().strip()}:{inode}"
 
 
 def expect_reason(reason: str) -> str:

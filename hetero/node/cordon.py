@@ -1,11 +1,11 @@
-"""Cordons a card of this machine, and takes that back."""
+"""Cordons a card of this machine, takes that back, and clears a fault that is noted of one."""
 
 from __future__ import annotations
 
 from hetero.model import Device
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.frozen import frozen
-from hetero.node.card_book import CardBook, expect_reason
+from hetero.node.card_book import CardBook, expect_reason, standing_faults
 from hetero.node.node import Node
 from hetero.placement.match import named
 
@@ -21,6 +21,15 @@ class CordonResult:
     device: Device
     holders: tuple[str, ...]
     node: str | None = None
+
+
+@frozen(kw_only=True)
+class CardFault:
+    """A card of which a fault is noted since a time (UTC), by its number in the inventory."""
+
+    number: int
+    device: Device
+    since: str
 
 
 def card_named(devices: tuple[Device, ...], card_name: str, *, place: str = "here") -> int:
@@ -62,6 +71,27 @@ def uncordon(node: Node, card_name: str) -> CordonResult:
     if device.cordon not in (None, notes.cordons.get(device.uuid)):
         raise Refused(f"card {number} is {device.cordon}: change them")
     book.uncordon(device.uuid)
+    return _result(node, number)
+
+
+def noted_faults(node: Node) -> tuple[CardFault, ...]:
+    """Return the cards of which a fault is noted."""
+    faults = standing_faults(node.cards.read()) if node.cards else {}
+    return tuple(
+        CardFault(number=number, device=device, since=faults[device.uuid].since)
+        for number, device in enumerate(node.discover().devices)
+        if device.uuid in faults
+    )
+
+
+def clear_fault(node: Node, card_name: str) -> CordonResult:
+    """Forget the fault that is noted of a card. Raises `Refused` where its driver says it now."""
+    book, devices = _book(node), node.discover().devices
+    number = card_named(devices, card_name)
+    device = devices[number]
+    if not device.healthy and device.uuid not in standing_faults(book.read()):
+        raise Refused(f"card {number}: its driver says so now: {device.health}")
+    book.clear_fault(device.uuid)
     return _result(node, number)
 
 

@@ -34,6 +34,7 @@ from hetero.placement import Explanation, explain, fit
 from hetero.plugin.vendor import Vendor
 from hetero.registry.pauses import Pauses
 from hetero.registry.registry import Discovery, Registry
+from hetero.registry.watch import FaultMemory
 
 
 @frozen(kw_only=True)
@@ -82,19 +83,23 @@ class Node:
             check(user_dir)
             check(ledger_path)
         settings = load_settings(environ)
+        cards = CardBook(
+            within(own_kept or (KEPT if daemon_client else user_dir)),
+            others=() if own_kept or daemon_client else (within(KEPT),),
+        )
         return cls(
             registry=Registry(
-                allowed=settings.vendors, soft=settings.soft, pauses=_pauses(ledger_path)
+                allowed=settings.vendors,
+                soft=settings.soft,
+                pauses=_pauses(ledger_path),
+                faults=cards,
             ),
             ledger=Ledger(
                 ledger_path,
                 persistent=within(persistent_path) if persistent_path else None,
                 periods=CurrentPeriods(environ, settings.periods),
             ),
-            cards=CardBook(
-                within(own_kept or (KEPT if daemon_client else user_dir)),
-                others=() if own_kept or daemon_client else (within(KEPT),),
-            ),
+            cards=cards,
             settings=settings,
             system=Ledger(system_path) if system_path != ledger_path and uid != 0 else None,
             daemon=daemon_client,
@@ -115,6 +120,7 @@ class Node:
             soft=self.settings.soft,
             pauses=_pauses(self.ledger.path),
             watch=True,
+            faults=self.cards or FaultMemory(),
         )
         return evolve(self, registry=registry)
 

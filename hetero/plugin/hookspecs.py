@@ -23,7 +23,7 @@ from hetero.plugin.vendor import Vendor
 GROUP = "hetero.plugin.vendor"
 
 _Devices = Iterable[Device | DriverError]
-_Result = Vendor | _Devices | Edits | Usage | Mapping[str, str] | ServiceDriver | None
+_Result = Vendor | _Devices | Edits | Usage | Mapping[str, str | None] | ServiceDriver | None
 #: A function that gives what some hook gives. It may take fewer arguments than its specification.
 Hook = TypeVar("Hook", bound=Callable[..., _Result])
 
@@ -99,13 +99,15 @@ def hetero_observe(device: Device) -> Usage | None:
 
 
 @hookspec(firstresult=True)
-def hetero_watch() -> dict[str, str] | None:
+def hetero_watch(faults: Mapping[str, str]) -> dict[str, str | None] | None:
     """Wait until the health of devices changes; return by UUID why nothing may be given of which.
 
-    For drivers that tell of events which `hetero_discover` does not see afterwards: a device that
-    is in the answer is unhealthy for that reason, whatever was discovered, until an answer without
-    it. Programs that go on ask this again and again, in a process of its own, and wait as long as
-    it takes. That process may end at any time, which is no failure: another one is started later.
+    For drivers that tell of events which `hetero_discover` does not see afterwards. The node notes
+    each reason, and the device is unhealthy for it until an answer has None for its UUID, the
+    driver (`Vendor.module`) is loaded anew, or an administrator clears it. `faults` are the reasons
+    that are noted now. Programs that go on ask this again and again, in a process of its own, and
+    wait as long as it takes. That process may end at any time, which is no failure: another one is
+    started later.
     """
 
 

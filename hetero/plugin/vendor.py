@@ -119,6 +119,9 @@ class Vendor:
     resource_names: tuple[ResourceNames, ...] = ()
     #: Further such domains.
     resource_domains: tuple[str, ...] = ()
+    #: The kernel module of its driver. Faults of its cards that were noted are over once it is
+    #: loaded anew.
+    module: str | None = None
     #: Executables that watch cards which programs use: never ended for what they hold.
     monitors: tuple[str, ...] = ()
 

@@ -9,6 +9,8 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import ClassVar, TypeVar
 
+from attrs import field
+
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, Edits, Usage, codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
@@ -74,6 +76,7 @@ class WorkerRequest:
     do: Serve | None = None
     memory: int = 0
     process: int = 0
+    faults: Mapping[str, str] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -101,7 +104,7 @@ class WorkerReply:
     edits: Edits | None = None
     usage: Usage | None = None
     service: Service | None = None
-    health: Mapping[str, str] | None = None
+    health: Mapping[str, str | None] | None = None
 
 
 def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:

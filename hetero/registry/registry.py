@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from hetero.registry.process import Forks, Starter
 from hetero.registry.respondent import Plugin, Respondent
 from hetero.registry.supervisor import InProcess, Supervisor
 from hetero.registry.vendor_row import VendorRow, addressable
-from hetero.registry.watch import Watch
+from hetero.registry.watch import FaultMemory, FaultNotes, Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
@@ -93,13 +93,11 @@ class _Member:
     refused: str | None = None  # why its replies are refused
     last: tuple[Device, ...] = ()  # at its last good answer
 
-    def current_devices(self) -> list[Device]:
-        """Return the devices of its last good reply, with newer reports of their health."""
-        health_by_uuid = self.watch.health if self.watch else {}
+    def current_devices(self, faults: Mapping[str, str]) -> list[Device]:
+        """Return the devices of its last good reply, with faults that its driver told of once."""
+        reasons = {**faults, **(self.watch.unnoted if self.watch else {})}
         return [
-            evolve(device, health=health_by_uuid[device.uuid])
-            if device.uuid in health_by_uuid
-            else device
+            evolve(device, health=reasons[device.uuid]) if reasons.get(device.uuid) else device
             for device in self.last
         ]
 
@@ -134,9 +132,9 @@ class Registry:
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. A reply may take `seconds`;
     None: as long as its hook takes at most. `pauses` are the notes that commands share. The vendors
-    in `soft` share cards by a limiter. Long-lived programs with threads `watch` the devices'
-    health, too, and enforce and reconcile in a second process, so that a discovery need not wait
-    for a slice.
+    in `soft` share cards by a limiter. `faults` are what drivers told of once.
+    Long-lived programs with threads `watch` the devices' health, too, and enforce and reconcile in
+    a second process, so that a discovery need not wait for a slice.
     """
 
     _plugins: Callable[[], Iterable[Plugin]] = installed
@@ -147,6 +145,7 @@ class Registry:
     _seconds: float | None = None
     _pauses: Pauses | None = None
     _watch: bool = False
+    _faults: FaultNotes = field(factory=FaultMemory)
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -181,7 +180,10 @@ class Registry:
             return _Member(plugin, acting_supervisor, acting_supervisor)
         looking_supervisor = Supervisor(plugin, self._starter)
         return _Member(
-            plugin, looking_supervisor, acting_supervisor, watch=Watch(plugin, self._starter)
+            plugin,
+            looking_supervisor,
+            acting_supervisor,
+            watch=Watch(plugin, self._starter, self._faults),
         )
 
     def vendor(self, vendor_name: str) -> Vendor:
@@ -230,6 +232,7 @@ class Registry:
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
+        noted_faults = self._faults.standing()
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
@@ -244,7 +247,7 @@ class Registry:
             if row.state == "ok":
                 member.last = reply.devices
                 devices_by_vendor[row.name], faults[row.name] = (
-                    member.current_devices(),
+                    member.current_devices(noted_faults),
                     reply.faults,
                 )
             elif row.state == "stale":
@@ -459,7 +462,7 @@ class Registry:
                 self._meet(member, reply.vendor, reply)
             # Where there are no cards there is nothing to wait for.
             if member.watch and member.watches and reply.devices and member.refused is None:
-                member.watch.start()
+                member.watch.start(module=member.vendor.module if member.vendor else None)
         return replies
 
     def _meet(self, member: _Member, vendor: Vendor, reply: WorkerReply) -> None:

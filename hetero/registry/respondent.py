@@ -107,7 +107,8 @@ class Respondent:
             case WorkerRequest(ask="serve"):
                 return WorkerReply(service=guarded_call(lambda: _served(hooks, request)))
             case WorkerRequest(ask="watch"):
-                return _news(guarded_call(lambda: _expect(dict, hooks.hetero_watch())))
+                faults = dict(request.faults)
+                return _news(guarded_call(lambda: _expect(dict, hooks.hetero_watch(faults=faults))))
         raise Failure(f"{vendor_name}: {request.ask} is not asked of a vendor")
 
 
@@ -164,10 +165,15 @@ def _discovered(vendor_name: str, cards: Iterable[object] | None) -> WorkerReply
     return WorkerReply(devices=tuple(devices), faults=tuple(faults))
 
 
-def _news(health_by_uuid: dict[str, str] | None) -> WorkerReply:
-    if health_by_uuid is None:
+def _news(reason_by_uuid: dict[str, str | None] | None) -> WorkerReply:
+    if reason_by_uuid is None:
         return WorkerReply()
-    return WorkerReply(health={uuid: _line(health) for uuid, health in health_by_uuid.items()})
+    return WorkerReply(
+        health={
+            uuid: None if reason is None else _line(reason)
+            for uuid, reason in reason_by_uuid.items()
+        }
+    )
 
 
 def _served(hooks: pluggy.HookRelay, request: WorkerRequest) -> Service | None:

@@ -9,10 +9,11 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from attrs import define, field
 
-from hetero.model.errors import BadInput
+from hetero.model.errors import HeteroError
 from hetero.registry.message import Failure, WorkerRequest
 from hetero.registry.pauses import doubled
 from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
@@ -27,24 +28,59 @@ _INTERVAL = 0.1
 _TAKEN = 5.0
 
 
+class FaultNotes(Protocol):
+    """Where faults are noted that drivers tell of once."""
+
+    def standing(self) -> Mapping[str, str]:
+        """Return the faults that stand, by the devices' UUIDs."""
+
+    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:
+        """Note what the driver of this kernel module told; None: that a device is well again.
+
+        Raises `HeteroError`.
+        """
+
+
+@define(eq=False)
+class FaultMemory:
+    """The notes of a program that has no other place for them."""
+
+    _reason_by_uuid: Mapping[str, str] = field(factory=dict)
+
+    def standing(self) -> Mapping[str, str]:
+        """Return the faults that stand."""
+        return self._reason_by_uuid
+
+    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:  # noqa: ARG002 - the program ends first
+        """Note what a driver told."""
+        merged = {**self._reason_by_uuid, **reason_by_uuid}
+        self._reason_by_uuid = {
+            uuid: reason for uuid, reason in merged.items() if reason is not None
+        }
+
+
 @define(eq=False)
 class Watch:
     """A vendor that reports changes of its devices' health. A thread waits for these.
 
-    `health` says by UUID why a device may not be given out, by the last report.
+    `unnoted` is what it reported and `notes` could not take yet: a full disk does not make a device
+    well.
     """
 
     plugin: Plugin
     starter: Starter
-    health: Mapping[str, str] = field(factory=dict, init=False)
+    notes: FaultNotes
+    unnoted: Mapping[str, str | None] = field(factory=dict, init=False)
+    _module: str | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)  # of the two below
     _ended: threading.Event | None = field(default=None, init=False)  # None: not started
     _process: VendorProcess | None = field(default=None, init=False)
 
-    def start(self) -> None:
+    def start(self, *, module: str | None) -> None:
         """Start the thread, unless it runs. Exit does not wait for it."""
         with self._lock:
             if self._ended is None:
+                self._module = module
                 self._ended = threading.Event()
                 threading.Thread(target=self._ask, args=(self._ended,), daemon=True).start()
 
@@ -62,7 +98,7 @@ class Watch:
         while not end_event.wait(pause_s):
             worker = None
             # Its end is no failure: the next one is started later.
-            with suppress(WorkerEnded, Overdue, BadInput, Failure, OSError):
+            with suppress(WorkerEnded, Overdue, HeteroError, Failure, OSError):
                 worker = self._started(end_event)
                 while worker and self._heard(worker) and not end_event.wait(_INTERVAL):
                     fruitless_count = 0
@@ -80,11 +116,19 @@ class Watch:
 
     def _heard(self, worker: VendorProcess) -> bool:
         """Send the request and note the reply, whenever it comes; return whether it was news."""
-        worker.send(WorkerRequest(ask="watch", within=_TAKEN), time.monotonic() + _TAKEN)
+        self._note({})
+        request = WorkerRequest(ask="watch", within=_TAKEN, faults=self.notes.standing())
+        worker.send(request, time.monotonic() + _TAKEN)
         reply = worker.receive(None)
         if reply.health is not None:
-            self.health = reply.health
+            self._note(reply.health)
         return reply.health is not None
+
+    def _note(self, news: Mapping[str, str | None]) -> None:
+        self.unnoted = {**self.unnoted, **news}
+        if self.unnoted:
+            self.notes.note(self.unnoted, module=self._module)
+            self.unnoted = {}
 
     def _bury(self, worker: VendorProcess | None) -> None:
         with self._lock:

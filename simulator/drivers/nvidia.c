@@ -108,6 +108,9 @@ static void default_links(struct nvidia *nvidia)
 static void read_health(struct nvidia_device *device, struct rack *rack, const struct rack_section *section)
 {
     device->health = rack_text(section, "health", "ok");
+    device->recovery_action = rack_text(section, "recovery", NULL)
+                                  ? (int)rack_number(rack, section, "recovery", RACK_COUNT, 0)
+                                  : -1;
     device->last_xid = (unsigned)rack_number(rack, section, "xid", RACK_COUNT, 0);
 }
 

@@ -30,6 +30,7 @@ struct nvidia_device {          /* a physical card */
     unsigned multiprocessors;
     unsigned power_w, power_limit_w; /* 0: not reported */
     unsigned temperature_c;          /* 0: not reported */
+    int recovery_action;             /* nvmlDeviceGpuRecoveryAction_t; -1: the driver has no word of it */
     unsigned last_xid;               /* error code that the driver last reported; 0: none */
     struct nvidia_link links[ENGINE_CARDS];
     bool is_mig;

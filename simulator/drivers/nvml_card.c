@@ -167,10 +167,15 @@ EXPORT nvmlReturn_t nvmlDeviceGetDriverModel(nvmlDevice_t handle, int *current, 
 
 EXPORT nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t handle, int count, nvmlFieldValue_t *values)
 {
+    enum { RECOVERY_ACTION = 230 }; /* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION */
     ALIVE(device, handle);
-    (void)device;
     NEEDS(count > 0 && values);
-    for (int i = 0; i < count; i++)
-        values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+    nvidia_refresh(rack);
+    for (int i = 0; i < count; i++) {
+        bool is_known = values[i].fieldId == RECOVERY_ACTION && device->recovery_action >= 0;
+        values[i].nvmlReturn = is_known ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+        if (is_known)
+            values[i].value.uiVal = (unsigned)device->recovery_action;
+    }
     return NVML_SUCCESS;
 }

@@ -13,7 +13,8 @@ VENDORS = ("amd", "ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads
 #: What each kind of section of a rack may say (docs/racks.md); the drivers ignore all else.
 KEYS = {
     "device": (
-        *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "xid", "links"),
+        *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "xid"),
+        *("recovery", "links"),
         *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
         *("context", "power", "power_limit", "temperature", "mig", "slice", "switch"),
         *("cpus", "sgpu", "smlu", "reserved"),

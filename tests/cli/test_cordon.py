@@ -2,15 +2,18 @@
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from hetero.node.card_book import CardBook
 from tests.programs import next_line
+from tests.registry.installed import install
 
-from .conftest import Begin, Run
+from .conftest import VENDOR, Begin, Run
 
 
 @pytest.fixture
@@ -132,3 +135,37 @@ def test_a_cordon_outlives_a_boot(hetero: Run, environ: dict[str, str]) -> None:
             os.unlink(path)
 
     assert "swap" == device(hetero, 1)["cordon"]
+
+
+def test_a_noted_fault_is_shown_keeps_the_card_from_being_given_and_is_cleared(
+    hetero: Run, environ: dict[str, str]
+) -> None:
+    assert "no fault is noted\n" == hetero("health").stdout
+    book = CardBook(Path(environ["HETERO_STATE"]) / "persistent")
+    book.note({"T-3": "Xid 48: reset the card", "T-9": "gone"}, module=None)
+    (fault,) = json.loads(hetero("health", "--json").stdout)["items"]
+    shown = [" ".join(line.split()) for line in hetero("health").stdout.splitlines()]
+
+    assert (3, "T-3", "Xid 48: reset the card") == tuple(
+        fault[key] for key in ("number", "uuid", "health")
+    )
+    assert f"3 T1000 Xid 48: reset the card {fault['since']} T-3" == shown[1]
+    refused = hetero("run", "--device", "3:mem=1Gi", "--", "true")
+    assert (3, True) == (refused.returncode, "unhealthy (Xid 48: reset the card)" in refused.stderr)
+    assert "card 3 (T1000, T-3) has no fault noted\n" == hetero("health", "clear", "3").stdout
+    assert 0 == hetero("run", "--device", "3:mem=1Gi", "--", "true").returncode
+    assert "ok" == device(hetero, 3)["health"]
+
+
+def test_what_the_driver_says_now_cannot_be_cleared(hetero: Run, environ: dict[str, str]) -> None:
+    vendor = VENDOR.replace('health="ok"', 'health="ok" if index else "fell off the bus"')
+    shutil.rmtree(Path(environ["PYTHONPATH"]))
+    Path(environ["PYTHONPATH"]).mkdir()
+    install(Path(environ["PYTHONPATH"]), "testing", vendor)
+    done = hetero("health", "clear", "0")
+
+    assert (3, "card 0: its driver says so now: fell off the bus") == (
+        done.returncode,
+        done.stderr.strip().removeprefix("hetero: "),
+    )
+    assert 4 == hetero("health", "clear", "7").returncode

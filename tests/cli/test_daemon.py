@@ -159,3 +159,20 @@ def test_a_second_heterod_says_that_there_is_one(machine: Machine) -> None:
     code, out, error = machine.run(ROOT, "daemon")
 
     assert (3, "", f"hetero: heterod runs already for {machine.path}/state\n") == (code, out, error)
+
+
+def test_root_cordons_a_card_for_all_users_at_once_and_nobody_else_does(machine: Machine) -> None:
+    code, out, _ = machine.run(ROOT, "cordon", "1", "--reason", "loud fan")
+    assert (0, "card 1 (T1000, T-1) is cordoned: nothing new is given of it\n") == (code, out)
+
+    asked = ("run", "--device", "1:mem=1Gi", "--", "true")
+    code, _, err = machine.run(ALICE, *asked)
+    assert (3, True) == (code, "1 cordoned (loud fan)" in err)
+    for words in (("uncordon", "1"), ("cordon", "0"), ("health", "clear", "1")):
+        code, _, err = machine.run(ALICE, *words)
+        assert (3, True) == (code, "are for all its users: only root does that" in err)
+    _, out, _ = machine.run(BOB, "inventory")
+    assert 1 == out.count("cordoned")
+    machine.run(ROOT, "uncordon", "1")
+
+    assert 0 == machine.run(ALICE, *asked)[0]

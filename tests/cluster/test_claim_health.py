@@ -26,13 +26,8 @@ def release(by_claims: Release) -> Iterator[Release]:
 @contextmanager
 def ill(lab: Lab) -> Iterator[None]:
     """Have the driver of the second node's cards of a vendor report a problem meanwhile."""
-    rack, vendor = lab.own("n2", RACK), "vendor = cambricon\n"
-    well = rack.read_text()
-    rack.write_text(well.replace(vendor, f"{vendor}health = bad\n"))
-    try:
+    with driver_of("n2", lab, "vendor = cambricon\n", "vendor = cambricon\nhealth = bad\n"):
         yield
-    finally:
-        rack.write_text(well)
 
 
 #: What the driver says of a card of the first node, and what is told of it.
@@ -55,6 +50,18 @@ def fallen_ill(lab: Lab) -> Iterator[None]:
         yield
     finally:
         rack.write_text(well)
+
+
+@contextmanager
+def driver_of(node: str, lab: Lab, well: str, changed: str) -> Iterator[None]:
+    """Have the driver of a node's cards say something else meanwhile."""
+    rack = lab.own(node, RACK)
+    text = rack.read_text()
+    rack.write_text(text.replace(well, changed))
+    try:
+        yield
+    finally:
+        rack.write_text(text)
 
 
 def tainted(release: Release, node: str) -> dict[str, str]:
@@ -127,7 +134,7 @@ def test_a_card_that_falls_ill_is_for_claims_that_tolerate_it_and_its_users_are_
 def test_a_card_with_an_xid_memory_errors_or_heat_is_tainted_and_its_users_are_told(
     release: Release, lab: Lab
 ) -> None:
-    """Of an Xid until the agent starts anew, as after the card's reset; of heat for a minute."""
+    """Of an Xid until its driver wants no recovery, whoever starts anew; of heat for a minute."""
     assert {} == tainted(release, "n1")
     names = {model: model.split()[1].lower() for model in ILLS}
     for model, name in names.items():
@@ -154,7 +161,11 @@ def test_a_card_with_an_xid_memory_errors_or_heat_is_tainted_and_its_users_are_t
         wait_for(lambda: any(waits in said for said in lab.messages("next")))
         assert ["Running"] * 3 == [lab.phases()[name] for name in names.values()]
     release.replace(release.agent("n1"))
-    wait_for(lambda: not tainted(release, "n1") and bool(release.devices("n1")))
+    model, (_, why) = next(iter(ILLS.items()))
+    value = "-".join(why.replace(":", "").replace(",", "").split())
+    wait_for(lambda: tainted(release, "n1") == {model: value})
+    with driver_of("n1", lab, f"model = {model}\n", f"model = {model}\nrecovery = 0\n"):
+        wait_for(lambda: not tainted(release, "n1"))
     wait_for(lambda: given(lab, "next"))
     wait_for(lambda: release.prepares("n1"))
     for name in names.values():

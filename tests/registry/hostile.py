@@ -166,6 +166,6 @@ def hetero_observe(device: Device) -> Usage:
 if _COPY.startswith("watch_"):  # else each copy had a second process
 
     @plugin.hookimpl
-    def hetero_watch() -> dict[str, str]:
+    def hetero_watch() -> dict[str, str | None]:
         _at("watch")
         return {f"{NAME}-0": "not well"}

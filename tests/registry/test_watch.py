@@ -1,13 +1,14 @@
 """Vendors that tell of their devices' health: news counts, and its end is no failure."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 import hetero.registry.registry
 import hetero.registry.watch
+from hetero.model.errors import HeteroError
 from hetero.registry.fork_server import ForkServer
 from hetero.registry.registry import Registry
 from hetero.registry.supervisor import Supervisor
@@ -18,7 +19,7 @@ from tests.registry.test_hostile_vendors import eventually, granted
 #: What is written to the file `event` is done, once.
 TELLS = """
 @plugin.hookimpl
-def hetero_watch():
+def hetero_watch(faults):
     import os, pathlib, time
     pathlib.Path("{site}/asked").write_text(str(os.getpid()))
     event = pathlib.Path("{site}/event")
@@ -28,7 +29,7 @@ def hetero_watch():
     event.unlink()
     if what == "end":
         os._exit(0)
-    return {{"good-0": what}} if what else {{}}
+    return {{"good-0": what or None}}
 """
 
 
@@ -134,3 +135,40 @@ def test_a_process_that_has_nothing_more_to_make_ends(
     assert not Path("/proc", str(process.pid)).exists()
     telling.enforce(granted("good"), devices, directory=tmp_path)
     assert telling.discover().devices == devices
+
+
+class Full:
+    """Notes that cannot be written while `is_full`."""
+
+    def __init__(self) -> None:
+        self.is_full = True
+        self.noted: dict[str, str | None] = {}
+
+    def standing(self) -> Mapping[str, str]:
+        return {uuid: reason for uuid, reason in self.noted.items() if reason is not None}
+
+    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:
+        if self.is_full:
+            raise HeteroError("cards: no space left")
+        self.noted |= reason_by_uuid
+
+
+def test_news_that_cannot_be_noted_counts_and_is_noted_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hetero.registry.watch, "PAUSE", 0.05)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entry, notes = install(tmp_path, "good", good() + TELLS.format(site=tmp_path)), Full()
+    registry = Registry(lambda: [entry], ForkServer(dict(os.environ)), watch=True, faults=notes)
+    try:
+        registry.discover()
+        say(tmp_path, "fell off the bus")
+        assert eventually(lambda: row_and_health(registry)[1] == "fell off the bus")
+        assert {} == notes.noted
+        notes.is_full = False
+        assert eventually(lambda: notes.noted == {"good-0": "fell off the bus"})
+        assert "fell off the bus" == row_and_health(registry)[1]
+        say(tmp_path, "")
+        assert eventually(lambda: row_and_health(registry)[1] == "ok")
+    finally:
+        registry.close()

@@ -262,15 +262,16 @@ def test_a_card_that_was_too_hot_is_so_for_a_while_to_who_goes_on_looking(tmp_pa
     assert ["False", "False", "True"] == on_rack(["-c", COOLS], file).split()
 
 
-#: Xid 13 is of a program. Events are told from the moment on at which somebody waits for them.
+#: Xids before 48 are of programs, or nothing that lasts. Events are told from the moment on at
+#: which somebody waits for them.
 WATCH = """
 import itertools, json, os, pathlib, threading
 import hetero_nvidia
 rack, told = pathlib.Path(os.environ["HETERO_RACK"]), []
 text = rack.read_text()
-waits = threading.Thread(target=lambda: told.append(hetero_nvidia.hetero_watch()))
+waits = threading.Thread(target=lambda: told.append(hetero_nvidia.hetero_watch(faults={})))
 waits.start()
-for xid in itertools.cycle((13, 48)):
+for xid in itertools.cycle((13, 31, 43, 45, 63, 68, 94, 109, 154, 48)):
     rack.with_suffix(".new").write_text(text.replace("numa = 1", f"xid = {xid}"))
     rack.with_suffix(".new").rename(rack)
     waits.join(0.2)
@@ -278,16 +279,47 @@ for xid in itertools.cycle((13, 48)):
         break
 print(json.dumps(told))
 """
+UUID = "GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab"
 
 
 def test_a_critical_xid_is_told_and_one_of_a_programs_is_not(tmp_path: Path) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(ONE))
-    xids = {
-        "GPU-5e9f0c1a-8d4e-4c55-9f0e-0123456789ab": "Xid 48: see the kernel log, reset the card"
-    }
+    xids = {UUID: "Xid 48: see the kernel log, reset the card"}
 
     assert [xids] == json.loads(on_rack(["-c", WATCH], file))
+
+
+#: The driver wants a reset; once that is done it wants nothing more. Another vendor's card is none.
+RECOVERS = """
+import json, os, pathlib, threading
+import hetero_nvidia
+hetero_nvidia._LOOK_MS = 100
+rack, told = pathlib.Path(os.environ["HETERO_RACK"]), []
+text = rack.read_text()
+(sick,) = hetero_nvidia.hetero_discover()
+faults = {sick.uuid: "Xid 48: see the kernel log, reset the card", "other-0": "fell"}
+waits = threading.Thread(target=lambda: told.append(hetero_nvidia.hetero_watch(faults=faults)))
+waits.start()
+waits.join(1)
+told_early = list(told)
+rack.write_text(text.replace("recovery = 1", "recovery = 0"))
+waits.join(20)
+(well,) = hetero_nvidia.hetero_discover()
+print(json.dumps([sick.health, told_early, told, well.health]))
+"""
+
+
+def test_a_card_is_well_again_when_its_driver_wants_no_recovery_any_more(tmp_path: Path) -> None:
+    file = tmp_path / "test.rack"
+    file.write_text(dedent(ONE.replace("numa = 1", "recovery = 1")))
+
+    assert [
+        "the driver wants it recovered: reset the card",
+        [],
+        [{UUID: None}],
+        "ok",
+    ] == json.loads(on_rack(["-c", RECOVERS], file))
 
 
 # --- enforcement ---------------------------------------------------------------------------------

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,18 @@ _PROCESS_LISTS = (
 _SAMPLED = 1.5
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
-#: Xids of what a program did, not of its card: those that NVIDIA's own device plugin leaves out
-#: (k8s-device-plugin, internal/rm/health.go).
-_OF_PROGRAMS = (13, 31, 43, 45, 68, 109)
-_XIDS, _WAIT_MS = pynvml.nvmlEventTypeXidCriticalError, 60_000
+#: Xids that say nothing lasting of a card: those for which NVIDIA's catalogue has RESTART_APP or
+#: IGNORE as immediate action (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid
+#: Catalog"). Most of them any program can cause. 45 comes with another. 109 is a kernel that was
+#: not stopped in time, which NVIDIA's device plugin passes over, too (k8s-device-plugin,
+#: internal/rm/health.go). 154 says that the recovery action changed, which each look reads.
+_PASSING = {
+    *(8, 11, 13, 14, 25, 31, 32, 37, 38, 39, 40, 41, 43, 44, 45, 60, 63, 66, 67, 68, 69, 70, 71),
+    *(72, 75, 76, 77, 80, *range(82, 87), 88, 89, 92, 93, 94, *range(96, 110), 121),
+    *(*range(126, 136), 137, 139, 141, 154),
+}
+#: Milliseconds between two looks at whether a card is well again, and where none is to be.
+_XIDS, _LOOK_MS, _WAIT_MS = pynvml.nvmlEventTypeXidCriticalError, 10_000, 60_000
 _EVENTS = evolve(NVML, unsupported=(pynvml.NVML_ERROR_TIMEOUT,))
 
 
@@ -109,29 +117,42 @@ def hetero_observe(device: Device) -> plugin.Usage:
 
 
 @plugin.hookimpl
-def hetero_watch() -> dict[str, str]:
-    """Wait for a critical Xid. Nothing says when its card is well again: until who asks ends."""
-    return next(_xids())
+def hetero_watch(faults: Mapping[str, str]) -> dict[str, str | None]:
+    """Wait for a critical Xid, or until the driver wants nothing more done about a noted one.
+
+    The driver needs a moment to say what it wants done, so what is noted is not looked at first.
+    """
+    _, event_set = _events()
+    while True:
+        event = _EVENTS.find(
+            pynvml.nvmlEventSetWait_v2, event_set, _LOOK_MS if faults else _WAIT_MS
+        )
+        if event and event.eventData not in _PASSING:
+            uuid = get(pynvml.nvmlDeviceGetUUID, event.device)
+            return {uuid: f"Xid {event.eventData}: see the kernel log, reset the card"}
+        if not event and (well_again := [uuid for uuid in faults if _recovered(uuid)]):
+            return dict.fromkeys(well_again)
 
 
 @cache
-def _xids() -> Iterator[dict[str, str]]:
-    """Yield which cards had a critical Xid, after each of them. One in a process: it holds NVML."""
-    with NVML.open():
-        event_set, xid_by_uuid = get(pynvml.nvmlEventSetCreate), dict[str, str]()
-        for index in plugin.counted(get(pynvml.nvmlDeviceGetCount)):
-            with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
-                uuid = get(pynvml.nvmlDeviceGetHandleByIndex, index)
-                get(pynvml.nvmlDeviceRegisterEvents, uuid, _XIDS, event_set)
-        while True:
-            event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, event_set, _WAIT_MS)
-            if event and event.eventData not in _OF_PROGRAMS:
-                uuid = get(pynvml.nvmlDeviceGetUUID, event.device)
-                xid_by_uuid = {
-                    **xid_by_uuid,
-                    uuid: f"Xid {event.eventData}: see the kernel log, reset the card",
-                }
-                yield xid_by_uuid
+def _events() -> tuple[ExitStack, Any]:
+    """Return the set of all cards' events, with what keeps NVML open. One in a process."""
+    opened = ExitStack()
+    opened.enter_context(NVML.open())
+    event_set = get(pynvml.nvmlEventSetCreate)
+    for index in plugin.counted(get(pynvml.nvmlDeviceGetCount)):
+        with suppress(DriverError):  # one that cannot tell, or is lost, which a look finds
+            handle = get(pynvml.nvmlDeviceGetHandleByIndex, index)
+            get(pynvml.nvmlDeviceRegisterEvents, handle, _XIDS, event_set)
+    return opened, event_set
+
+
+def _recovered(uuid: str) -> bool:
+    """Return whether the driver says that nothing needs to be done about a card."""
+    with suppress(DriverError):  # it is lost, or another vendor's
+        handle = get(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+        return cards.recovery(handle) == 0
+    return False
 
 
 def _memory_of_processes(handle: Any) -> dict[int, int] | None:

@@ -16,6 +16,16 @@ from hetero_nvidia.nvml import NVML, find, get
 
 #: The far end of an NVLink that leads to every card on the same switches.
 SWITCH = "switch"
+#: What the driver wants done to recover a card, from r555 on (nvmlDeviceGpuRecoveryAction_t).
+_RECOVERIES = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "reset the card",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "reboot the node",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "end what uses its links to other cards",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: "end what runs on it, then reset it",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "recover its IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "reset its PCIe bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "reboot the system",
+}
 #: Throttling by heat comes and goes within seconds.
 HOT = plugin.Lingering(60.0)
 #: A card's last NVLink may come before the last number there can be.
@@ -78,6 +88,15 @@ def memory(handle: Any) -> Any:
     return memory_info or get(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
+def recovery(handle: Any) -> int | None:
+    """Return the driver's recovery action for a card; None where it has no word of that."""
+    field_id = pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+    values = find(pynvml.nvmlDeviceGetFieldValues, handle, [field_id])
+    if not values or values[0].nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    return int(values[0].value.uiVal)
+
+
 def _health(handle: Any) -> str | None:
     """Return what NVML's error records say: "ok", what is wrong, or None where it keeps none."""
     remapped_rows = find(pynvml.nvmlDeviceGetRemappedRows, handle)  # Ampere and later
@@ -98,7 +117,11 @@ def _health(handle: Any) -> str | None:
         return "too hot: the hardware slows it down"
     if error_count:
         return f"{error_count} uncorrected memory errors: reset the card"
-    return None if remapped_rows is pages is error_count is None else "ok"
+    action = recovery(handle)
+    if action:
+        remedy = _RECOVERIES.get(action, f"recovery action {action}")
+        return f"the driver wants it recovered: {remedy}"
+    return None if remapped_rows is pages is error_count is action is None else "ok"
 
 
 def nvlinks(handle: Any) -> Counter[str]:

@@ -91,5 +91,6 @@ VENDOR = plugin.Vendor(
         ),
     ),
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
+    module="nvidia",
     monitors=("nv-hostengine", "dcgm-exporter"),
 )
