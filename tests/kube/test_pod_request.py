@@ -426,3 +426,62 @@ def test_an_annotation_makes_a_pods_grant_strict() -> None:
     assert not asked(limits).request.strict
     with pytest.raises(BadInput, match=r"strict 'yes' is none of true, false"):
         asked(limits, notes={"hetero.io/strict": "yes"})
+
+
+#: Every resource of every vendor that is a part of a card, with the one that counts its cards.
+PARTS = sorted(
+    {
+        (names.count, part)
+        for vendor in WORDS.vendors
+        for names in vendor.resource_names
+        for part in names.resources
+        if part != names.count
+    }
+)
+
+
+@pytest.mark.parametrize(("count", "part"), PARTS)
+def test_a_part_of_a_card_beside_no_card_is_refused_with_both_names(count: str, part: str) -> None:
+    with pytest.raises(BadInput, match=f"container main: {count} is 0, and {part} 1 is a part"):
+        WORDS.asked(read(Pod, pod({count: "0", part: "1"})))
+
+
+@pytest.mark.parametrize(("count", "part"), PARTS)
+def test_no_card_and_no_part_of_one_is_no_card(count: str, part: str) -> None:
+    assert () == WORDS.asked(read(Pod, pod({count: "0", part: "0"})))
+
+
+def test_every_vendor_has_parts_that_are_refused_so() -> None:
+    counted = {count for count, _ in PARTS}
+
+    assert [] == [
+        vendor.name
+        for vendor in WORDS.vendors
+        if counted.isdisjoint(names.count for names in vendor.resource_names)
+    ]
+
+
+def test_a_part_of_another_resources_card_is_not_refused() -> None:
+    """A chart with values for two vendors has the other one's number at 0."""
+    limits = {"nvidia.com/gpu": "0", "hygon.com/dcunum": "1", "hygon.com/dcumem": "2000"}
+
+    assert "hygon.com/dcunum" == asked(limits).resource_names.count
+
+
+@pytest.mark.parametrize(
+    ("type_name", "model"),
+    [
+        ("NVIDIA-NVIDIA L4", "NVIDIA L4"),
+        ("nvidia-tesla v100-sxm2-32gb", "Tesla V100-SXM2-32GB"),
+        ("NVIDIA-NVIDIA GeForce RTX 3090,NVIDIA-NVIDIA L4", "NVIDIA GeForce RTX 3090"),
+        ("A100", "NVIDIA A100-SXM4-80GB"),
+    ],
+)
+def test_a_type_as_hamis_nodes_have_it_means_that_model(type_name: str, model: str) -> None:
+    card = {"nvidia.com/gpu": "1"}
+    chosen = asked(card, notes={"nvidia.com/use-gputype": type_name}).request
+    avoided = asked(card, notes={"nvidia.com/nouse-gputype": type_name}).request
+
+    assert chosen.model.allows(model)
+    assert not chosen.model.allows("NVIDIA H200")
+    assert (False, True) == (avoided.model.allows(model), avoided.model.allows("NVIDIA H200"))

@@ -115,6 +115,42 @@ def test_words_that_a_tenant_puts_aside_by_itself_need_the_right_that_they_name(
     assert "may use policy off" in answer["status"]["message"]
 
 
+@pytest.mark.parametrize("way", AllocationWay)
+@pytest.mark.parametrize(
+    ("limits", "notes", "sentence"),
+    [
+        (
+            {"nvidia.com/gpu": 0, "nvidia.com/gpumem": 1000},
+            {},
+            "container main: nvidia.com/gpu is 0, and nvidia.com/gpumem 1000 is a part of a card: "
+            "leave nvidia.com/gpumem out for no card, or ask for nvidia.com/gpu 1",
+        ),
+        (
+            {"nvidia.com/gpu": 1},
+            {"nvidia.com/gpumem": "3000"},
+            "nvidia.com/gpumem is among the pod's annotations, where it means nothing: write it to "
+            "the limits of container main",
+        ),
+    ],
+)
+def test_a_size_that_means_nothing_is_refused_in_every_way(
+    way: AllocationWay, limits: dict[str, Any], notes: dict[str, str], sentence: str
+) -> None:
+    plain = pod(limits)
+    plain["metadata"]["annotations"] = {"hetero.io/by-claims": "true", **notes}
+    hook = evolve(HOOK, way=way)
+    answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
+
+    assert (False, f"hetero: {sentence}") == (answer["allowed"], answer["status"]["message"])
+
+
+def test_a_size_among_the_annotations_of_a_pod_without_cards_is_nobodys_concern() -> None:
+    plain = pod({"cpu": "1"})
+    plain["metadata"]["annotations"] = {"nvidia.com/gpumem": "3000"}
+
+    assert [] == patches(plain)
+
+
 def test_a_vendors_pods_get_its_runtime_class_unless_they_name_one() -> None:
     hook = evolve(HOOK, runtime_classes={"nvidia": "nvidia-legacy"})
 

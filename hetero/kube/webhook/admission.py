@@ -27,7 +27,12 @@ from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
 from hetero.kube.words.pod import POD_GROUP, expect_unhidden, kinds
-from hetero.kube.words.pod_request import INIT_PARTS, ContainerRequest, Vocabulary
+from hetero.kube.words.pod_request import (
+    INIT_PARTS,
+    ContainerRequest,
+    Vocabulary,
+    expect_no_size_in_annotations,
+)
 from hetero.kube.words.quantity import quantity
 from hetero.kube.words.quota import Quotas, limits
 from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
@@ -225,6 +230,7 @@ class Webhook:
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
         container_requests = self.vocabulary.asked(pod)
         _expect_limited(pod, container_requests)
+        expect_no_size_in_annotations(container_requests, pod.metadata.annotations)
         hiding_requests = container_requests
         if (
             not container_requests and self.way is not AllocationWay.CLASSIC

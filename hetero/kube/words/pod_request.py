@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from hashlib import sha256
@@ -289,6 +290,7 @@ class Vocabulary:
             for resource_names, vendor in named_names
             if quantity(amounts, resource_names.count) or resource_names.count not in amounts
         ]
+        _expect_cards_for_sizes(named_names, meant_names, amounts)
         if not meant_names:
             return None  # counts are there and are 0
         if len(meant_names) > 1:
@@ -386,6 +388,42 @@ class Vocabulary:
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies.values}
         return _said(values, resource_names.policies.name, meanings)
+
+
+def _expect_cards_for_sizes(
+    named_names: Iterable[tuple[ResourceNames, Vendor]],
+    meant_names: Iterable[tuple[ResourceNames, Vendor]],
+    amounts: Amounts,
+) -> None:
+    """Raise `BadInput` for a part of a card beside 0 cards: no node has it to give."""
+    meant_resources = {
+        resource_name
+        for resource_names, _ in meant_names
+        for resource_name in resource_names.resources
+    }
+    for resource_names, _ in named_names:
+        if resource_names.count in meant_resources or resource_names.count not in amounts:
+            continue
+        for part_name in resource_names.resources:
+            if part_name not in meant_resources and quantity(amounts, part_name):
+                raise BadInput(
+                    f"{resource_names.count} is 0, and {part_name} {amounts[part_name]} is a part "
+                    f"of a card: leave {part_name} out for no card, or ask for "
+                    f"{resource_names.count} 1"
+                )
+
+
+def expect_no_size_in_annotations(
+    container_requests: Iterable[ContainerRequest], annotations: Mapping[str, str]
+) -> None:
+    """Raise `BadInput` for a resource that a pod's annotations name, where it means nothing."""
+    for container_request in container_requests:
+        for resource_name in container_request.resource_names.resources:
+            if resource_name in annotations:
+                raise BadInput(
+                    f"{resource_name} is among the pod's annotations, where it means nothing: "
+                    f"write it to the limits of container {container_request.container}"
+                )
 
 
 def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) -> Selector:
@@ -533,7 +571,7 @@ def _models(
     """Return the models an annotation lists, spelt as the driver does."""
     model_list = (annotations.get(annotation) if annotation else None) or ""
     for foreign_name, own_name in choice.spelling.items():
-        model_list = model_list.replace(foreign_name, own_name)
+        model_list = re.sub(re.escape(foreign_name), own_name, model_list, flags=re.IGNORECASE)
     return names(model_list)
 
 

@@ -13,6 +13,8 @@ _INSTANCE = plugin.ResourceNames(
     choice=plugin.DeviceChoice(
         include_model="nvidia.com/use-gputype",
         exclude_model="nvidia.com/nouse-gputype",
+        # HAMi's nodes have their driver's name with this in front (HAMi#707).
+        spelling={"NVIDIA-": ""},
         include_uuid="nvidia.com/use-gpuuuid",
         exclude_uuid="nvidia.com/nouse-gpuuuid",
         numa="nvidia.com/numa-bind",
