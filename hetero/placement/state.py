@@ -66,7 +66,8 @@ class CardStates:
     def kind(self, device: Device) -> Kind:
         """Return the kind of a device, a new one if none is like it."""
         counted = (tuple(device.capacity.items()), tuple(device.card.items()))
-        key = (device.vendor, device.model, device.enforcement, device.usable, counted)
+        reason = None if device.usable else device.condition  # a verdict says it of all of a kind
+        key = (device.vendor, device.model, device.enforcement, reason, counted)
         for kind in self._kinds_of.setdefault(key, []):
             granularity, known = device.granularity, kind.device.granularity
             if granularity is known or granularity == known:  # equality walks whole menus

@@ -212,6 +212,20 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
     assert "3 have too few devices (3 wanted, most on a node 2), " in refusal.sentence
 
 
+def test_cards_that_are_alike_and_out_of_use_have_each_its_own_reason() -> None:
+    nodes = [
+        node("hot", cards("free", 1, node="hot", health="too hot")),
+        node("lost", cards("free", 1, node="lost", health="fell off the bus")),
+        node("loud", cards("free", 1, node="loud", cordon="loud fan")),
+        node("mute", cards("free", 1, node="mute", cordon="")),
+    ]
+
+    assert (
+        "0 of 4 nodes: 1 cordoned, 1 cordoned (loud fan), 1 unhealthy (fell off the bus), "
+        "1 unhealthy (too hot)"
+    ) == refused(Asked(nodes), pod(memory=GiB))
+
+
 def test_a_cluster_that_makes_no_sense_is_refused_in_one_line() -> None:
     twice = node("a", cards("free", 1, node="a"))
 
