@@ -240,6 +240,11 @@ class NodeSettings:
         return evolve(device, capacity={**device.capacity, SLOTS: slot_count})
 
 
+def excluded(device: Device) -> bool:
+    """Return whether settings exclude the device that they offered."""
+    return device.cordon in (_EXCLUDED, _PARTITIONED)
+
+
 def _card(setting_key: str, entry: str | int, devices: Sequence[Device]) -> Device | None:
     """Return the card that an entry of the settings names, None if there is none.
 

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import Device
 from hetero.model.units import GiB
+from hetero.node.settings import NodeSettings
 from tests.kube.claims import dra_world
 from tests.kube.world import CARD, World, until, world
 
@@ -118,6 +120,25 @@ async def test_an_annotation_that_cannot_be_read_changes_nothing(
         assert "node n1: hetero.io/cordoned is no JSON object of reasons by UUID" in caplog.text
         await asyncio.sleep(1)
         assert [None, "swap"] == cordons_of(at)
+
+
+async def test_a_card_that_the_settings_exclude_is_the_kubelets_only_while_it_is_held() -> None:
+    """Another plugin may serve it there; the inventory has it, so that no number shifts."""
+    async with world() as at:
+        await at.kubelet.admit(at.bind("first", memory=16 * GiB, core=100))
+        holder = at.bind("holder", memory=2 * GiB, core=30)
+        await at.kubelet.admit(holder)
+        await at.crash()
+        at.node = evolve(at.node, settings=NodeSettings(exclude=("memory-1",)))
+        await at.start()
+
+        reason = "excluded by the node's settings"
+        await until(lambda: cordons_of(at) == [None, reason] and healthy_slots(at) == 10)
+        assert 20 == len(at.kubelet.devices[CARD])
+        at.kubelet.known.remove(holder)
+        at.api.put("pods", holder, event="DELETED")
+        await until(lambda: len(at.kubelet.devices[CARD]) == 10)
+        assert cordons_of(at) == [None, reason]
 
 
 async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_path: Path) -> None:

@@ -246,11 +246,11 @@ class Agent:
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
             return
-        self.plugins.offer(() if self.by_claims else self.discovery.devices)
+        self.plugins.offer(() if self.by_claims else self.cards.offered)
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
             await self.inventory.publish(None if self.by_claims else self.discovery.devices)
         if self.publisher and self.by_claims:
-            await self.publisher.publish(self.discovery.devices)
+            await self.publisher.publish(self.cards.offered)
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:

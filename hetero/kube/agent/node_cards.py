@@ -12,6 +12,7 @@ from hetero.kube.words.annotations import cordons
 from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.node.node import Node
+from hetero.node.settings import excluded
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,25 @@ class NodeCards:
     due: asyncio.Event = field(init=False, factory=asyncio.Event)
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
     _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
+
+    @property
+    def offered(self) -> tuple[Device, ...]:
+        """The devices that the kubelet and claims are to know.
+
+        Another plugin may serve those that the settings exclude, so they are among these only while
+        grants stand on them.
+        """
+        devices = self.discovery.devices
+        if not any(map(excluded, devices)):
+            return devices
+        held_uuids = {
+            piece.device
+            for grant in self.node.snapshot().grants
+            for piece in grant.allocation.pieces
+        }
+        return tuple(
+            device for device in devices if not excluded(device) or device.uuid in held_uuids
+        )
 
     def note_annotations(self, annotations: Mapping[str, str]) -> None:
         """Note what the node's annotations cordon, and have a look obey if that changed."""
