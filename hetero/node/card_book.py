@@ -195,7 +195,7 @@ def expect_reason(reason: str) -> str:
 def _read(path: Path) -> CardNotes | None:
     try:
         text = path.read_text()
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # what another user hides is not seen
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"cards: {path}: {error}") from None

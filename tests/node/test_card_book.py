@@ -92,6 +92,22 @@ def test_the_own_notes_and_those_of_root_count_and_the_own_alone_are_changed(
     assert {"a": "swap"} == own.read().cordons
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become a user who may not read")
+def test_notes_that_a_user_may_not_read_are_not_seen_and_keep_nobody_from_working(
+    tmp_path: Path,
+) -> None:
+    book = CardBook(tmp_path / "root")
+    book.cordon("a", "swap")
+    tmp_path.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        seen = CardBook(tmp_path / "own", (tmp_path / "root",)).read()
+    finally:
+        os.seteuid(0)
+
+    assert ({}, {"a": "swap"}) == (seen.cordons, book.read().cordons)
+
+
 def test_the_clusters_cordons_replace_those_of_before_and_leave_the_nodes(tmp_path: Path) -> None:
     book = CardBook(tmp_path)
     book.cordon("a", "swap")
