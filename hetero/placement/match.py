@@ -315,8 +315,8 @@ def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Off
 def named(devices: Sequence[Device], device_name: str) -> list[Device]:
     """Return the devices that a name means.
 
-    It is an inventory position, `vendor:index` by the index that its driver has, or the start of a
-    UUID.
+    It is an inventory position, `vendor:index` by the index that its driver has, a UUID, or the
+    start of one.
     """
     if device_name.isdecimal() and int(device_name) < len(devices):
         return [devices[int(device_name)]]
@@ -327,7 +327,11 @@ def named(devices: Sequence[Device], device_name: str) -> list[Device]:
             for device in devices
             if device.vendor == vendor_name and device.index == int(index_text)
         ]
-    return [device for device in devices if device.uuid.lower().startswith(device_name.lower())]
+    matching_devices = [
+        device for device in devices if device.uuid.lower().startswith(device_name.lower())
+    ]
+    exact_devices = [device for device in matching_devices if len(device.uuid) == len(device_name)]
+    return exact_devices or matching_devices
 
 
 def _sets(

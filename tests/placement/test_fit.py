@@ -284,6 +284,23 @@ def test_a_uuid_is_understood_by_its_start_whatever_its_case() -> None:
     assert ["three-1"] == granted(MIXED, asking(device="THREE-1", memory=GiB))
 
 
+def test_a_whole_uuid_means_that_card_though_anothers_begins_so() -> None:
+    (card,) = rack(GiB)
+    longer, whole = evolve(card, uuid="GPU-10"), evolve(card, uuid="GPU-1")
+
+    assert ["GPU-1"] == granted([longer, whole], asking(device="gpu-1", memory=MiB))
+    assert "device 'gpu-' names 2 devices: give more of its UUID" == refused(
+        [longer, whole], asking(device="gpu-", memory=MiB)
+    )
+
+
+def test_a_card_is_named_by_its_vendor_and_its_drivers_index() -> None:
+    assert ["three-1"] == granted(MIXED, asking(device="three:1", memory=GiB))
+    assert "no device 'three:2' here: `hetero inventory` lists those there are" == refused(
+        MIXED, asking(device="three:2", memory=GiB)
+    )
+
+
 # --- placement policies --------------------------------------------------------------------------
 
 
