@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.books import Books
 from tests.cluster.claims import NODES
-from tests.cluster.lab import Lab, program, running
+from tests.cluster.lab import Lab, Plain, program, running
 from tests.cluster.plain_plugin import SOCKETS
 from tests.cluster.release import PODS, Release
 from tests.cluster.secrets import note_secrets
@@ -179,6 +179,12 @@ def ended(lab: Lab, *names: str, seconds: float = 60) -> None:
         return all(phases[name] in ("Succeeded", "Failed") for name in names)
 
     wait_for(over, seconds=seconds)
+
+
+def waits(pod: Plain) -> str:
+    """Return why a pod's only container does not start, nothing while that is not known."""
+    statuses: list[Plain] = pod["status"].get("containerStatuses") or [{}]
+    return str(statuses[0].get("state", {}).get("waiting", {}).get("message", ""))
 
 
 def run_all(lab: Lab, *names: str, seconds: float = 90) -> None:

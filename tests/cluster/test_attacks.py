@@ -22,7 +22,7 @@ from attrs import define
 from hetero.container.preload import PLACE, TARGET
 from hetero.kube.dra.templates import ASKED
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, SIGNATURE
-from tests.cluster.conftest import run_all, share
+from tests.cluster.conftest import run_all, share, waits
 from tests.cluster.lab import TOKEN, Lab, Plain, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.cluster.stand_in import given, runtime_of_nvidia
@@ -262,9 +262,10 @@ def test_a_pod_that_its_maker_binds_gets_nothing(either: Release, tenant: Tenant
     with more(lab, "pods/binding", verbs=("create",)):
         wait_for(lambda: not tenant.ask("POST", f"{PODS}/bound/binding", binding))
 
-    for name, why in (("past", "gave container main no share"), ("bound", "not signed by this")):
-        wait_for(lambda n=name: lab.phases()[n] == "Failed")
-        assert why in lab.pods()[name]["status"]["message"]
+    sentence = wait_for(lambda: waits(lab.pods()["past"]))
+    assert "gave container main no share" in sentence
+    wait_for(lambda: lab.phases()["bound"] == "Failed")
+    assert "not signed by this" in lab.pods()["bound"]["status"]["message"]
     assert ["default/mine/main"] == [one["label"] for one in lab.standing("n1")]
 
 

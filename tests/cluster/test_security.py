@@ -16,7 +16,7 @@ from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Assignment, sig
 from hetero.kube.words.signing import SigningKey
 from hetero.model import codec
 from hetero.model.units import MiB
-from tests.cluster.conftest import CARD, ended, run_all, share
+from tests.cluster.conftest import CARD, ended, run_all, share, waits
 from tests.cluster.lab import UNWATCHED, Lab, Plain
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import Authority, wait_for
@@ -68,7 +68,8 @@ def test_a_pod_that_passes_the_scheduler_by_gets_nothing(lab: Lab) -> None:
         lab.add("forger", share(), nodeName="n1")
     lab.add("forger", share(), namespace=UNWATCHED, nodeName="n1")
 
-    assert "gave container main no share" in refused(lab, "forger")
+    sentence = wait_for(lambda: waits(lab.pods(UNWATCHED)["forger"]))
+    assert "gave container main no share" in sentence
     assert [] == lab.standing("n1")
 
 

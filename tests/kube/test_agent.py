@@ -257,15 +257,42 @@ async def test_an_agent_that_is_ended_while_it_begins_to_serve_stops_what_it_beg
         await plugin.close()
 
 
-async def test_a_pod_without_an_allocation_is_refused() -> None:
+async def test_a_pod_without_an_allocation_stays_on_its_node_and_never_starts() -> None:
+    """A kubelet fails a pod that is refused, and a ReplicaSet makes ten more each second."""
     async with world() as at:
         pod = pod_named("pod", "main")
         at.api.put("pods", pod, event="ADDED")
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await at.kubelet.admit(pod)
+        answers = await at.kubelet.admit(pod)
 
+        (mount,) = answers["main"].mounts
+        with pytest.raises(NotADirectoryError):
+            Path(mount.host_path).mkdir(parents=True)
+        assert {} == answers["main"].envs
+        assert [] == [*answers["main"].devices, *answers["main"].cdi_devices]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await at.kubelet.start_container(pod, "main")
         assert "the scheduler gave container main no share" in refusal(caught)
         assert {} == at.standing()
+
+        other = at.bind("other")
+        await at.kubelet.admit(other)
+        await at.kubelet.start_container(other, "main")
+        assert {"default/other/main"} == at.standing().keys()
+
+
+async def test_a_forgery_is_refused_beside_a_pod_without_an_allocation() -> None:
+    """The kubelet lists both, and one of them may be a pod that is given its share anew."""
+    async with world() as at:
+        plain, forged = pod_named("plain", "main"), pod_named("forged", "main")
+        notes = at.bind("mine")["metadata"]["annotations"]
+        forged["metadata"]["annotations"] = {**notes, SIGNATURE: "0" * 64}
+        for pod in (plain, forged):
+            at.api.put("pods", pod, event="ADDED")
+        at.kubelet.known.append(plain)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await at.kubelet.admit(forged)
+
+        assert "is not signed by this cluster's scheduler for this pod" in refusal(caught)
 
 
 async def test_a_container_that_hides_what_would_limit_it_is_given_nothing() -> None:

@@ -66,6 +66,10 @@ _AGAIN = 1.0
 _AT_ONCE = 1.0
 
 
+class NeverGiven(BadInput):
+    """A pod is bound to this node without an allocation, and so will never have one."""
+
+
 @define(eq=False)
 class Allocator:
     """The shares of one node's pods."""
@@ -128,7 +132,10 @@ class Allocator:
     async def prefer(
         self, resource: str, available_ids: list[str], required_ids: list[str], id_count: int
     ) -> list[str]:
-        """Return the ids that are slots of the cards that the container was given."""
+        """Return the ids that are slots of the cards that the container was given.
+
+        Raises `NeverGiven` and `Refused` as `allocate` does.
+        """
         container = await self._wanted(resource, id_count)
         chosen_ids = list(required_ids)
         other_ids = [slot_id for slot_id in available_ids if slot_id not in chosen_ids]
@@ -146,9 +153,10 @@ class Allocator:
         return ids
 
     async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
-        """Give the container that is being admitted its share. Raises `Refused`.
+        """Give the container that is being admitted its share.
 
-        Its mounts are paths that the kubelet may remember.
+        Its mounts are paths that the kubelet may remember. Raises `Refused`, and `NeverGiven` where
+        its pod was bound by another scheduler.
         """
         id_set = frozenset(ids)
         container = self._just_preferred(resource, id_set) or await self._wanted(
@@ -200,10 +208,13 @@ class Allocator:
     # --- whose it is ----------------------------------------------------------------------------
 
     async def _wanted(self, resource: str, device_count: int) -> SignedContainer:
-        """Return the container that is being admitted. Raises `Refused` when there is none."""
+        """Return the container that is being admitted.
+
+        Raises `Refused` when there is none, `NeverGiven` if every pod that asks has no allocation.
+        """
         held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
         candidates: list[SignedContainer] = []
-        reasons: list[str] = []
+        errors: list[HeteroError] = []
         for (namespace, pod_name), pod_devices in held_by_pod.items():
             pod = await self.pods.named_by(deadline_s, namespace, pod_name)
             if pod is None or not active(pod):
@@ -211,12 +222,15 @@ class Allocator:
             try:
                 container = self._next(pod, resource, held_by_container=pod_devices)
             except HeteroError as error:
-                reasons.append(str(error))
+                errors.append(error)
                 continue
             if container is not None and len(container.allocation.pieces) == device_count:
                 candidates.append(container)
         if not candidates:
-            reason = "; ".join(reasons) or "the scheduler gave none on this node what it asks"
+            reasons = "; ".join(map(str, errors))
+            if errors and all(isinstance(error, NeverGiven) for error in errors):
+                raise NeverGiven(reasons)
+            reason = reasons or "the scheduler gave none on this node what it asks"
             raise Refused(f"no pod waits for {device_count} {resource}: {reason}")
         # Of two, the kubelet refused one for another reason, and we or the API have not heard yet:
         # the one being admitted is the one that was bound last, whatever changed since.
@@ -258,7 +272,8 @@ class Allocator:
     def _signed(self, pod: Pod, container_name: str) -> SignedContainer:
         """Return what the scheduler gave the container.
 
-        Raises `BadInput` on a forgery, and where the container hides what would limit it.
+        Raises `BadInput` on a forgery, and where the container hides what would limit it;
+        `NeverGiven` if the pod has no allocation.
         """
         for container_spec in pod.containers:
             if container_spec.name == container_name:
@@ -266,7 +281,8 @@ class Allocator:
         for signed_container in self.pods.signed(pod):
             if signed_container.container == container_name:
                 return signed_container
-        raise BadInput(
+        error_type = BadInput if ALLOCATION in pod.metadata.annotations else NeverGiven
+        raise error_type(
             f"{named(pod)}: the scheduler gave container {container_name} no share: is its "
             "schedulerName the one of hetero? (if it started before hetero came, delete it and "
             "create it anew)"

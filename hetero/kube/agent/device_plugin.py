@@ -14,7 +14,7 @@ from typing import NoReturn
 import grpc
 from attrs import define, evolve, field
 
-from hetero.kube.agent.allocator import Allocator
+from hetero.kube.agent.allocator import Allocator, NeverGiven
 from hetero.kube.agent.kubelet import OPTIONS, Kubelet
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.agent.proto import deviceplugin_pb2 as wire
@@ -34,6 +34,13 @@ log = logging.getLogger(__name__)
 
 #: The kubelet's ids have at most this many characters.
 _LONGEST = 63
+
+#: A mount that no container runtime can make, since it is below what is no directory.
+_IMPOSSIBLE_MOUNT = wire.Mount(
+    host_path="/dev/null/hetero-gave-no-share",
+    container_path="/hetero-gave-no-share",
+    read_only=True,
+)
 
 #: Called with the call's name, "ok" or "refused", and the seconds it took.
 Observe = Callable[[str, str, float], None]
@@ -167,7 +174,7 @@ class DevicePlugin(DevicePluginServicer):
         request: wire.PreferredAllocationRequest,
         context: grpc.aio.ServicerContext,
     ) -> wire.PreferredAllocationResponse:
-        """Choose slots of the cards that the scheduler chose."""
+        """Choose slots of the cards that the scheduler chose; any where it chose none."""
         response, began_s = wire.PreferredAllocationResponse(), monotonic()
         for container_request in request.container_requests:
             try:
@@ -177,6 +184,10 @@ class DevicePlugin(DevicePluginServicer):
                     list(container_request.must_include_deviceIDs),
                     container_request.allocation_size,
                 )
+            except NeverGiven:  # Allocate answers it
+                required_ids = container_request.must_include_deviceIDs
+                all_ids = dict.fromkeys([*required_ids, *container_request.available_deviceIDs])
+                ids = [*all_ids][: container_request.allocation_size]
             except HeteroError as error:
                 self.observe("prefer", "refused", monotonic() - began_s)
                 await self._refuse(context, error)
@@ -187,17 +198,27 @@ class DevicePlugin(DevicePluginServicer):
     async def Allocate(  # noqa: N802
         self, request: wire.AllocateRequest, context: grpc.aio.ServicerContext
     ) -> wire.AllocateResponse:
-        """Return the edits of the share of the container that is being admitted."""
-        response, began_s = wire.AllocateResponse(), monotonic()
+        """Return the edits of the share of the container that is being admitted.
+
+        A kubelet fails a refused pod for good, and a controller makes another at once. So a pod
+        that another scheduler bound is answered with what cannot start: it stays, and the kubelet
+        tries it ever more rarely.
+        """
+        response, began_s, outcome = wire.AllocateResponse(), monotonic(), "ok"
         for container_request in request.container_requests:
             try:
                 grant = await self.allocator.allocate(self.resource, container_request.devices_ids)
+            except NeverGiven as error:
+                log.warning("%s: will not start: %s", self.resource, error)
+                response.container_responses.add(mounts=[_IMPOSSIBLE_MOUNT])
+                outcome = "refused"
+                continue
             except HeteroError as error:
                 self.observe("allocate", "refused", monotonic() - began_s)
                 await self._refuse(context, error)
             annotations = self.allocator.driver.annotations(grant.edits, grant_id=grant.id)
             response.container_responses.append(answered(grant.edits, annotations))
-        self.observe("allocate", "ok", monotonic() - began_s)
+        self.observe("allocate", outcome, monotonic() - began_s)
         return response
 
     async def PreStartContainer(  # noqa: N802
