@@ -94,7 +94,7 @@ PLACES: dict[str, tuple[Callable[[], Iterator[str]], int]] = {
     "settings": (lambda: texts(*SETTINGS, word="[a-z_-]+"), 20),
     "values": (lambda: schema_keys(json.loads(VALUES.read_text())), 50),
     "JSON": (json_keys, 500),
-    "annotations": (lambda: texts("hetero/**/*.py", word=r"hetero\.io/.*"), 20),
+    "annotations": (lambda: texts("hetero/**/*.py", word=r"hetero\.io/.*"), 19),
     "variables": (lambda: texts("hetero/**/*.py", word=r"HETERO_\w+"), 10),
     "documents": (lambda: (page.read_text() for page in documents()), 20),
 }

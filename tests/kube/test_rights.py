@@ -229,7 +229,7 @@ def test_nobody_names_the_template_of_a_pod_that_had_the_right(
 
 
 @pytest.mark.parametrize("label", ["hetero.io/webhook", "hami.io/webhook"])
-def test_a_pod_that_opts_out_and_names_our_scheduler_needs_the_right_too(label: str) -> None:
+def test_a_labelled_pod_that_names_our_scheduler_needs_the_right_too(label: str) -> None:
     made = privileged()
     made["metadata"]["labels"] = {label: "ignore"}
     made["spec"]["schedulerName"] = "hetero-scheduler"

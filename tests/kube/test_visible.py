@@ -255,11 +255,11 @@ def test_cards_that_another_plugin_gives_are_not_hidden(
         assert variable in of("1", nodeName="n1")
 
 
-def test_a_pod_that_opts_out_keeps_what_another_plugin_gives_by_a_runtime_class_too() -> None:
+def test_another_schedulers_pod_keeps_what_a_plugin_gives_by_a_runtime_class_too() -> None:
     """As docs/guides/coming-from.md says of pods that are to stay on the nodes of a plugin."""
     hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia"}))
     made = pod({"nvidia.com/gpu": "1"})
-    made["metadata"]["labels"] = {"hetero.io/webhook": "ignore"}
+    made["spec"]["schedulerName"] = "volcano"
     made["spec"]["runtimeClassName"] = "nvidia"
 
     assert "NVIDIA_VISIBLE_DEVICES" not in variables_of(hook, made)

@@ -42,8 +42,6 @@ from hetero.model.errors import BadInput, HeteroError
 log = logging.getLogger(__name__)
 
 
-#: Labels by which a namespace or a pod opts out; the second is for those who come from HAMi.
-IGNORE = ("hetero.io/webhook", "hami.io/webhook")
 #: Containers of a pod, whatever they ask: no node runs so many, and each may need its own patch.
 _MOST_CONTAINERS = 1000
 _SIGNED = (ALLOCATION, SIGNATURE)
@@ -217,7 +215,6 @@ class Webhook:
     async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
         pod, scheduler_name = request.object, self._named(request.object)
         is_own = scheduler_name in (self.scheduler, *self.adopt_schedulers)
-        is_opted_out = any(pod.metadata.labels.get(label) == "ignore" for label in IGNORE)
         self._expect_writer(request, pod.metadata.annotations)
         # By a vendor's runtime a pod gets cards from any scheduler.
         await self.rights.expect(
@@ -226,7 +223,7 @@ class Webhook:
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not is_own and (is_opted_out or scheduler_name != _RESERVED):
+        if not is_own and scheduler_name != _RESERVED:
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
         container_requests = self.vocabulary.asked(pod)
         _expect_limited(pod, container_requests)
@@ -248,8 +245,6 @@ class Webhook:
             )
         _expect_kept(pod)
         await _within_quota(self.api, self.vocabulary, request.namespace, pod, container_requests)
-        if is_opted_out:  # it names its scheduler, which suspends no rule
-            return hiding_patches
         if asks_by_claims(self.way, pod):
             return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
         return [
