@@ -298,9 +298,41 @@ def test_claims_alone_need_no_scheduler() -> None:
     assert "/etc/hetero-key" not in paths
 
 
+def policies(**values: Any) -> set[str]:
+    """Return the names of the policies that are in force."""
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    names = [
+        {m["metadata"]["name"] for m in chart(**values) if m["kind"] == kind} for kind in kinds
+    ]
+    assert names[0] == names[1]
+    return names[0]
+
+
+def test_pods_that_the_webhook_did_not_see_are_refused_where_nodes_offer_cards() -> None:
+    """By claims alone they offer none. A policy is of Kubernetes 1.30."""
+    assert set() == policies(kubernetes="1.29")
+    assert {"hetero-unseen-pods"} == policies(kubernetes="1.30")
+    assert "hetero-unseen-pods" in policies(allocation="both")
+    assert "hetero-unseen-pods" not in policies(allocation="dra")
+
+
+def test_a_namespace_that_the_webhook_leaves_alone_by_its_label_has_no_pods_refused() -> None:
+    (hook, *_) = of(HOOKS, "hetero")["webhooks"]
+    policy = of("ValidatingAdmissionPolicy", "hetero-unseen-pods")["spec"]
+    selected = policy["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+
+    by_label = [
+        one
+        for one in hook["namespaceSelector"]["matchExpressions"]
+        if one["key"] != "kubernetes.io/metadata.name"
+    ]
+    assert by_label == selected
+
+
 def test_without_claims_the_chart_asks_for_nothing_of_theirs() -> None:
     assert "resource.k8s.io" not in rendered()
-    assert {"DeviceClass", "ValidatingAdmissionPolicy"}.isdisjoint(one["kind"] for one in chart())
+    assert "DeviceClass" not in {one["kind"] for one in chart()}
+    assert {"hetero-unseen-pods"} == policies()
 
 
 @pytest.mark.parametrize(("allocation", "extended"), [("dra", True), ("both", False)])
@@ -321,7 +353,8 @@ def test_a_cluster_that_knows_no_claims_gets_none_of_their_objects() -> None:
     kinds = {one["kind"] for one in chart(kubernetes="1.33", allocation="both")}
 
     assert {"DaemonSet", "Deployment"} < kinds
-    assert {"DeviceClass", "ValidatingAdmissionPolicy"}.isdisjoint(kinds)
+    assert "DeviceClass" not in kinds
+    assert {"hetero-unseen-pods"} == policies(kubernetes="1.33", allocation="both")
 
 
 def test_the_agent_has_three_capabilities_and_sees_what_it_is_given_of_its_node() -> None:

@@ -1,0 +1,131 @@
+"""A Deployment whose pods no share was given to makes no storm of failed pods, on both clusters.
+
+A kubelet fails a pod that it refuses, and a ReplicaSet makes another at once: ten each second.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import share, waits
+from tests.cluster.lab import UNWATCHED, Lab, Plain, program
+from tests.cluster.release import Release
+from tests.kube.control_plane import wait_for
+from tests.kube.test_chart import VALUES
+
+pytestmark = pytest.mark.cluster
+
+#: How long pods may fail, and how many may.
+STORM_S = float(os.environ.get("STORM_S", "1"))
+MOST_FAILED = 3
+#: A namespace of `webhook.ignoredNamespaces`, without a label.
+IGNORED = "kube-public"
+
+
+@contextmanager
+def deployed(
+    lab: Lab, namespace: str, limits_by_name: Mapping[str, Mapping[str, str]], **spec: Any
+) -> Iterator[Callable[[], list[Plain]]]:
+    """Have Deployments of one pod each meanwhile, and give what returns the pods of theirs."""
+    path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
+    for name, limits in limits_by_name.items():
+        labels = {"storm": name}
+        template = {"metadata": {"labels": labels}, "spec": {**program(limits), **spec}}
+        body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        lab.call("POST", path, {"metadata": {"name": name}, "spec": body})
+    try:
+        yield lambda: [
+            pod for pod in lab.pods(namespace).values() if "storm" in pod["metadata"]["labels"]
+        ]
+    finally:
+        for name in limits_by_name:
+            lab.call("DELETE", f"{path}/{name}?propagationPolicy=Foreground")
+        for pod in lab.pods(namespace).values():
+            with suppress(OSError):  # it has gone
+                name = pod["metadata"]["name"]
+                uri = f"/api/v1/namespaces/{namespace}/pods/{name}"
+                lab.call("DELETE", f"{uri}?gracePeriodSeconds=0")
+        wait_for(lambda: not lab.pods(namespace))
+
+
+def failed(pods: list[Plain]) -> int:
+    return sum(pod["status"]["phase"] == "Failed" for pod in pods)
+
+
+def offered(lab: Lab) -> list[str]:
+    """Return the resources that some node has cards of."""
+    allocatable = [lab.allocatable(node) for node in lab.racks]
+    return [
+        resource
+        for resource in VALUES["resources"]["cards"]
+        if any(int(amounts.get(resource, 0)) for amounts in allocatable)
+    ]
+
+
+def test_pods_that_another_scheduler_binds_stay_where_they_are_and_say_why(
+    either: Release,
+) -> None:
+    """Of every resource that a node has, in a namespace that the webhook leaves alone."""
+    lab, before = either.lab, [*map(either.lab.standing, either.lab.racks)]
+    limits = {f"storm-{n}": {resource: "1"} for n, resource in enumerate(offered(lab))}
+    with deployed(lab, UNWATCHED, limits) as pods:
+        wait_for(lambda: len(pods()) >= len(limits) and all(map(waits, pods())))
+        time.sleep(STORM_S)
+
+        assert failed(pods()) <= MOST_FAILED
+        assert len(limits) == len(pods())
+        assert all("gave container main no share" in waits(pod) for pod in pods())
+        assert before == [*map(lab.standing, lab.racks)]
+
+
+def test_a_pod_that_names_its_node_and_a_scheduler_makes_no_storm(either: Release) -> None:
+    """Any tenant can write both, in any namespace: the webhook leaves it to that scheduler."""
+    lab, spec = either.lab, {"nodeName": "n1", "schedulerName": "tenants-own"}
+    with deployed(lab, "default", {"named": {"nvidia.com/gpu": "1"}}, **spec) as pods:
+        wait_for(lambda: pods() and all(map(waits, pods())))
+        time.sleep(STORM_S)
+
+        assert failed(pods()) <= MOST_FAILED
+
+
+def test_pods_that_the_webhook_did_not_see_are_not_created(late: Release) -> None:
+    """Its controller makes them ever more rarely then."""
+    lab = late.lab
+    for spec in ({}, {"nodeName": "n1", "schedulerName": "hetero-scheduler"}):
+        with deployed(lab, IGNORED, {"unseen": {"nvidia.com/gpu": "1"}}, **spec) as pods:
+            path = f"/apis/apps/v1/namespaces/{IGNORED}/replicasets"
+            sentence = wait_for(lambda path=path: not_created(lab, path))
+            time.sleep(STORM_S)
+
+            assert [] == pods()
+            assert "hetero's webhook did not see it" in sentence
+
+
+def not_created(lab: Lab, path: str) -> str:
+    conditions = [
+        condition
+        for made in lab.call("GET", path)["items"]
+        for condition in made["status"].get("conditions", ())
+    ]
+    return next((str(one["message"]) for one in conditions if one["reason"] == "FailedCreate"), "")
+
+
+def test_what_asks_for_no_card_or_names_our_scheduler_is_created_unseen(late: Release) -> None:
+    lab, path = late.lab, f"/api/v1/namespaces/{IGNORED}/pods?dryRun=All"
+    for limits, spec in (
+        ({"cpu": "1"}, {}),
+        ({"nvidia.com/gpu": "0"}, {}),
+        (share(), {"schedulerName": "hetero-scheduler"}),
+        ({"nvidia.com/gpu": "1"}, {"schedulerName": "volcano"}),
+    ):
+        body = {"metadata": {"name": "unseen"}, "spec": {**program(limits), **spec}}
+        lab.call("POST", path, body)
+    in_init = program({"cpu": "1"})
+    in_init["initContainers"] = [{**in_init["containers"][0], "name": "init"}]
+    in_init["initContainers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    with pytest.raises(OSError, match="webhook did not see it"):
+        lab.call("POST", path, {"metadata": {"name": "unseen"}, "spec": in_init})
