@@ -55,6 +55,7 @@ DIGESTS = {
     "model/data/inventory-1.json": "72dfe05b5be16d6b",
     "model/data/inventory-2.json": "f4297a3a3f52a07b",
     "model/data/inventory-3.json": "62a49cfccbc4d8f5",
+    "model/data/inventory-4.json": "0e84ad0c988ab0eb",
     "model/data/refusal-1.json": "911f742ab088eb53",
     "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/request-1.json": "de0c565e8791a1ed",

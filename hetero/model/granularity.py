@@ -97,7 +97,9 @@ class Templated:
     Above the largest entry a request gets the whole device, unless `whole` is False (a card that
     is partitioned already and can only be given by its parts). `measured_by` names what decides
     which entry covers a request: where memory alone decides, a shape's core comes with it, asked or
-    not. `cut_at_admission` is as in `Fractional`.
+    not. `cut_at_admission` is as in `Fractional`. `counted` is whether parts of a device that is
+    partitioned already count as devices, for requests that are not for partitioned devices
+    (`Request.partitioned`).
     """
 
     menu: tuple[Template, ...]
@@ -105,6 +107,7 @@ class Templated:
     whole: bool = True
     measured_by: tuple[str, ...] = (CORE, MEMORY)
     cut_at_admission: bool = False
+    counted: bool = False
 
 
 Granularity = Whole | Fractional | Templated

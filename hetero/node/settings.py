@@ -170,7 +170,7 @@ class NodeSettings:
                 for device in devices
             ]
         if self.partitioned is Partitioned.SINGLE:
-            devices = list(_alike(devices))
+            devices = list(map(_counted, _alike(devices)))
         devices = [
             self._shared(device, sharing_by_uuid.get(device.uuid), serving_vendors)
             for device in devices
@@ -291,6 +291,13 @@ def _alike(devices: Iterable[Device]) -> Iterator[Device]:
 def _partitioned(device: Device) -> bool:
     """Return whether the device is cut already, so that it is only given by its parts."""
     return isinstance(device.granularity, Templated) and not device.granularity.whole
+
+
+def _counted(device: Device) -> Device:
+    """Return the device with parts that count as devices, if it is partitioned."""
+    if not isinstance(device.granularity, Templated) or device.granularity.whole:
+        return device
+    return evolve(device, granularity=evolve(device.granularity, counted=True))
 
 
 def _shapes(device: Device) -> frozenset[str]:

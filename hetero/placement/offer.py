@@ -18,6 +18,7 @@ from hetero.model import (
     Policy,
     Request,
     Shortage,
+    Templated,
     following,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
@@ -28,6 +29,8 @@ TOO_SMALL, NOT_EMPTY = "too small", "not empty"
 ONE_CARD = "shared by a service, which is of one card"
 #: The verdict of a device on which no service limits multiprocessors.
 NO_SM = "not shared by a service, as sm needs"
+#: The verdict of a device whose parts are no devices to this request.
+BY_PARTS = "partitioned, and given by the names of its parts"
 #: Counters that count holders, and no size.
 HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
@@ -48,6 +51,8 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     """
     if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
+    if not request.partitioned and _by_parts(device):
+        return BY_PARTS
     if not device.healthy:
         return f"unhealthy ({device.health})"
     if not device.usable:
@@ -66,6 +71,12 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         cut = evolve(cut, takes={followers: 1, **cut.takes})
     downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
     return evolve(cut, downgrade=downgrade) if downgrade else cut
+
+
+def _by_parts(device: Device) -> bool:
+    """Return whether the device is given by its parts alone, and these do not count as devices."""
+    granularity = device.granularity
+    return isinstance(granularity, Templated) and not (granularity.whole or granularity.counted)
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:

@@ -24,6 +24,8 @@ class MeantDevices:
     enforcements: Selector = field(default=Selector())
     #: Whether the names never mean a share.
     whole: bool = False
+    #: Whether devices that are partitioned already, where the pod's annotations do not say so.
+    partitioned: bool = True
     #: The one shape of their menus.
     shape: str | None = None
     #: How many cards make a module, where whole ones are only given by modules: one means a module.

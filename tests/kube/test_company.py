@@ -213,15 +213,60 @@ async def test_whole_dies_are_given_by_modules() -> None:
 # --- modes ----------------------------------------------------------------------------------------
 
 
-async def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
+def partitioned(uuid: str, *, counted: bool = False) -> Device:
+    """Return a card with one instance."""
     part = Template("1g.5gb", {CORE: 1, MEMORY: 5 * GiB, "p": 1}, part="p")
-    mig = evolve(
-        card("MIG"),
+    return evolve(
+        card(uuid),
         enforcement=Enforcement.PARTITION,
-        granularity=Templated((part,), whole=False),
+        granularity=Templated((part,), whole=False, counted=counted),
         capacity={CORE: 7, MEMORY: 16 * GiB, SLOTS: 1, "p": 1},
     )
-    async with scenario(n1=(mig, card("PLAIN"))) as it:
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"nvidia.com/gpu": "1"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "10"},
+        {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"},
+        {"volcano.sh/vgpu-number": "1"},
+    ],
+)
+async def test_a_number_of_cards_is_of_whole_cards_or_shares_of_them(
+    limits: dict[str, str],
+) -> None:
+    async with scenario(n1=(partitioned("MIG"), card("PLAIN"))) as it:
+        assert None is await refusal_of(it, "first", limits)
+        assert {"PLAIN"} == devices(it, "first")
+
+
+async def test_cards_by_number_are_never_an_instance_and_a_whole_card() -> None:
+    """CUDA shows a program one instance and no card beside it."""
+    async with scenario(n1=(partitioned("MIG"), card("PLAIN"))) as it:
+        sentence = str(await refusal_of(it, "two", {"nvidia.com/gpu": "2"}))
+        assert "partitioned, and given by the names of its parts" in sentence
+
+        by_name = {"nvidia.com/mig-1g.5gb": "1"}
+        assert None is await refusal_of(it, "named", by_name)
+        assert {"MIG"} == devices(it, "named")
+
+
+async def test_instances_count_as_cards_where_the_node_has_nothing_else() -> None:
+    async with scenario(n1=(partitioned("ONE", counted=True),)) as it:
+        assert None is await refusal_of(it, "one", {"nvidia.com/gpu": "1"})
+        assert {"ONE"} == devices(it, "one")
+
+
+async def test_a_pod_that_asks_for_cards_that_are_cut_may_have_an_instance() -> None:
+    async with scenario(n1=(partitioned("MIG"), card("PLAIN"))) as it:
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
+        assert None is await refusal_of(it, "hard", limits, **{"hetero.io/slices": "hard"})
+        assert {"MIG"} == devices(it, "hard")
+
+
+async def test_a_pod_chooses_between_partitioned_cards_and_shared_ones() -> None:
+    async with scenario(n1=(partitioned("MIG"), card("PLAIN"))) as it:
         mode = "nvidia.com/vgpu-mode"
         limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1000"}
         await refusal_of(it, "mig", limits, **{mode: "mig"})

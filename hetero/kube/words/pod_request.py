@@ -335,6 +335,7 @@ class Vocabulary:
                     exclude=names(annotations.get(choice.exclude_uuid or "")),
                 ),
                 enforcement=_enforcement(resource_names, annotations),
+                partitioned=devices.partitioned or _names_slices(resource_names, annotations),
                 co_tenancy=_co_tenancy(resource_names.qos_classes, qos_class),
                 on_excess=_word(annotations, ON_EXCESS, OnExcess),
                 on_bypass=_word(annotations, ON_BYPASS, OnBypass),
@@ -450,6 +451,13 @@ def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) 
     return Selector(include=allowed_kinds)
 
 
+def _names_slices(resource_names: ResourceNames, annotations: Mapping[str, str]) -> bool:
+    """Return whether the pod says that it is to have parts of cards that are cut, or none."""
+    modes = resource_names.modes
+    by_mode = _said(annotations, modes.name, modes.values) is not None
+    return by_mode or _word(annotations, SLICES, _Slices) is not None
+
+
 def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:
     """Return the choice in an annotation, None without the annotation. Raises `BadInput`."""
     annotation_text = annotations.get(annotation)
@@ -479,7 +487,7 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
     if len(uuids) != len(request.asks):
         return request
     asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
-    return evolve(request, asks=tuple(asks))
+    return evolve(request, asks=tuple(asks), partitioned=True)
 
 
 def _count(resource_names: ResourceNames, ask: Ask, device_count: int) -> int:

@@ -31,6 +31,8 @@ _INSTANCE = plugin.ResourceNames(
         },
     ),
 )
+#: As with the strategy `mixed` of NVIDIA's plugin: an instance goes by its profile, or by the mode.
+_CARDS = plugin.MeantDevices(partitioned=False)
 _HAMI = evolve(
     _INSTANCE,
     count="nvidia.com/gpu",
@@ -38,6 +40,7 @@ _HAMI = evolve(
     memory_percent="nvidia.com/gpumem-percentage",
     core=("nvidia.com/gpucores",),
     priority="nvidia.com/priority",
+    devices=_CARDS,
 )
 _VOLCANO = evolve(
     _INSTANCE,
@@ -45,6 +48,7 @@ _VOLCANO = evolve(
     memory=("volcano.sh/vgpu-memory",),
     memory_percent="volcano.sh/vgpu-memory-percentage",
     core=("volcano.sh/vgpu-cores",),
+    devices=_CARDS,
 )
 #: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them.
 _PROFILES = """
