@@ -26,7 +26,7 @@ from hetero.model import (
 )
 from hetero.model.units import GiB, MiB
 from hetero.placement import fit
-from hetero.registry.registry import Discovery
+from hetero.registry.registry import Discovery, Registry
 
 QUERY = """
 import pynvml
@@ -414,6 +414,20 @@ def test_a_mig_card_comes_out_as_its_instances_smallest_first(tmp_path: Path) ->
     assert {CORE: 7, MEMORY: 143771 * MiB, SLOTS: 4, "1g.18gb": 3, "2g.35gb": 1} == {
         name: amount for name, amount in device.capacity.items() if not name.startswith("MIG-")
     }
+
+
+def test_an_instance_with_media_engines_has_the_name_that_pods_ask_by(tmp_path: Path) -> None:
+    """The driver writes a plus, which no resource name may have."""
+    engines = """
+        name_of = pynvml.nvmlDeviceGetName
+        pynvml.nvmlDeviceGetName = lambda part: name_of(part).replace("1g.18gb", "1g.18gb+me")
+    """
+    (device,) = discover(tmp_path, MIG, change=engines).devices
+    named = {names.count: names for names in Registry().vendor("nvidia").resource_names}
+
+    assert {"1g.18gb.me", "2g.35gb"} == device.shapes
+    assert named["nvidia.com/mig-1g.18gb.me"].devices.mean(device)
+    assert not named["nvidia.com/mig-1g.18gb"].devices.mean(device)
 
 
 def test_four_requests_take_three_small_instances_then_the_larger_and_the_fifth_is_refused(

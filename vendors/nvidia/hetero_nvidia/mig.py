@@ -22,7 +22,10 @@ def is_on(handle: Any) -> bool:
 
 
 def instances(handle: Any) -> tuple[Template, ...]:
-    """Return a template per GPU instance: the largest of its compute instances share its memory."""
+    """Return a template per GPU instance: the largest of its compute instances share its memory.
+
+    Its name is the driver's ("… MIG 1g.18gb+me") as resource names have it: "1g.18gb.me".
+    """
     largest_by_instance: dict[int, Template] = {}
     for number in range(get(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)):
         mig_handle = find(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number)
@@ -30,7 +33,7 @@ def instances(handle: Any) -> tuple[Template, ...]:
             continue
         attributes = get(pynvml.nvmlDeviceGetAttributes, mig_handle)
         template = Template(
-            name=get(pynvml.nvmlDeviceGetName, mig_handle).rpartition("MIG ")[2],  # "… MIG 1g.18gb"
+            name=get(pynvml.nvmlDeviceGetName, mig_handle).rpartition("MIG ")[2].replace("+", "."),
             takes={
                 MEMORY: attributes.memorySizeMB * MiB,
                 CORE: attributes.computeInstanceSliceCount,
