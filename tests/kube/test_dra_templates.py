@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from hetero.kube.dra.templates import ASKED, template_name, templates, templates
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
+from hetero.kube.what_if.claims import read_claims
 from hetero.model.errors import BadInput
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
@@ -173,6 +175,23 @@ def test_what_claims_cannot_say_is_refused(
 ) -> None:
     with pytest.raises(BadInput, match=f"container main: .*{why}"):
         templates(WORDS, read(Pod, pod(limits, notes=notes)))
+
+
+def test_a_pod_as_the_cluster_has_it_is_explained_as_its_user_wrote_it(tmp_path: Path) -> None:
+    """That is the pod an admin has in hand: `kubectl get pod -o yaml`."""
+    written = pod({**SHARE, "cpu": "1"}, notes={"nvidia.com/use-gputype": "L4"})
+    written["kind"] = "Pod"
+    live = admitted(written, way=AllocationWay.DRA)
+    assert "nvidia.com/gpu" not in live["spec"]["containers"][0]["resources"].get("limits", {})
+    claims = []
+    for number, made in enumerate((written, live)):
+        path = tmp_path / f"{number}.yaml"
+        path.write_text(json.dumps({**made, "status": {"phase": "Pending"}}))
+        claims.append(read_claims(path))
+
+    assert claims[0] == claims[1]
+    (request,) = claims[1]["p"]["devices"]["requests"]
+    assert {"memory": "2Gi", "cores": "30"} == request["exactly"]["capacity"]["requests"]
 
 
 def admitted(plain: dict[str, Any], *, way: AllocationWay = AllocationWay.BOTH) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from attrs import frozen
 from hetero.kube.client.api import Access, Api, ApiError
 from hetero.kube.dra.availability import Pools
 from hetero.kube.dra.explanation import ClaimSelection, explain
-from hetero.kube.dra.templates import claim_holders, templates
+from hetero.kube.dra.templates import ASKED, claim_holders, templates, with_words
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words import settings
@@ -126,21 +126,28 @@ def read_claims(
 
 
 def _of_pod(path: Path, pod: Plain, vocabulary: Callable[[], Vocabulary]) -> dict[str, Plain]:
-    """Return the claims that stand for the resource names of a pod's containers."""
+    """Return the claims that stand for the resource names of a pod's containers.
+
+    Of a pod as the API has it, whose names the webhook moved to an annotation, these count.
+    """
     try:
         spec = {
             kind: [_as_kept(container) for container in pod["spec"].get(kind) or ()]
             for kind in ("containers", "initContainers")
         }
         pod_name = pod["metadata"]["name"]
+        is_admitted = ASKED in (pod["metadata"].get("annotations") or {})
         amounts_by_container = [
             _amounts(container) for containers in spec.values() for container in containers
         ]
     except (KeyError, TypeError, AttributeError):
         raise BadInput(f"{path}: a Pod without a name or containers") from None
-    if not any("/" in resource for amounts in amounts_by_container for resource in amounts):
+    if is_admitted:
+        pod_object = with_words(read(Pod, pod))
+    elif any("/" in resource for amounts in amounts_by_container for resource in amounts):
+        pod_object = read(Pod, {**pod, "spec": spec})
+    else:
         return {}
-    pod_object = read(Pod, {**pod, "spec": spec})
     container_templates = templates(vocabulary(), pod_object)
     holders = claim_holders(pod_object, container_templates)
     claim_templates = [
