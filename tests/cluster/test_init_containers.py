@@ -43,7 +43,11 @@ def cards(lab: Lab, vendor: str) -> int:
 
 def newest(lab: Lab, vendor: str, round_number: int) -> str | None:
     """Return the phase of the pod that a rollout made; no pod may have failed."""
-    pods = [pod for pod in lab.pods().values() if pod["metadata"]["labels"].get("vendor") == vendor]
+    pods = [
+        pod
+        for pod in lab.pods().values()
+        if pod["metadata"].get("labels", {}).get("vendor") == vendor
+    ]
     assert [] == [pod["status"] for pod in pods if pod["status"]["phase"] == "Failed"]
     rounds = {pod["metadata"]["labels"]["round"]: pod["status"]["phase"] for pod in pods}
     return rounds.get(str(round_number))
