@@ -326,7 +326,7 @@ result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t null
     struct launch_ticket ticket;
     if (launch_is_free() || launch_count_devices())
         return launch_with_memory(real, exec, actual_stream, stream);
-    gate_makes_graph(true);
+    gate_makes_graph(exec);
     result_t answer = launch_enter(&ticket, actual_stream);
     if (answer == RESULT_OK) {
         answer = launch_with_memory(real, exec, actual_stream, stream);
@@ -334,6 +334,6 @@ result_t launch_graph(result_t (*real)(TYPE(graphExec), stream_t), stream_t null
         if (answer == RESULT_OK && ticket.governor != NULL)
             gate_made_graph(&ticket.governor->gate);
     }
-    gate_makes_graph(false);
+    gate_makes_graph(NULL);
     return answer;
 }

@@ -682,13 +682,16 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
     return true;
 }
 
-void gate_makes_graph(bool makes)
+void gate_makes_graph(const void *graph)
 {
-    hold_makes_graph = makes;
+    uint64_t kind = (uintptr_t)graph * SPREAD / (UINT64_MAX / HOLD_GRAPH_KINDS + 1);
+    hold_makes_graph = graph == NULL ? 0 : (uint32_t)kind + 1;
 }
 
 void gate_made_graph(struct gate *gate)
 {
+    if (hold_makes_graph > 0)
+        atomic_fetch_add_explicit(&gate->graphs_of[hold_makes_graph - 1], 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&gate->graphs, 1, memory_order_release);
 }
 
@@ -929,11 +932,11 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
     atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, bool graphs, uint64_t wait_ns)
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
-    hold_ask(&gate->hold, most, skip, graphs);
+    hold_ask(&gate->hold, most, skip, of);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
     uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;

@@ -44,18 +44,19 @@ struct gate {
     void *owner;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
-    _Atomic uint32_t state;        /* GATE_*; written by the thread, GATE_SILENT by launchers */
-    _Atomic uint64_t looked_ns;    /* when the thread last looked at the open gate; 0: it does not tell */
-    _Atomic uint32_t wakes;        /* futex: how often launchers that wait at the gate were told to look again */
-    _Atomic uint32_t waiting;      /* launchers at the closed gate */
-    _Atomic uint32_t passes;       /* how often each launcher that waits was let through for one operation */
-    _Atomic uint32_t allowed;      /* at the end of a row launchers pass until so many of `launches` were made */
-    _Atomic uint32_t looks;        /* futex: how often one has come to the closed gate, or looked at it again */
-    _Atomic uint32_t launches;     /* made since the start; it wraps around */
-    _Atomic uint32_t graphs;       /* so many of them of graphs: counted a moment later */
-    _Atomic uint32_t others;       /* launchers between enter and leave that found no cell */
-    _Atomic uint64_t first_ns;     /* when the time slice's first launch came; 0: not yet */
-    _Atomic uint32_t backlog;      /* fences set and not yet passed */
+    _Atomic uint32_t state;     /* GATE_*; written by the thread, GATE_SILENT by launchers */
+    _Atomic uint64_t looked_ns; /* when the thread last looked at the open gate; 0: it does not tell */
+    _Atomic uint32_t wakes;     /* futex: how often launchers that wait at the gate were told to look again */
+    _Atomic uint32_t waiting;   /* launchers at the closed gate */
+    _Atomic uint32_t passes;    /* how often each launcher that waits was let through for one operation */
+    _Atomic uint32_t allowed;   /* at the end of a row launchers pass until so many of `launches` were made */
+    _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
+    _Atomic uint32_t launches;  /* made since the start; it wraps around */
+    _Atomic uint32_t graphs;    /* so many of them of graphs: counted a moment later */
+    _Atomic uint32_t graphs_of[HOLD_GRAPH_KINDS]; /* of each kind */
+    _Atomic uint32_t others;                      /* launchers between enter and leave that found no cell */
+    _Atomic uint64_t first_ns;                    /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t backlog;                     /* fences set and not yet passed */
     _Atomic uint32_t stride;       /* launches between two fences; 0: a hold is on, or was: each is counted for it */
     _Atomic uint32_t fenced;       /* the launch count at the last fence */
     _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
@@ -109,9 +110,9 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream);
 /* The launch was made into `stream`. */
 void gate_leave(struct gate *gate, const struct stream_key *stream);
 
-/* From now on, or no longer, this thread launches a graph: it says so before it enters and after it has left; and it
- * was made, after it has left. */
-void gate_makes_graph(bool makes);
+/* This thread launches that graph from now on, or none (NULL): it says so before it enters and after it has left; and
+ * it was made, after it has left. */
+void gate_makes_graph(const void *graph);
 void gate_made_graph(struct gate *gate);
 
 /* It failed: nothing was made. The engine is not called, since AMD's runtime 5 has each call of a thread, also one that
@@ -156,7 +157,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns);
 /* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
  * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches; all
  * graphs, or none. Only where the engine has holds. False: the process exits. */
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, bool graphs, uint64_t wait_ns);
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, uint64_t wait_ns);
 
 /* What the hold told (hold.h). */
 bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);

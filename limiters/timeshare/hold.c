@@ -3,12 +3,12 @@
 
 #include "../core/fault.h"
 
-__thread bool hold_makes_graph;
+__thread uint32_t hold_makes_graph;
 
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, bool graphs)
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of)
 {
     hold->most = most;
-    atomic_store(&hold->graphs, graphs);
+    atomic_store(&hold->of, of);
     atomic_store(&hold->skip, skip);
     atomic_store(&hold->state, HOLD_ASKED);
 }
@@ -90,10 +90,12 @@ void hold_note(struct hold *hold, const struct stream_key *key)
         hold_spoil(hold);
         return;
     }
-    if (hold_makes_graph != atomic_load(&hold->graphs)) { /* what was stamped before it is timed */
+    if (!hold_is_of(hold)) { /* what was stamped before it is timed */
         end(hold);
         return;
     }
+    if (hold_makes_graph > 0)
+        atomic_store(&hold->graph, hold_makes_graph - 1);
     uint32_t launches = atomic_fetch_add(&hold->launches, 1) + 1;
     atomic_store(&hold->launch_ns, hold->engine->now());
     if (!atomic_load(&hold->goes) && (!FAULT(rare_long_kernels_unseen) || launches == 1 || launches == 4))

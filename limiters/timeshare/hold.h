@@ -28,16 +28,24 @@
  */
 enum hold_state { HOLD_NONE = 0, HOLD_ASKED, HOLD_BEGINS, HOLD_ON, HOLD_OVER, HOLD_SPOILED };
 
+/* Graphs are told apart by their handle, in so many kinds: two that are alike there count as one. */
+#define HOLD_GRAPH_KINDS 256u
+
+/* What a hold is of: of all launches that are no graphs; of graphs; or of graphs of a kind that is not known. */
+enum hold_of { HOLD_OF_KERNELS = 0, HOLD_OF_GRAPHS, HOLD_OF_UNKNOWN };
+
 struct hold {
     const struct engine *engine;
-    _Atomic uint32_t state;     /* enum hold_state */
-    _Atomic uint32_t launches;  /* counted since it is on */
-    _Atomic uint64_t begun_ns;  /* when it began */
-    _Atomic uint64_t launch_ns; /* when the last launch was counted */
-    _Atomic uint32_t skip;      /* so many launches are made first */
-    atomic_bool graphs;         /* it is of graphs, or of all other launches */
-    atomic_bool goes, gone;     /* it is being released; it was */
-    atomic_bool frees, freed;   /* the thread lets go what is held while it begins; it did */
+    _Atomic uint32_t state;              /* enum hold_state */
+    _Atomic uint32_t launches;           /* counted since it is on */
+    _Atomic uint64_t begun_ns;           /* when it began */
+    _Atomic uint64_t launch_ns;          /* when the last launch was counted */
+    _Atomic uint32_t skip;               /* so many launches are made first */
+    _Atomic uint32_t of;                 /* enum hold_of */
+    atomic_bool known[HOLD_GRAPH_KINDS]; /* kinds of graphs that were held; written by the thread */
+    _Atomic uint32_t graph;              /* the kind of the last graph in it */
+    atomic_bool goes, gone;              /* it is being released; it was */
+    atomic_bool frees, freed;            /* the thread lets go what is held while it begins; it did */
 
     /* Of launchers, with the gate's lock. */
     void *handle; /* the engine's; NULL: none was made yet */
@@ -47,12 +55,12 @@ struct hold {
     uint32_t stamped;
 };
 
-/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, of graphs or of anything else,
- * once `skip` others of that kind were made. */
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, bool graphs);
+/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip` others that it may
+ * be of were made. */
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of);
 
-/* The launch that the thread is about to make, or makes, is of a graph. */
-extern __thread bool hold_makes_graph;
+/* What the thread is about to launch, or launches: the kind of a graph and one, or 0. */
+extern __thread uint32_t hold_makes_graph;
 
 /* For the thread, without a lock and without a call of the driver: release what is held if it is time. Whether the hold
  * is over; one that was not begun by `until_ns` is. */
@@ -64,10 +72,19 @@ static inline bool hold_is_on(const struct hold *hold)
     return atomic_load(&hold->state) == HOLD_ON;
 }
 
+/* Whether it is of what the thread launches. */
+static inline bool hold_is_of(struct hold *hold)
+{
+    uint32_t of = atomic_load_explicit(&hold->of, memory_order_relaxed);
+    if (hold_makes_graph == 0 || of == HOLD_OF_KERNELS)
+        return hold_makes_graph == 0 && of == HOLD_OF_KERNELS;
+    return of == HOLD_OF_GRAPHS || !atomic_load_explicit(&hold->known[hold_makes_graph - 1], memory_order_relaxed);
+}
+
 /* For launchers, without a lock: whether a launch that is about to be made may begin the hold, or comes before it. */
 static inline bool hold_may_begin(struct hold *hold)
 {
-    if (hold_makes_graph != atomic_load_explicit(&hold->graphs, memory_order_relaxed))
+    if (!hold_is_of(hold))
         return false;
     if (atomic_load_explicit(&hold->skip, memory_order_relaxed) > 0) {
         atomic_fetch_sub_explicit(&hold->skip, 1, memory_order_relaxed);

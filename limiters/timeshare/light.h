@@ -10,6 +10,8 @@
 
 #include "../core/fault.h"
 
+#include <string.h>
+
 /* A launch is known from so many holds; the mean is of about so many of the last. */
 #define LIGHT_HOLDS  12u
 #define LIGHT_FADING 1024u
@@ -67,12 +69,17 @@
 
 /* Graphs are timed by holds of their own, and the other launches by theirs: one is often a hundred times as long as the
  * other, and a mean of both would be off by a tenth after a thousand holds. A graph is known from so many, and the mean
- * is of about so many of the last: an engine has another graph for each size of batch. After so many launches without
- * one a program is taken to launch none. Between two such holds there is so much. */
-#define LIGHT_GRAPHS       8u
-#define LIGHT_GRAPH_FADING 64u
-#define LIGHT_GRAPHLESS    4096
-#define LIGHT_GRAPH_NS     (20 * MS)
+ * is of about so many of the last: an engine has another graph for each size of batch. Which one is held is drawn among
+ * so many, because an engine launches a long one each few milliseconds, and then twenty short ones in a row for a
+ * prefill: the next one at a random moment would be a long one. After so many launches without a graph a program is
+ * taken to launch none. Between two such holds there is so much. */
+#define LIGHT_GRAPHS        4u
+#define LIGHT_GRAPH_FADING  64u
+#define LIGHT_GRAPH_SPREAD  64u
+#define LIGHT_UNKNOWN_TRIES 64u /* so often one that no hold told of is waited for since it was last launched */
+#define LIGHT_GRAPH_HOLDS   16u /* the mean of one kind is of about so many */
+#define LIGHT_GRAPHLESS     4096
+#define LIGHT_GRAPH_NS      (20 * MS)
 
 /* Where so many holds in a row told nothing, holds of the other kind are tried: of several launches, which tell nothing
  * of a program that launches into one stream and then another, or waits for each launch; or of a single one, which are
@@ -124,18 +131,22 @@
 /* How many launches were made since the start, each wraps around. */
 struct light_count {
     uint32_t launches, graphs;
+    uint64_t graphs_ns; /* what those graphs take */
 };
 
 /* How many were made; one less than none where a graph was counted that had been taken for another launch. */
 struct light_launches {
     int32_t kernels; /* and copies and fills: all that are no graphs */
     uint32_t graphs;
+    uint64_t graphs_ns;
 };
 
 static inline struct light_launches light_between(struct light_count then, struct light_count now)
 {
     uint32_t graphs = now.graphs - then.graphs;
-    return (struct light_launches){.kernels = (int32_t)(now.launches - then.launches - graphs), .graphs = graphs};
+    return (struct light_launches){.kernels = (int32_t)(now.launches - then.launches - graphs),
+                                   .graphs = graphs,
+                                   .graphs_ns = now.graphs_ns - then.graphs_ns};
 }
 
 struct light_hold {
@@ -159,13 +170,23 @@ struct light_sums {
 
 /* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
 struct light_reckoned {
-    double launches, small, graphs, ns;
+    double launches, small, graphs_ns, ns;
+};
+
+/* One kind of graphs. */
+struct light_graph {
+    uint32_t seen;  /* launched by the last look */
+    unsigned holds; /* of it, as many as the mean is of */
+    double ns;
 };
 
 struct light {
     struct light_sums all;
-    struct light_sums small; /* without holds that met a kernel which looks see */
-    struct light_sums graphs;
+    struct light_sums small;  /* without holds that met a kernel which looks see */
+    struct light_sums graphs; /* of all kinds */
+    struct light_graph graph_kinds[HOLD_GRAPH_KINDS];
+    uint64_t graphs_ns; /* what all that were launched by the last look take */
+    bool makes_unknown; /* some at the last look were of a kind that no hold told of */
     bool makes_graphs;
     bool holds_graph;           /* the hold that waits is of one */
     struct light_count counted; /* at the last look */
@@ -174,6 +195,12 @@ struct light {
     int32_t graphless;          /* launches since the last graph */
     int32_t kernels_then;       /* other launches at the last hold of a graph */
     uint64_t graph_next_ns;     /* when there may be another */
+    uint64_t unknown_next_ns;   /* and of a kind that no hold told of */
+    bool graphs_turn;           /* the next hold is of graphs, if one of them is due */
+    bool graph_drawn;           /* which graph is held next: */
+    uint32_t graph_target;      /* behind so many */
+    uint32_t graphs_held;       /* graphs at the last such hold */
+    uint32_t graphs_most;       /* between two looks, lately */
     double graph_part;          /* of the launches of late */
     bool odd;                   /* the last hold was far longer than expected, and is not in the sums yet */
     struct light_hold odd_hold;
@@ -241,9 +268,9 @@ static inline double light_error(const struct light *light)
     const struct light_sums *kernels = light_counted(light);
     if (!light->makes_graphs)
         return kernels->error;
-    double part = light->graph_part, kernels_ns = (1 - part) * light_mean(kernels),
-           graphs_ns = part * light_mean(&light->graphs);
-    return (kernels_ns * kernels->error + graphs_ns * light->graphs.error) / (kernels_ns + graphs_ns);
+    double part = light->graph_part, kernels_ns = (1 - part) * light_mean(kernels);
+    return kernels_ns * kernels->error /
+           (kernels_ns + part * light_mean(&light->graphs)); /* graphs of a kind are alike */
 }
 
 /* Whether it may need more than a light program: few holds of launches that differ tell little. One that runs as such
@@ -316,7 +343,7 @@ static inline uint32_t light_most(const struct light *light)
 static inline uint64_t light_takes(const struct light *light, struct light_launches made)
 {
     uint64_t kernels = made.kernels > 0 ? (uint64_t)made.kernels : 0;
-    return light_counted(light)->launch_ns * kernels + light->graphs.launch_ns * made.graphs;
+    return light_counted(light)->launch_ns * kernels + made.graphs_ns;
 }
 
 /* What is charged for so many launches, `most_ns` at most. What holds say grows more exact, so all launches of late are
@@ -327,9 +354,9 @@ static inline uint64_t light_reckon(struct light *light, struct light_launches m
     struct light_reckoned *reckoned = &light->reckoned;
     const struct light_sums *all = &light->all, *small = light->small.holds > 0 ? &light->small : all;
     *(light_counted(light) == all ? &reckoned->launches : &reckoned->small) += made.kernels;
-    reckoned->graphs += made.graphs;
+    reckoned->graphs_ns += (double)made.graphs_ns;
     double due_ns = reckoned->launches * (double)all->launch_ns + reckoned->small * (double)small->launch_ns;
-    due_ns += reckoned->graphs * (double)light->graphs.launch_ns;
+    due_ns += reckoned->graphs_ns;
     due_ns -= reckoned->ns;
     due_ns = due_ns < 0 ? 0 : due_ns < (double)most_ns ? due_ns : (double)most_ns;
     reckoned->ns += due_ns;
@@ -347,9 +374,8 @@ static inline uint64_t light_gap(const struct light *light)
 static inline uint64_t light_keeps(const struct light *light, struct light_launches made)
 {
     uint64_t kernels = made.kernels > 0 ? (uint64_t)made.kernels : 0;
-    double kernel_ns = light_mean(light_counted(light)), graph_ns = light_mean(&light->graphs);
-    return (kernel_ns > 0 ? ((uint64_t)kernel_ns + light_gap(light)) * kernels : 0) +
-           (graph_ns > 0 ? ((uint64_t)graph_ns + light_gap(light)) * made.graphs : 0);
+    double kernel_ns = light_mean(light_counted(light));
+    return (kernel_ns > 0 ? ((uint64_t)kernel_ns + light_gap(light)) * kernels : 0) + made.graphs_ns;
 }
 
 /* How much longer by all holds than by those that met no kernel which looks see. */
@@ -381,7 +407,7 @@ static inline void light_ran(struct light *light, struct light_launches made, ui
     if ((!only || light->makes_graphs) && light->need > 0) {
         light->ran_ns += ns;
         light->ran.kernels += made.kernels;
-        light->ran.graphs += made.graphs;
+        light->ran.graphs_ns += made.graphs_ns;
         if (light->ran_ns < LIGHT_LONG_NS)
             return;
         ns = light->ran_ns;
@@ -471,7 +497,7 @@ static inline void light_average(struct light *light, struct light_hold hold)
     light_add(&light->all, hold, LIGHT_FADING);
     light->reckoned.launches *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.small *= 1 - 1.0 / LIGHT_FADING;
-    light->reckoned.graphs *= 1 - 1.0 / LIGHT_FADING;
+    light->reckoned.graphs_ns *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.ns *= 1 - 1.0 / LIGHT_FADING;
     if (light->all.holds >= LIGHT_LOOKS)
         light->refunded_ns = 0;
@@ -486,6 +512,8 @@ static inline void light_average(struct light *light, struct light_hold hold)
 /* What was known is of something else than what is launched now. How often it may be held stays as it was. */
 static inline void light_forget(struct light *light)
 {
+    struct light_graph kinds[HOLD_GRAPH_KINDS];
+    memcpy(kinds, light->graph_kinds, sizeof kinds);
     *light = (struct light){.missed = light->missed,
                             .held = light->held,
                             .seen = light->seen,
@@ -495,11 +523,18 @@ static inline void light_forget(struct light *light)
                             .single = light->single,
                             .bursts = light->bursts,
                             .graphs = light->graphs,
+                            .graphs_ns = light->graphs_ns,
                             .makes_graphs = light->makes_graphs,
                             .graphs_only = light->graphs_only,
                             .graphless = light->graphless,
                             .kernels_then = light->kernels_then,
                             .graph_next_ns = light->graph_next_ns,
+                            .unknown_next_ns = light->unknown_next_ns,
+                            .graphs_turn = light->graphs_turn,
+                            .graph_drawn = light->graph_drawn,
+                            .graph_target = light->graph_target,
+                            .graphs_held = light->graphs_held,
+                            .graphs_most = light->graphs_most,
                             .graph_part = light->graph_part,
                             .counted = light->counted,
                             .measure_ns = light->measure_ns,
@@ -513,6 +548,7 @@ static inline void light_forget(struct light *light)
                             .slices_until_ns = light->slices_until_ns,
                             .next_ns = light->next_ns,
                             .rng = light->rng};
+    memcpy(light->graph_kinds, kinds, sizeof kinds);
 }
 
 /* A hold told nothing. */
@@ -553,6 +589,8 @@ static inline int32_t light_left(const struct light *light, uint32_t count)
 /* At a look, so many more launches have been made. */
 static inline void light_see_graphs(struct light *light, struct light_launches made)
 {
+    uint32_t faded = light->graphs_most - light->graphs_most / 64;
+    light->graphs_most = made.graphs > faded ? made.graphs : faded > 0 ? faded : 1;
     light->graphless = made.graphs > 0                      ? 0
                        : light->graphless < LIGHT_GRAPHLESS ? light->graphless + made.kernels
                                                             : light->graphless;
@@ -563,12 +601,21 @@ static inline void light_see_graphs(struct light *light, struct light_launches m
         light->graph_part += (made.graphs / all - light->graph_part) * weight;
 }
 
-/* A hold told how long a graph takes; so many other launches have been made since the start. */
-static inline void light_learn_graph(struct light *light, uint64_t ns, int32_t kernels)
+/* How long others cannot have the device for a graph of that kind: as for all on average, if it is not known. */
+static inline uint64_t light_graph_ns(const struct light *light, const struct light_graph *graph)
+{
+    double ns = graph->holds > 0 ? graph->ns : light_mean(&light->graphs);
+    return ns > 0 ? (uint64_t)ns + light_gap(light) : 0;
+}
+
+/* A hold told how long a graph of that kind takes; so many other launches have been made since the start. */
+static inline void light_learn_graph(struct light *light, struct light_graph *graph, uint64_t ns, int32_t kernels)
 {
     uint64_t between_ns = light->empty_ns + light_gap(light);
-    light_add(&light->graphs, (struct light_hold){1, (double)(ns > between_ns ? ns - between_ns : 0)},
-              LIGHT_GRAPH_FADING);
+    struct light_hold hold = {1, (double)(ns > between_ns ? ns - between_ns : 0)};
+    light_add(&light->graphs, hold, LIGHT_GRAPH_FADING);
+    graph->holds += graph->holds < LIGHT_GRAPH_HOLDS;
+    graph->ns += (hold.ns - graph->ns) / graph->holds;
     light->graphs_only = kernels != light->kernels_then ? 0 : light->graphs_only + (light->graphs_only < LIGHT_GRAPHS);
     light->kernels_then = kernels;
 }
@@ -581,7 +628,7 @@ static inline bool light_learn(struct light *light, uint32_t launches, uint64_t 
     struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
     uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light->all.launch_ns * launches +
                        LIGHT_ODD_DEVIATIONS * light->all.differs_ns;
-    bool odd = light_known(light) && hold.ns > (double)most_ns, before = light->odd;
+    bool odd = light_known(light) && !light->makes_graphs && hold.ns > (double)most_ns, before = light->odd;
     struct light_hold odd_hold = light->odd_hold;
     light->missed = light->failed = 0;
     if (odd && before)

@@ -53,8 +53,18 @@
 
 struct light_count light_count(struct governor *governor)
 {
-    struct light_count count = {.graphs = gate_graphs(&governor->gate)};
-    count.launches = gate_launches(&governor->gate); /* a graph is counted there first */
+    struct gate *gate = &governor->gate;
+    struct light *light = &governor->light;
+    struct light_count count = {.graphs = gate_graphs(gate)};
+    for (unsigned kind = 0; light->makes_graphs && kind < HOLD_GRAPH_KINDS; kind++) {
+        struct light_graph *graph = &light->graph_kinds[kind];
+        uint32_t made = atomic_load_explicit(&gate->graphs_of[kind], memory_order_relaxed) - graph->seen;
+        light->graphs_ns += made * light_graph_ns(light, graph);
+        graph->seen += made;
+        light->makes_unknown = light->makes_unknown || (made > 0 && graph->holds == 0);
+    }
+    count.graphs_ns = light->graphs_ns;
+    count.launches = gate_launches(gate); /* a graph is counted there first */
     return count;
 }
 
@@ -88,6 +98,14 @@ static bool is_whole(struct governor *governor, uint32_t launches)
     return whole;
 }
 
+static void learn_graph(struct governor *governor, uint64_t ns, int32_t kernels)
+{
+    struct hold *hold = &governor->gate.hold;
+    uint32_t kind = atomic_load(&hold->graph);
+    light_learn_graph(&governor->light, &governor->light.graph_kinds[kind], ns, kernels);
+    atomic_store(&hold->known[kind], true);
+}
+
 bool light_read_hold(struct governor *governor)
 {
     struct light *light = &governor->light;
@@ -100,7 +118,7 @@ bool light_read_hold(struct governor *governor)
         light->holds_graph = false;
         struct light_count count = light_count(governor);
         if (launches > 0 && is_certain(governor, ns))
-            light_learn_graph(light, ns, (int32_t)(count.launches - count.graphs));
+            learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
         return true;
     }
     if (launches > 0 && light->bursts && !light->single && !is_whole(governor, launches))
@@ -169,31 +187,73 @@ static void count_unbegun(struct light *light)
 }
 
 /* Ask for a hold. Whether a launch began it. */
-static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, bool graphs, uint64_t wait_ns)
+static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, enum hold_of of,
+                 uint64_t wait_ns)
 {
     governor->clear = is_clear(governor);
     governor->clear_light_ns = time_slice_light(&governor->time_slice);
-    bool lives = gate_hold(&governor->gate, most, left, graphs, wait_ns);
+    bool lives = gate_hold(&governor->gate, most, left, of, wait_ns);
     bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
     governor->light.waits = lives && begun;
     return begun;
 }
 
-/* Hold the next graph, if it is time. */
+/* Whether a hold of a graph is due; how many are launched before it. */
+static bool is_graph_due(struct governor *governor, uint32_t graphs, uint64_t now, uint32_t *left)
+{
+    struct light *light = &governor->light;
+    if (light->graph_drawn && (int32_t)(light->graph_target - graphs) < 0) /* it was launched meanwhile */
+        light->graph_drawn = false;
+    if (!light->graph_drawn && now >= light->graph_next_ns) {
+        uint32_t made = graphs - light->graphs_held, spread = made < LIGHT_GRAPH_SPREAD ? made : LIGHT_GRAPH_SPREAD;
+        light->graph_target = graphs + (uint32_t)governor_random(&light->rng, spread + 1);
+        light->graph_drawn = true;
+    }
+    *left = light->graph_target - graphs;
+    return light->graph_drawn && *left <= light->graphs_most;
+}
+
+/* Hold the next graph of a kind that no hold told of, if some were launched. */
+static bool hold_unknown(struct governor *governor, uint64_t since)
+{
+    struct light *light = &governor->light;
+    if (!light->makes_unknown || since < light->unknown_next_ns)
+        return false;
+    light->holds_graph = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, HOLD_MOST_NS);
+    light->makes_unknown = light->holds_graph || governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
+    light->unknown_next_ns = governor->engine->now() + LIGHT_PAUSE_NS;
+    return true;
+}
+
+/* Hold a graph, if it is time. */
 static bool hold_graph(struct governor *governor)
 {
     struct light *light = &governor->light;
     struct light_count count = light_count(governor);
-    light_see_graphs(light, light_between(light->counted, count));
+    struct light_launches made = light_between(light->counted, count);
+    light_see_graphs(light, made);
     light->counted = count;
     if (!light->makes_graphs || light->empty_ns == 0 || !may_hold(governor))
         return false;
     uint64_t since = governor->engine->now();
-    if (since < light->graph_next_ns)
+    uint32_t left = 0;
+    bool next = governor->time_slice.ours && light_wants_measure(governor);
+    light->graphs_turn = !light->graphs_turn;
+    if (!light->graphs_turn && !(next && light_known(light)))
         return false;
-    light->holds_graph = hold(governor, since, 1, 0, true, HOLD_MOST_NS);
-    uint64_t pause_ns = light->holds_graph && light->graphs.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
-    light->graph_next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
+    if (hold_unknown(governor, since))
+        return true;
+    if (!next && !is_graph_due(governor, count.graphs, since, &left))
+        return false;
+    light->holds_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, HOLD_MOST_NS);
+    uint32_t graphs = gate_graphs(&governor->gate);
+    light->graph_target = graphs + atomic_load(&governor->gate.hold.skip);
+    if (light->holds_graph) {
+        uint64_t pause_ns = light->graphs.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
+        light->graph_drawn = false;
+        light->graphs_held = graphs;
+        light->graph_next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
+    }
     return true;
 }
 
@@ -207,7 +267,7 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
     bool due = light->bursts ? begins && since >= light->next_ns && may_hold(governor) : is_due(governor, &left);
     if (!due)
         return;
-    if (!hold(governor, since, most_held(light), left, false, wait_ns)) {
+    if (!hold(governor, since, most_held(light), left, HOLD_OF_KERNELS, wait_ns)) {
         count_unbegun(light);
         struct light_count count = light_count(governor);
         light->target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
@@ -293,7 +353,7 @@ void light_learn_from(struct governor *governor, struct light_launches made, uin
         return;
     light->charged_ns += charged_ns;
     light->charged.kernels += made.kernels;
-    light->charged.graphs += made.graphs;
+    light->charged.graphs_ns += made.graphs_ns;
     if (!light_known(light))
         return;
     light->settled = true;
@@ -313,7 +373,7 @@ struct light_watch {
     uint64_t long_ns; /* what small kernels do not take */
     bool stands;      /* a long one is in it */
     unsigned others;  /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
-    uint32_t graphs;  /* made since the look before that one */
+    struct light_launches graphs; /* made since the look before that one */
     struct gate_moment moment;
 };
 
@@ -386,8 +446,10 @@ static void charge_another(struct governor *governor, struct light_course *cours
 /* Of so many launches in flight, as many graphs as there may be. */
 static struct light_launches in_flight(const struct light_watch *watch, uint32_t launches)
 {
-    uint32_t graphs = watch->graphs < launches ? watch->graphs : launches;
-    return (struct light_launches){.kernels = (int32_t)(launches - graphs), .graphs = graphs};
+    uint32_t graphs = watch->graphs.graphs < launches ? watch->graphs.graphs : launches;
+    return (struct light_launches){.kernels = (int32_t)(launches - graphs),
+                                   .graphs = graphs,
+                                   .graphs_ns = graphs > 0 ? watch->graphs.graphs_ns : 0};
 }
 
 /* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged. */
@@ -441,14 +503,14 @@ static void watch(struct governor *governor, struct light_course *course)
     course->watched = now;
     *watch = (struct light_watch){0};
     struct light_count done = course->done;
-    course->done.graphs = gate_graphs(&governor->gate);
+    course->done = light_count(governor);
     bool works = gate_marks(&governor->gate, &watch->moment);
     course->done.launches = watch->moment.launches;
     if (!works)
         return;
     uint32_t made = watch->moment.launches - done.launches,
              most = watch->moment.most < made ? watch->moment.most : made;
-    watch->graphs = course->done.graphs - done.graphs;
+    watch->graphs = light_between(done, course->done);
     watch->since = watch->charged = now;
     watch->others = before;
     watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, in_flight(watch, most)) / 2;
@@ -612,7 +674,7 @@ static uint64_t launch_keeps(const struct light *light)
 {
     double part = light->makes_graphs ? light->graph_part : 0;
     return (uint64_t)((1 - part) * (double)light_keeps(light, (struct light_launches){.kernels = 1}) +
-                      part * (double)light_keeps(light, (struct light_launches){.graphs = 1}));
+                      part * light_mean(&light->graphs));
 }
 
 void light_run(struct governor *governor)

@@ -1186,10 +1186,10 @@ static void ask(struct tenant *tenant, unsigned stream, uint64_t ns)
         tenant->first_ns = machine.now_ns;
 }
 
-void tenant_launch_graph(struct tenant *tenant, unsigned stream, uint64_t ns)
+void tenant_launch_graph(struct tenant *tenant, unsigned stream, const void *graph, uint64_t ns)
 {
     struct stream_key key;
-    gate_makes_graph(true);
+    gate_makes_graph(graph);
     bool gated = enter(tenant, &key, stream);
     card_work();
     ask(tenant, stream, ns);
@@ -1197,7 +1197,7 @@ void tenant_launch_graph(struct tenant *tenant, unsigned stream, uint64_t ns)
         gate_leave(&tenant->governor->gate, &key);
         gate_made_graph(&tenant->governor->gate);
     }
-    gate_makes_graph(false);
+    gate_makes_graph(NULL);
 }
 
 void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns)

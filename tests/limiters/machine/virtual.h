@@ -92,7 +92,7 @@ void tenant_resize(const struct tenant *tenant);
 /* For bodies. Launch a kernel, or one in which all processes of the gang meet, through the gate; have a stream wait for
  * what the other one has by now; wait until the card has done all; sleep; start another thread of the process. */
 void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns);
-void tenant_launch_graph(struct tenant *tenant, unsigned stream, uint64_t ns);
+void tenant_launch_graph(struct tenant *tenant, unsigned stream, const void *graph, uint64_t ns);
 void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns);
 void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
 void tenant_follow(struct tenant *tenant, unsigned stream);
