@@ -105,9 +105,9 @@ class Site:
         """Have the scheduler bind a pod; return why it does not."""
         about = pod["metadata"]
         self.at.api.put("pods", pod, event="ADDED")
-        found = await self._call("filter", Pod=pod, NodeNames=["n1"])
-        if found["NodeNames"] != ["n1"]:
-            return str(found.get("Error") or found["FailedNodes"])
+        answer = await self._call("filter", Pod=pod, NodeNames=["n1"])
+        if answer["NodeNames"] != ["n1"]:
+            return str(answer.get("Error") or answer["FailedNodes"])
         refusal = await self._call(
             "bind", PodName=about["name"], PodNamespace="default", PodUID=about["uid"], Node="n1"
         )
