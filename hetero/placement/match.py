@@ -335,23 +335,23 @@ def named(devices: Sequence[Device], device_name: str) -> list[Device]:
 
 
 def _sets(
-    group: list[Device], offers_by_ask: list[Offers], request: Request
+    candidates: list[Device], offers_by_ask: list[Offers], request: Request
 ) -> Iterator[tuple[int, list[Device]]]:
     """Yield the sets of devices to match within, each with its links' weight, best first.
 
-    A request that does not care about links has one set: the whole group.
+    A request that does not care about links has one set: all candidates.
     """
     if not request.links:
-        yield 0, group
+        yield 0, candidates
         return
     serving_devices = [
         device
-        for device in group
+        for device in candidates
         if any(isinstance(offers[device.uuid], Portion) for offers in offers_by_ask)
     ]
     ask_count = len(request.asks)
     link_weights = {
-        (device.uuid, link.peer): link.weight for device in group for link in device.links
+        (device.uuid, link.peer): link.weight for device in candidates for link in device.links
     }
     if ask_count == 1:
         weighted_sets = [

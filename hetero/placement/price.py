@@ -228,10 +228,10 @@ class Prices:
             points_after = max(points_after - self.size(pod_profile.profile, kind) * POINTS, 0)
         served_before, served_after = points_before, points_after
         host_free, needs = cluster.host[node_number], pod_profile.host
-        for position, points_per, amount in self.demand_stats.rates:
-            covered_points = host_free[position] * points_per // amount
+        for position, rate_points, rate_amount in self.demand_stats.rates:
+            covered_points = host_free[position] * rate_points // rate_amount
             served_before = min(served_before, max(covered_points, 0))
-            covered_points = (host_free[position] - needs[position]) * points_per // amount
+            covered_points = (host_free[position] - needs[position]) * rate_points // rate_amount
             served_after = min(served_after, max(covered_points, 0))
         return (points_after - served_after) - (points_before - served_before)
 

@@ -115,19 +115,19 @@ def serve(connection: socket.socket) -> None:
     """Start and reap processes until the client is gone."""
     starter = Forks()
     while True:
-        message_bytes, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
-        if not message_bytes:
+        message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
+        if not message:
             return
-        request = json.loads(message_bytes)
-        answer_value: int | None
+        request = json.loads(message)
+        pid_or_status: int | None  # of the process that was started, or of one that was reaped
         if "start" in request:
             sys.path[:] = request["path"]
-            answer_value = starter.start(Entry(**request["start"]), *descriptors)
+            pid_or_status = starter.start(Entry(**request["start"]), *descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
         else:
-            answer_value = starter.reap(request["reap"])
-        connection.send(json.dumps(answer_value).encode())
+            pid_or_status = starter.reap(request["reap"])
+        connection.send(json.dumps(pid_or_status).encode())
 
 
 if __name__ == "__main__":

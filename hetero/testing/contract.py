@@ -140,9 +140,11 @@ class VendorContract:
 
     def test_a_uuid_stays_with_its_card_when_another_one_is_gone(self) -> None:
         """No card takes over a UUID when the driver renumbers its cards."""
-        place_by_uuid = {device.uuid: _place(device) for device in self._usable(self._registry())}
+        identity_by_uuid = {
+            device.uuid: _identity(device) for device in self._usable(self._registry())
+        }
         for device in self._registry(injection.renumber).discover().devices:
-            assert place_by_uuid.get(device.uuid, _place(device)) == _place(device), (
+            assert identity_by_uuid.get(device.uuid, _identity(device)) == _identity(device), (
                 f"{device.uuid} is another card when the first one is gone: it names a position"
             )
 
@@ -487,7 +489,7 @@ class VendorContract:
         return calls.count >= step
 
 
-def _place(device: Device) -> tuple[object, ...]:
+def _identity(device: Device) -> tuple[object, ...]:
     """Return the facts of a card that stay the same while it is in its place."""
     return device.model, device.capacity[MEMORY], device.pci
 

@@ -137,16 +137,16 @@ static bool is_shared_of(const struct entry *entry, const void *context)
 struct card_use use_before_context(context_t context)
 {
     struct entry shared_entry;
-    bool may_share = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
-    return may_share && table_find(is_shared_of, context, &shared_entry) ? card_use(shared_entry.device)
-                                                                         : (struct card_use){0};
+    bool may_have_shared = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
+    return may_have_shared && table_find(is_shared_of, context, &shared_entry) ? card_use(shared_entry.device)
+                                                                               : (struct card_use){0};
 }
 
 struct entry charge_shared_again(context_t context)
 {
     struct entry shared_entry, total = {.device = DEVICE_NONE, .owner = context};
-    bool may_share = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
-    for (; may_share && table_take_match(is_shared_of, context, &shared_entry); total.bytes += shared_entry.bytes)
+    bool may_have_shared = atomic_load_explicit(&has_shared, memory_order_relaxed) && context != NULL;
+    for (; may_have_shared && table_take_match(is_shared_of, context, &shared_entry); total.bytes += shared_entry.bytes)
         total.device = shared_entry.device;
     if (total.bytes > 0)
         charge_unconditionally(total.device, total.bytes);

@@ -18,7 +18,8 @@ void streams_ended(context_t context);
  * H100, driver 580.159.04, 2026-11-23). */
 #define STREAMS_PER_BLOCK 4
 
-/* A stream was made on a device. Whether the context may take a block for one more. */
+/* A stream was made on a device of that number in the grant; a negative one is none of it (device.h). Whether the
+ * context may take a block for one more. */
 void stream_made(int device);
 bool stream_takes_more(int device);
 

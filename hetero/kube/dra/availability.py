@@ -249,14 +249,14 @@ def short(
 ) -> str | None:
     """Return which capacity is too small."""
     wanted_amounts = consumes_of(device, exact_request)
-    for capacity in (exact_request.get("capacity") or {}).get("requests") or ():
-        if capacity not in (device.get("capacity") or {}):
-            return f"without {capacity}"
-    for capacity, amount in wanted_amounts.items():
+    for capacity_name in (exact_request.get("capacity") or {}).get("requests") or ():
+        if capacity_name not in (device.get("capacity") or {}):
+            return f"without {capacity_name}"
+    for capacity_name, amount in wanted_amounts.items():
         if amount is None or amount > decimal(
-            device["capacity"][capacity]["value"]
-        ) - consumed_amounts.get(capacity, 0):
-            return f"lack {capacity}"
+            device["capacity"][capacity_name]["value"]
+        ) - consumed_amounts.get(capacity_name, 0):
+            return f"lack {capacity_name}"
     return None
 
 

@@ -109,7 +109,7 @@ class NodeClaims:
             log.info("%s: prepared, with admin access and no grant", named(wire_claim))
         else:
             grant = await self._granted(wire_claim, prepared_claim, pods)
-            cdi_names = (f"{KIND}={_device(wire_claim.uid)}", *grant.edits.cdi)
+            cdi_names = (f"{KIND}={_cdi_device(wire_claim.uid)}", *grant.edits.cdi)
             log.info("%s: prepared, grant %s", named(wire_claim), grant.id)
         self._unprepared.pop(wire_claim.uid, None)
         await self._tell(claim, prepared_claim)
@@ -191,7 +191,7 @@ class NodeClaims:
             held_uuids = {piece.device for piece in standing_grant.allocation.pieces}
             if standing_grant.id == identity_of(wire_claim.uid) and device_uuids != held_uuids:
                 self._replace(wire_claim)
-        self.admin.hide(_device(wire_claim.uid))
+        self.admin.hide(_cdi_device(wire_claim.uid))
         grant = pin(
             self.node,
             prepared_claim.allocation,
@@ -214,7 +214,7 @@ class NodeClaims:
     def _write_spec(self, uid: str, grant: Grant) -> None:
         """Write the CDI spec of a claim; what the vendor's own brings is named with it."""
         edits = evolve(grant.edits, cdi=())
-        self.specs.put(_device(uid), edits, owner=self.node.ledger.path)
+        self.specs.put(_cdi_device(uid), edits, owner=self.node.ledger.path)
 
     def note_user(self, pod: Pod) -> None:
         """Note in the grants of its claims that a pod of this node uses them.
@@ -252,7 +252,7 @@ class NodeClaims:
             self.node,
             prepared_claim.allocation,
             (wire_claim.namespace, wire_claim.name),
-            _device(wire_claim.uid),
+            _cdi_device(wire_claim.uid),
             discovery=self.discovery(),
             injection=lambda edits: self.injection(pods[0], edits),
         )
@@ -305,8 +305,8 @@ class NodeClaims:
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they exist."""
         self._unprepared.pop(uid, None)
-        self.specs.remove(_device(uid))
-        self.admin.hide(_device(uid))
+        self.specs.remove(_cdi_device(uid))
+        self.admin.hide(_cdi_device(uid))
         standing_grants = self.node.ledger.snapshot().grants
         vendors = {
             vendor
@@ -336,11 +336,11 @@ class NodeClaims:
                 except HeteroError as error:
                     if grant is not None:
                         refusals.append((grant, f"claim {namespace}/{claim_name}: {error}"))
-        for device in self.specs.owned(self.node.ledger.path):
-            uid = _uid(device)
+        for cdi_device in self.specs.owned(self.node.ledger.path):
+            uid = _uid(cdi_device)
             async with self.alone(uid):
                 if not self.node.ledger.stands(identity_of(uid)):
-                    self.specs.remove(device)
+                    self.specs.remove(cdi_device)
         return refusals
 
     async def reconcile_ending(self) -> None:
@@ -373,7 +373,7 @@ class NodeClaims:
     def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
         """Return namespace, name and grant of what is prepared, by UID; admin access has none."""
         claim_by_uid: dict[str, tuple[str, str, Grant | None]] = {
-            _uid(device): (*claim, None) for device, claim in self.admin.standing().items()
+            _uid(cdi_device): (*claim, None) for cdi_device, claim in self.admin.standing().items()
         }
         for grant in self.node.ledger.snapshot().grants:
             owner = grant.owner
@@ -443,7 +443,7 @@ def named(claim: wire.Claim) -> str:
     return f"claim {claim.namespace}/{claim.name}"
 
 
-def _device(claim_uid: str) -> str:
+def _cdi_device(claim_uid: str) -> str:
     """Return the name of a claim's CDI device: one that begins with a letter."""
     return f"{_PREFIX}{claim_uid}"
 

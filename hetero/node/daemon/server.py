@@ -156,12 +156,12 @@ async def _read(connection: socket.socket) -> str:
     return contents[LENGTH.size :].decode()
 
 
-async def _send(connection: socket.socket, action: Done) -> None:
-    message = framed(action.answer)
-    descriptors = [action.handle.descriptor] if action.handle else []
-    unsent_bytes = message[socket.send_fds(connection, [message], descriptors) :]
-    if unsent_bytes:  # a client that has it all may be gone
-        await asyncio.get_running_loop().sock_sendall(connection, unsent_bytes)
+async def _send(connection: socket.socket, result: Done) -> None:
+    message = framed(result.answer)
+    descriptors = [result.handle.descriptor] if result.handle else []
+    unsent = message[socket.send_fds(connection, [message], descriptors) :]
+    if unsent:  # a client that has it all may be gone
+        await asyncio.get_running_loop().sock_sendall(connection, unsent)
 
 
 def _is_gone(connection: socket.socket) -> bool:
