@@ -185,8 +185,9 @@ struct light {
     struct light_sums small;  /* without holds that met a kernel which looks see */
     struct light_sums graphs; /* of all kinds */
     struct light_graph graph_kinds[HOLD_GRAPH_KINDS];
-    uint64_t graphs_ns; /* what all that were launched by the last look take */
-    bool makes_unknown; /* some at the last look were of a kind that no hold told of */
+    uint32_t graphs_seen; /* so many were launched by the last look, */
+    uint64_t graphs_ns;   /* which take so long */
+    bool makes_unknown;   /* some at the last look were of a kind that no hold told of */
     bool makes_graphs;
     bool holds_graph;           /* the hold that waits is of one */
     struct light_count counted; /* at the last look */
@@ -523,6 +524,7 @@ static inline void light_forget(struct light *light)
                             .single = light->single,
                             .bursts = light->bursts,
                             .graphs = light->graphs,
+                            .graphs_seen = light->graphs_seen,
                             .graphs_ns = light->graphs_ns,
                             .makes_graphs = light->makes_graphs,
                             .graphs_only = light->graphs_only,

@@ -56,13 +56,14 @@ struct light_count light_count(struct governor *governor)
     struct gate *gate = &governor->gate;
     struct light *light = &governor->light;
     struct light_count count = {.graphs = gate_graphs(gate)};
-    for (unsigned kind = 0; light->makes_graphs && kind < HOLD_GRAPH_KINDS; kind++) {
+    for (unsigned kind = 0; count.graphs != light->graphs_seen && kind < HOLD_GRAPH_KINDS; kind++) {
         struct light_graph *graph = &light->graph_kinds[kind];
         uint32_t made = atomic_load_explicit(&gate->graphs_of[kind], memory_order_relaxed) - graph->seen;
         light->graphs_ns += made * light_graph_ns(light, graph);
         graph->seen += made;
         light->makes_unknown = light->makes_unknown || (made > 0 && graph->holds == 0);
     }
+    light->graphs_seen = count.graphs;
     count.graphs_ns = light->graphs_ns;
     count.launches = gate_launches(gate); /* a graph is counted there first */
     return count;
