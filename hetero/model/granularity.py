@@ -99,7 +99,7 @@ class Templated:
     which entry covers a request: where memory alone decides, a shape's core comes with it, asked or
     not. `cut_at_admission` is as in `Fractional`. `counted` is whether parts of a device that is
     partitioned already count as devices, for requests that are not for partitioned devices
-    (`Request.partitioned`).
+    (`Request.unpartitioned`).
     """
 
     menu: tuple[Template, ...]

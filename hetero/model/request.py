@@ -170,9 +170,9 @@ class Request:
     of a device that nobody holds (mutex). `numa` requires all devices on one NUMA node. `links`
     prefers the best-connected devices, and for a single device the worst-connected one, which
     leaves the others free. `on_excess` and `on_bypass` None: as the node's settings say. `strict`:
-    functions of the driver that the limiter does not know are refused. `partitioned` is whether it
-    may have parts of devices that are partitioned already, also where these do not count as devices
-    (`Templated.counted`).
+    functions of the driver that the limiter does not know are refused. `unpartitioned`: it has no
+    parts of devices that are partitioned already; other requests may, also where these do not count
+    as devices (`Templated.counted`).
     """
 
     asks: tuple[Ask, ...]
@@ -191,7 +191,7 @@ class Request:
     on_bypass: OnBypass | None = None
     strict: bool = False
     gang: Gang | None = None
-    partitioned: bool = True
+    unpartitioned: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

@@ -51,7 +51,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     """
     if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
-    if not request.partitioned and _by_parts(device):
+    if request.unpartitioned and _by_parts(device):
         return BY_PARTS
     if not device.healthy:
         return f"unhealthy ({device.health})"

@@ -227,12 +227,22 @@ class Registry:
         ]
         return tuple(declarations), tuple(failures)
 
-    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
-        """Discover through every vendor, or those named, all at the same time."""
+    def discover(
+        self,
+        *,
+        names: Collection[str] | None = None,
+        noted_faults: Mapping[str, str] | None = None,
+    ) -> Discovery:
+        """Discover through every vendor, or those named, all at the same time.
+
+        A device is unhealthy by `noted_faults`, a reason by UUID; None: those that the registry's
+        own notes tell.
+        """
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
-        noted_faults = self._faults.standing()
+        if noted_faults is None:
+            noted_faults = self._faults.standing()
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []

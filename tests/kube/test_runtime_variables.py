@@ -150,13 +150,18 @@ def test_nobody_but_the_scheduler_says_what_a_variable_is() -> None:
 async def test_the_scheduler_says_by_the_binding_what_the_variables_are() -> None:
     """A card by its UUID, a part of one by its own; of containers that have it so alone."""
     part = Template("1g.18gb", {MEMORY: 16 * GiB, CORE: 100}, part="MIG-a")
-    cut = card("GPU-cut", granularity=Templated((part,), whole=False))
+    cut = evolve(
+        card("GPU-cut", granularity=Templated((part,), whole=False)),
+        enforcement=Enforcement.PARTITION,
+    )
 
     async with scenario(n1=(card("GPU-1"),), n2=(cut,)) as it:
         for name, node in (("shares", "n1"), ("cut", "n2"), ("plain", "n1")):
             made = it.pod(name)
             variable = noted_variable("main", VARIABLE)
             made["spec"]["containers"][0]["env"] = [] if name == "plain" else [variable]
+            if name == "cut":
+                made["metadata"].setdefault("annotations", {})["nvidia.com/vgpu-mode"] = "mig"
             it.api.put_now(f"{PODS}/{name}", made)
             assert {} == await it.bind(name, node)
 

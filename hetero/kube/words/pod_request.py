@@ -335,7 +335,9 @@ class Vocabulary:
                     exclude=names(annotations.get(choice.exclude_uuid or "")),
                 ),
                 enforcement=_enforcement(resource_names, annotations),
-                partitioned=devices.partitioned or _names_slices(resource_names, annotations),
+                unpartitioned=not (
+                    devices.partitioned or _names_slices(resource_names, annotations)
+                ),
                 co_tenancy=_co_tenancy(resource_names.qos_classes, qos_class),
                 on_excess=_word(annotations, ON_EXCESS, OnExcess),
                 on_bypass=_word(annotations, ON_BYPASS, OnBypass),
@@ -487,7 +489,7 @@ def _pinned(request: Request, uuids: Sequence[str]) -> Request:
     if len(uuids) != len(request.asks):
         return request
     asks = (evolve(ask, device=uuid) for ask, uuid in zip(request.asks, uuids, strict=True))
-    return evolve(request, asks=tuple(asks), partitioned=True)
+    return evolve(request, asks=tuple(asks), unpartitioned=False)
 
 
 def _count(resource_names: ResourceNames, ask: Ask, device_count: int) -> int:
