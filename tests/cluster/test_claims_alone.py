@@ -42,7 +42,7 @@ SHARE, HALF, ANY_CORE = (8 * GiB, 30), (8 * GiB, 50), (8 * GiB, None)
 #: root, and those with links are of one group each.
 GETS: dict[str, tuple[int, dict[str, tuple[int, int | None]]]] = {
     "elastic": (1, dict.fromkeys((H200, A100, L4, T4), SHARE)),
-    "first-available": (1, {A100: (81920 * MiB, None)}),
+    "first-available": (1, {A100: ((81920 - 551) * MiB, None)}),
     "gang": (2, dict.fromkeys((H200, A100, L4, T4), HALF)),
     "large-model": (
         1,
@@ -61,7 +61,7 @@ GETS: dict[str, tuple[int, dict[str, tuple[int, int | None]]]] = {
         1,
         {
             H200: (143771 * MiB, None),
-            A100: (81920 * MiB, None),
+            A100: ((81920 - 551) * MiB, None),
             L4: (23034 * MiB, None),
             T4: (15360 * MiB, None),
         },

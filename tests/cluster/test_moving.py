@@ -13,7 +13,7 @@ import pytest
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import MEMORY, Device
 from hetero.model.units import MiB
-from tests.cluster.conftest import CARD, plain_plugins, run_all, share
+from tests.cluster.conftest import CARD, plain_plugins, run_all, share, waits
 from tests.cluster.lab import UNWATCHED, Lab, Plain
 from tests.cluster.release import Release
 from tests.kube.control_plane import wait_for
@@ -156,7 +156,8 @@ def test_a_node_of_another_plugin_serves_its_pods_until_it_is_moved(
     node, plugins = f"/api/v1/nodes/{NODE}", {CARD: "1"}
     # Where the webhook does not look, pods are for the plugin: hetero's node has no share for them.
     lab.add("strays", plugins, namespace=UNWATCHED)
-    wait_for(lambda: phases(lab) == {"strays": "Failed"})
+    wait_for(lambda: "gave container main no share" in waits(lab.pods(UNWATCHED)["strays"]))
+    lab.call("DELETE", f"{BEFORE}/strays?gracePeriodSeconds=0")
     with hamis_time(lab, release, count=2):
         lab.add("plugins", plugins, namespace=UNWATCHED)
         wait_for(lambda: phases(lab)["plugins"] == "Running")
