@@ -33,8 +33,9 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 #: The goals: how many stays there may be, and how many of one package. The registry is asked for
-#: devices and for the edits, and ends the vendors' processes before the program starts.
-MOST_STAYS, MOST_OF_ONE = 9, 3
+#: devices and for the edits, and ends the vendors' processes before the program starts. It asks the
+#: node once which faults of cards are noted there.
+MOST_STAYS, MOST_OF_ONE = 10, 3
 #: The vendor of the rack `one`.
 VENDOR = "nvidia"
 REQUEST = ("run", "--", "true")

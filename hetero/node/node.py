@@ -145,10 +145,7 @@ class Node:
 
         `names` asks these vendors alone, unless the settings name a card by its number.
         """
-        discovery = self.registry.discover(
-            names=None if self.settings.by_number else names,
-            noted_faults=self.cards.standing() if self.cards else None,
-        )
+        discovery = self.registry.discover(names=None if self.settings.by_number else names)
         for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")

@@ -227,22 +227,12 @@ class Registry:
         ]
         return tuple(declarations), tuple(failures)
 
-    def discover(
-        self,
-        *,
-        names: Collection[str] | None = None,
-        noted_faults: Mapping[str, str] | None = None,
-    ) -> Discovery:
-        """Discover through every vendor, or those named, all at the same time.
-
-        A device is unhealthy by `noted_faults`, a reason by UUID; None: those that the registry's
-        own notes tell.
-        """
+    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
+        """Discover through every vendor, or those named, all at the same time."""
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
-        if noted_faults is None:
-            noted_faults = self._faults.standing()
+        noted_faults = self._faults.standing()
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
