@@ -30,12 +30,10 @@
 #define LIGHT_MOST_PERCENT  60u
 #define LIGHT_ALONE_PERCENT 85u
 
-/* A program launches in bursts if so many holds in a row were asked for in vain: it waits for the device after each
- * burst and then works elsewhere, so who finds launches finds them when all have been made. Serving engines do that. A
- * hold is asked for before a burst then, and is of all of it: of launches of unlike lengths, as a graph among small
- * kernels, the mean of a part would be another. Where so many in a row
- * could not be of all of it that is not tried again. Beside
- * others it may need as much as alone: it leaves the device by itself after each burst. */
+/* A program launches in bursts if LIGHT_UNBEGUN holds in a row were begun by no launch: it waits for the device after
+ * each burst and then works on its host, so a look finds launches after all of a burst were made. Then a hold is asked
+ * for before a burst, and is of all of it: the mean of a part is wrong where launches are of unlike lengths. After
+ * LIGHT_CUT holds in a row that were of a part of a burst, that is not tried again. */
 #define LIGHT_UNBEGUN 32u
 #define LIGHT_CUT     8u
 
@@ -67,16 +65,16 @@
 /* What was charged for rare kernels by all holds is taken off what looks see; so much at most. */
 #define LIGHT_AHEAD_NS (20 * MS)
 
-/* Graphs are timed by holds of their own, and the other launches by theirs: one is often a hundred times as long as the
- * other, and a mean of both would be off by a tenth after a thousand holds. A graph is known from so many, and the mean
- * is of about so many of the last: an engine has another graph for each size of batch. Which one is held is drawn among
- * so many, because an engine launches a long one each few milliseconds, and then twenty short ones in a row for a
- * prefill: the next one at a random moment would be a long one. After so many launches without a graph a program is
- * taken to launch none. Between two such holds there is so much. */
+/* Graphs have holds of their own: one is often a hundred times as long as another launch, and a mean of both is off by
+ * a tenth after a thousand holds. Graphs are known after LIGHT_GRAPHS holds. What all of them take on average is of
+ * about LIGHT_GRAPH_FADING holds. Which graph is held is drawn among the next LIGHT_GRAPH_SPREAD: an engine launches a
+ * long graph every few milliseconds, and for a prefill twenty short ones in a row, so the next graph after a random
+ * moment is mostly a long one. LIGHT_GRAPH_NS lies between two such holds. After LIGHT_GRAPHLESS launches without a
+ * graph a program is taken to launch none. */
 #define LIGHT_GRAPHS        4u
 #define LIGHT_GRAPH_FADING  64u
 #define LIGHT_GRAPH_SPREAD  64u
-#define LIGHT_UNKNOWN_TRIES 64u /* so often one that no hold told of is waited for since it was last launched */
+#define LIGHT_UNKNOWN_TRIES 64u /* holds asked for, on average, until an unknown kind is given up */
 #define LIGHT_GRAPH_HOLDS   16u /* the mean of one kind is of about so many */
 #define LIGHT_GRAPHLESS     4096
 #define LIGHT_GRAPH_NS      (20 * MS)
@@ -120,10 +118,9 @@
 /* Where nothing was launched since the last look it is asked for at one look in so many. */
 #define LIGHT_RARE 4u
 
-/* Beside others a hold that is longer may have met the driver's turns of theirs, and tells nothing of a program in
- * steps: on an H100 two engines were charged up to 2.5 times what each was alone (2026-11-28). Such a one is timed in
- * time slices of its own, for which those without one keep away, this often; and where that told nothing, again after
- * so long. */
+/* Beside others a hold of more than LIGHT_CERTAIN_NS may have waited for the driver's turns of the others: on an H100
+ * an engine was charged up to 2.5 times what it was charged alone (2026-11-28). Such a graph is timed in a time slice
+ * of its own, each LIGHT_MEASURED_NS, and again LIGHT_RETRIED_NS after a slice that told nothing. */
 #define LIGHT_CERTAIN_NS  (500 * US)
 #define LIGHT_MEASURED_NS (2000 * MS)
 #define LIGHT_RETRIED_NS  (50 * MS)
@@ -134,7 +131,7 @@ struct light_count {
     uint64_t graphs_ns; /* what those graphs take */
 };
 
-/* How many were made; one less than none where a graph was counted that had been taken for another launch. */
+/* How many were made. `kernels` may be -1: a graph is counted as a launch first, and as a graph a moment later. */
 struct light_launches {
     int32_t kernels; /* and copies and fills: all that are no graphs */
     uint32_t graphs;
