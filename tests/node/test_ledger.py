@@ -43,6 +43,15 @@ from .conftest import (
 Spawn = Callable[[Node, Request], Process]
 
 
+def descriptors_of(grant_id: str) -> list[int]:
+    """Return this process' descriptors that keep a grant standing."""
+    return [
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and f"/{grant_id}/alive" in os.readlink(link)
+    ]
+
+
 # --- life -----------------------------------------------------------------------------------
 
 
@@ -54,8 +63,8 @@ def test_a_grant_stands_until_the_last_child_that_inherited_it_is_gone(
     handle.hand_over()
     # Every descriptor above the first three is kept, as by a program that execs another.
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, close_fds=False)
-    drop(handle)
-    os.close(100)
+    for descriptor in descriptors_of(handle.grant.id):
+        os.close(descriptor)
 
     assert [handle.grant.id] == standing(node)
     assert {handle.grant.id: (child.pid,)} == node.processes([handle.grant.id])
@@ -301,9 +310,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for identity in self.expected:
-            for link in Path("/proc/self/fd").iterdir():
-                if link.is_symlink() and f"/{identity}/alive" in os.readlink(link):
-                    os.close(int(link.name))
+            for descriptor in descriptors_of(identity):
+                os.close(descriptor)
         assert [] == standing(self.node)
         admit_all = admit(self.node, request(memory=8 * GiB, count=2))
         self.node.ledger.abort(admit_all)
