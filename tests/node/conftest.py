@@ -8,6 +8,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -123,6 +124,22 @@ class Process:
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+
+
+def holding(directory: Path) -> list[int]:
+    """Return this process' descriptors that keep grants below a directory standing."""
+    return [
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and fnmatch(os.readlink(link), f"{directory}/*alive*")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _grants_that_end_with_their_test(tmp_path: Path) -> Iterator[None]:
+    yield
+    for descriptor in holding(tmp_path):
+        os.close(descriptor)
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from .conftest import (
     Process,
     admit,
     drop,
+    holding,
     killed_at,
     request,
     standing,
@@ -41,15 +42,6 @@ from .conftest import (
 )
 
 Spawn = Callable[[Node, Request], Process]
-
-
-def descriptors_of(grant_id: str) -> list[int]:
-    """Return this process' descriptors that keep a grant standing."""
-    return [
-        int(link.name)
-        for link in Path("/proc/self/fd").iterdir()
-        if link.is_symlink() and f"/{grant_id}/alive" in os.readlink(link)
-    ]
 
 
 # --- life -----------------------------------------------------------------------------------
@@ -63,7 +55,7 @@ def test_a_grant_stands_until_the_last_child_that_inherited_it_is_gone(
     handle.hand_over()
     # Every descriptor above the first three is kept, as by a program that execs another.
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, close_fds=False)
-    for descriptor in descriptors_of(handle.grant.id):
+    for descriptor in holding(handle.path):
         os.close(descriptor)
 
     assert [handle.grant.id] == standing(node)
@@ -310,7 +302,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         for identity in self.expected:
-            for descriptor in descriptors_of(identity):
+            for descriptor in holding(self.node.ledger.directory(identity)):
                 os.close(descriptor)
         assert [] == standing(self.node)
         admit_all = admit(self.node, request(memory=8 * GiB, count=2))
