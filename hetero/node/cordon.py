@@ -5,7 +5,8 @@ from __future__ import annotations
 from hetero.model import Device
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.frozen import frozen
-from hetero.node.card_book import CardBook, expect_reason, standing_faults
+from hetero.node.card_book import CardBook, expect_reason
+from hetero.node.card_notes import standing_faults
 from hetero.node.node import Node
 from hetero.placement.match import named
 

@@ -15,7 +15,7 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, Policy, Refusal, Request
 from hetero.model.errors import BadInput, Refused
 from hetero.model.frozen import frozen
-from hetero.node.card_book import CardBook, CardNotes, noted
+from hetero.node.card_book import CardBook
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.inventory import devices_of, inventory_of
@@ -153,8 +153,7 @@ class Node:
         devices = self.settings.offered(
             discovery.devices, limiter_vendors=limiter_vendors, serving_vendors=discovery.serving
         )
-        notes = self.cards.read() if self.cards else CardNotes()
-        return evolve(discovery, devices=tuple(noted(device, notes) for device in devices))
+        return evolve(discovery, devices=self.cards.noted(devices) if self.cards else devices)
 
     def snapshot(self) -> Snapshot:
         """Return all that stands on this node's devices, as far as this user can see."""

@@ -41,11 +41,11 @@ class FaultNotes(Protocol):
         """
 
 
-@define(eq=False)
 class FaultMemory:
     """The notes of a program that has no other place for them."""
 
-    _reason_by_uuid: Mapping[str, str] = field(factory=dict)
+    def __init__(self) -> None:
+        self._reason_by_uuid: Mapping[str, str] = {}
 
     def standing(self) -> Mapping[str, str]:
         """Return the faults that stand."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import hetero.node.card_book
+import hetero.node.card_notes
 from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
 from hetero.node.card_book import CardBook
@@ -19,7 +20,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A /sys/module of which tests load and unload modules."""
     path = tmp_path / "module"
     (path / "card").mkdir(parents=True)
-    monkeypatch.setattr(hetero.node.card_book, "_MODULES", path)
+    monkeypatch.setattr(hetero.node.card_notes, "_MODULES", path)
     return path
 
 
@@ -65,7 +66,7 @@ def test_a_fault_is_over_after_a_boot_and_a_cordon_is_not(
     book.note({"memory-0": "Xid 48"}, module=None)
     book.cordon("memory-1", "swap")
     (tmp_path / "boot").write_text("another")
-    monkeypatch.setattr(hetero.node.card_book, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(hetero.node.card_notes, "_BOOT", tmp_path / "boot")
 
     assert ({}, {"memory-1": "swap"}) == (book.standing(), book.read().cordons)
 
