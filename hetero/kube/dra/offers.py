@@ -185,6 +185,7 @@ def _entry(
         "numaNode": first_device.numa,
         "linkGroup": link_group_by_uuid.get(first_device.uuid),
         "template": template.name if template else None,
+        "part": template.part if template else None,
         **dict(zip(("resource", "alias"), resource_list, strict=False)),
         "reservedMemory": sum(device.reserved_bytes for device in offer.devices) or None,
         "countsContext": first_device.enforcement.by_limiter,
