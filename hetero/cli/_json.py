@@ -75,7 +75,10 @@ def cluster(view: ClusterView) -> Plain:
     """Return the document of `inventory --cluster` and `top --cluster`."""
     card_by_uuid = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
     return document(
-        "cluster", map(_member, view.nodes), pods=[_pod(pod, card_by_uuid) for pod in view.pods]
+        "cluster",
+        map(_member, view.nodes),
+        pods=[_pod(pod, card_by_uuid) for pod in view.pods],
+        notes=view.notes,
     )
 
 
@@ -203,7 +206,7 @@ def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
     return {
         **{
             field_name: getattr(view, field_name)
-            for field_name in ("namespace", "pod", "container", "node", "phase")
+            for field_name in ("namespace", "claim", "pod", "container", "node", "phase")
         },
         "policy": view.allocation.policy,
         "priority": view.allocation.priority,

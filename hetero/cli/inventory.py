@@ -100,17 +100,19 @@ def render_cluster(view: ClusterView) -> Part:
             devices.add_row(node.name, *_cells(row))
     parts: list[Part] = [devices if devices.rows else "no devices"]
     parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
+    parts += [Text(note, "yellow") for note in view.notes]
     if view.pods:
         pods = table(
-            "namespace", "pod", "container", "node", "#", "core", "memory", "phase",
-            elides=("pod", "container"),
+            "namespace", "claim", "pod", "container", "node", "#", "core", "memory", "phase",
+            elides=("claim", "pod", "container"),
+            optional=("claim",),
             right=("#", "core", "memory"),
-            drops=("phase", "container", "namespace", "node"),
+            drops=("phase", "container", "namespace", "node", "claim"),
         )  # fmt: skip
         for pod in view.pods:
             for share in pod.shares:
                 pods.add_row(
-                    *(pod.namespace, pod.pod, pod.container, pod.node),
+                    *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
                     UNKNOWN if share.number is None else str(share.number),
                     core_of(share),
                     format_memory(share.memory),

@@ -231,15 +231,17 @@ def render_cluster(view: ClusterView) -> Part:
         for row in node.devices:
             devices.add_row(node.name, *_cells(row))
     pods = table(
-        "namespace", "pod", "container", "node", "#", "core", "memory", "kept by", "phase",
-        elides=("pod", "container"),
+        *("namespace", "claim", "pod", "container", "node"),
+        *("#", "core", "memory", "kept by", "phase"),
+        elides=("claim", "pod", "container"),
+        optional=("claim",),
         right=("#", "core", "memory"),
-        drops=("kept by", "phase", "container", "namespace", "node"),
+        drops=("kept by", "phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
     for pod in sorted(view.pods, key=lambda pod: _use(pod.shares), reverse=True):
         for share in pod.shares:
             pods.add_row(
-                *(pod.namespace, pod.pod, pod.container, pod.node),
+                *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
                 UNKNOWN if share.number is None else str(share.number),
                 core_of(share),
                 memory_of(share.memory_used, share.memory),
@@ -255,6 +257,7 @@ def render_cluster(view: ClusterView) -> Part:
     return [
         devices if devices.rows else "no devices",
         *(Text(fault, "red") for fault in faults),
+        *(Text(note, "yellow") for note in view.notes),
         "",
         pods if pods.rows else "no pod holds any",
     ]

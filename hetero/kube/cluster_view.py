@@ -7,7 +7,7 @@ list the agents' pods and to proxy to them sees it from any machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import starmap
 from time import monotonic
@@ -16,6 +16,8 @@ from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
+from hetero.kube.dra.claims import users
+from hetero.kube.dra.standing_claims import StandingClaim, claim_books, read_claims
 from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
@@ -40,14 +42,15 @@ from hetero.node.view.observe import DeviceView, Share, lending
 _AGENTS, _PORTS = {"app": "hetero-agent"}, {"https-metrics": "https:", "metrics": ""}
 #: Whose tokens let in who reads them through the API.
 _READER = "hetero-metrics"
-_LABELS = ("UUID", "namespace", "pod", "container")
+_LABELS = ("UUID", "namespace", "pod", "container", "claim")
 
 
 @frozen(kw_only=True)
 class PodView:
     """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod.
 
-    `over`: an init container that has ended, for which its pod may still hold something.
+    `over`: an init container that has ended, for which its pod may still hold something. Of a
+    `claim`, `pod` and `container` name all that use it, and are empty where it is for no pod yet.
     """
 
     namespace: str
@@ -58,7 +61,15 @@ class PodView:
     allocation: Allocation
     kind: ContainerKind = ContainerKind.MAIN
     over: bool = False
+    claim: str | None = None
     shares: tuple[Share, ...] = ()  # of the device of each grant
+
+    @property
+    def holder(self) -> str:
+        """The name by which it is in the list of a card's grants."""
+        return "/".join(
+            (self.namespace, *((self.claim,) if self.claim else (self.pod, self.container)))
+        )
 
 
 @frozen(kw_only=True)
@@ -76,10 +87,14 @@ class MemberView:
 
 @frozen(kw_only=True)
 class ClusterView:
-    """All nodes with a published inventory, and all containers that hold devices and may run."""
+    """All nodes with published devices, and all containers and claims that hold some.
+
+    `notes` say what cards of claims are not shown, and why.
+    """
 
     nodes: tuple[MemberView, ...]
     pods: tuple[PodView, ...]
+    notes: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -106,11 +121,29 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
 
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `read_cluster`."""
-    replies = await asyncio.gather(api.get("/api/v1/nodes"), api.get("/api/v1/pods"))
-    nodes, pods = read_all(NodeObject, replies[0]["items"]), read_all(Pod, replies[1]["items"])
-    pod_views = tuple(view for pod in pods for view in _holding(pod))
+    node_reply, pod_reply, (slices, claims, notes) = await asyncio.gather(
+        api.get("/api/v1/nodes"), api.get("/api/v1/pods"), read_claims(api)
+    )
+    nodes, pods = read_all(NodeObject, node_reply["items"]), read_all(Pod, pod_reply["items"])
+    devices_by_node = {
+        node.metadata.name: _inventory(node)
+        for node in nodes
+        if INVENTORY in node.metadata.annotations
+    }
+    books = claim_books(
+        slices, claims, {name: devices for name, (devices, _) in devices_by_node.items()}
+    )
+    for node in nodes:
+        if node.metadata.name in books.pools:
+            pool = books.pools[node.metadata.name]
+            devices_by_node.setdefault(node.metadata.name, (pool.devices, None))
+    pod_views = (
+        *(view for pod in pods for view in _holding(pod)),
+        *_claiming(books.claims, pods),
+    )
     members = tuple(
-        _member(node, pod_views) for node in nodes if INVENTORY in node.metadata.annotations
+        _member(name, devices, fault, pod_views)
+        for name, (devices, fault) in devices_by_node.items()
     )
     metrics_before: dict[str, _Heard] = {}
     metrics_now: dict[str, _Heard] = {}
@@ -131,7 +164,7 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
-    return ClusterView(nodes=members, pods=tuple(views))
+    return ClusterView(nodes=members, pods=tuple(views), notes=(*notes, *books.notes))
 
 
 # --- what is used -----------------------------------------------------------------------------
@@ -193,7 +226,7 @@ def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
 
     def usage(uuid: str) -> Usage:
         memory_bytes, core_part = (
-            metrics.values.get((f"hetero_device_{metric_name}", uuid, "", "", ""))
+            metrics.values.get((f"hetero_device_{metric_name}", uuid, "", "", "", ""))
             for metric_name in ("memory_used_bytes", "utilization_ratio")
         )
         return Usage(memory=None if memory_bytes is None else int(memory_bytes), core=core_part)
@@ -216,7 +249,8 @@ def _share(
         metrics_before.get(view.node, no_metrics),
         metrics_now.get(view.node, no_metrics),
     )
-    labels = (piece.device, view.namespace, view.pod, view.container)
+    whose = ("", "", view.claim) if view.claim else (view.pod, view.container, "")
+    labels = (piece.device, view.namespace, *whose)
     memory_bytes = new_metrics.values.get(("hetero_share_memory_used_bytes", *labels))
 
     def mean(metric_name: str) -> float | None:
@@ -237,7 +271,7 @@ def _share(
     return Share(
         device=piece.device,
         number=device_view.number if device_view else None,
-        memory=piece.takes[MEMORY],
+        memory=piece.takes.get(MEMORY, 0),
         core=core_percent,
         enforcement=device_view.device.enforcement if device_view else None,
         memory_used=None if memory_bytes is None else int(memory_bytes),
@@ -250,17 +284,23 @@ def _share(
 # --- what stands ------------------------------------------------------------------------------
 
 
-def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
-    node_name = node.metadata.name
+def _inventory(node: NodeObject) -> tuple[tuple[Device, ...], str | None]:
+    """Return the devices in a node's annotation, or why they cannot be read."""
     try:
-        devices = published_devices(node.metadata.annotations[INVENTORY], node=node_name)
+        devices = published_devices(node.metadata.annotations[INVENTORY], node=node.metadata.name)
     except BadInput as error:
-        return MemberView(name=node_name, devices=(), fault=str(error))
+        return (), str(error)
+    return devices, None
+
+
+def _member(
+    node_name: str, devices: tuple[Device, ...], fault: str | None, pod_views: Iterable[PodView]
+) -> MemberView:
     node_views = tuple(view for view in pod_views if view.node == node_name)
-    pods: dict[tuple[str, str], PodAllocations] = {}
+    pods: dict[tuple[str, str, str | None], PodAllocations] = {}
     for view in node_views:
-        pod = view.namespace, view.pod
-        pods[pod] = (*pods.get(pod, ()), (view.kind, view.allocation))
+        holder = view.namespace, view.claim or view.pod, view.claim
+        pods[holder] = (*pods.get(holder, ()), (view.kind, view.allocation))
     free_by_uuid = Inventory(devices, pods=tuple(pods.values())).free()
 
     def held(device: Device) -> dict[str, int]:
@@ -271,6 +311,7 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
 
     return MemberView(
         name=node_name,
+        fault=fault,
         devices=tuple(
             DeviceView(
                 number=device_number,
@@ -278,7 +319,7 @@ def _member(node: NodeObject, pod_views: tuple[PodView, ...]) -> MemberView:
                 held=held(device),
                 usage=Usage(),
                 grants=tuple(
-                    f"{view.namespace}/{view.pod}/{view.container}"
+                    view.holder
                     for view in node_views
                     if not view.over
                     and any(piece.device == device.uuid for piece in view.allocation.pieces)
@@ -316,3 +357,27 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
         return evolve(view, container=container, allocation=allocation, kind=kind, over=is_over)
 
     return tuple(starmap(of_container, assignment.containers))
+
+
+def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[PodView]:
+    """Yield a view for each claim: what it holds is its own, however many pods use it."""
+    pod_by_name = {pod.full_name: pod for pod in pods if not ended(pod)}
+    for claim in claims:
+        users_of_claim = [
+            pod_by_name[claim.namespace, pod_name]
+            for pod_name in claim.pods
+            if (claim.namespace, pod_name) in pod_by_name
+        ]
+        container_names = (
+            container.name for pod in users_of_claim for container in users(pod, claim.name)
+        )
+        phases = (pod.status.phase or "Unknown" for pod in users_of_claim)
+        yield PodView(
+            namespace=claim.namespace,
+            pod=", ".join(pod.metadata.name for pod in users_of_claim),
+            container=", ".join(dict.fromkeys(container_names)),
+            node=claim.node,
+            phase=", ".join(dict.fromkeys(phases)) or "unused",
+            allocation=claim.allocation,
+            claim=claim.name,
+        )

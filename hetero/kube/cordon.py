@@ -8,16 +8,11 @@ from attrs import evolve
 
 from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
 from hetero.kube.cluster_view import snapshot
-from hetero.kube.dra.offers import CORDONED as CORDON_TAINT
-from hetero.kube.dra.offers import DRIVER
-from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.annotations import CORDONED, cordons, cordons_text, without_cordon
-from hetero.model import Device, Whole
+from hetero.model import Device
 from hetero.model.errors import NotFound, Refused
 from hetero.node.card_book import expect_reason
 from hetero.node.cordon import CordonResult, card_named
-
-_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 def cordon_in_cluster(node_name: str, card_name: str, *, reason: str) -> CordonResult:
@@ -66,47 +61,7 @@ async def _changed(node_name: str, card_name: str, reason: str | None) -> Cordon
 
 
 async def _cards(api: Api, node_name: str) -> tuple[dict[str, tuple[str, ...]], tuple[Device, ...]]:
-    """Return who holds each card of a node, by UUID, and the cards in the order of its inventory.
-
-    A node that gives its cards by claims has them in its slices.
-    """
+    """Return who holds each card of a node, by UUID, and the cards in the order of its view."""
     view = await snapshot(api)
     rows = next((node.devices for node in view.nodes if node.name == node_name), ())
-    if rows:
-        return {row.device.uuid: row.grants for row in rows}, tuple(row.device for row in rows)
-    try:
-        slice_list = await api.items(_SLICES, {"fieldSelector": f"spec.nodeName={node_name}"})
-    except ApiError as error:
-        if error.status == 404:  # an API server without claims
-            return {}, ()
-        raise
-    content_by_name = {
-        resource_slice["metadata"]["name"]: resource_slice["spec"]
-        for resource_slice in slice_list
-        if resource_slice["spec"]["driver"] == DRIVER
-    }
-    device_by_uuid: dict[str, Device] = {}
-    for slice_name in sorted(content_by_name, key=lambda name: (len(name), name)):
-        for entry in content_by_name[slice_name].get("devices") or ():
-            device = _device(entry)
-            device_by_uuid.setdefault(device.uuid, device)
-    return {}, tuple(device_by_uuid.values())
-
-
-def _device(entry: Plain) -> Device:
-    """Return a device of a slice, with what names it and its cordon alone."""
-    attributes = entry["attributes"]
-    cordons_there = [
-        taint.get("value", "")
-        for taint in entry.get("taints") or ()
-        if taint["key"] == CORDON_TAINT
-    ]
-    return Device(
-        uuid=attributes["uuid"]["string"],
-        vendor=attributes["vendor"]["string"],
-        model=attributes["model"]["string"],
-        index=attributes["index"]["int"],
-        capacity={},
-        granularity=Whole(),
-        cordon=cordons_there[0] if cordons_there else None,
-    )
+    return {row.device.uuid: row.grants for row in rows}, tuple(row.device for row in rows)

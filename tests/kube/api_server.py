@@ -24,6 +24,8 @@ class FakeApi:
     slices: dict[str, Plain] = field(factory=dict)
     claims: dict[str, Plain] = field(factory=dict)  # of the namespace default
     consumable: bool = True  # whether several claims may consume one device
+    # The kinds that it answers otherwise, each with the HTTP status.
+    refused: dict[str, int] = field(factory=dict)
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     events: list[Plain] = field(factory=list)
     away: bool = False  # whether it answers nobody who asks for a list
@@ -75,7 +77,7 @@ class FakeApi:
         app.router.add_get("/api/v1/nodes/{name}", self._node)
         app.router.add_patch("/api/v1/nodes/{name}", self._annotate)
         resources = "/apis/resource.k8s.io/v1"
-        app.router.add_get(f"{resources}/{{kind:resourceslices}}", self._list)
+        app.router.add_get(f"{resources}/{{kind:resourceslices|resourceclaims}}", self._list)
         app.router.add_post(f"{resources}/resourceslices", self._add_slice)
         app.router.add_route("*", f"{resources}/resourceslices/{{name}}", self._change_slice)
         app.router.add_get(f"{resources}/namespaces/default/resourceclaims/{{name}}", self._claim)
@@ -104,8 +106,8 @@ class FakeApi:
     def _selected(self, kind: str, selector: str, namespace: str = "") -> list[Plain]:
         if kind == "resourcequotas":
             return []
-        if kind == "resourceslices":
-            return [*self.slices.values()]
+        if kind in ("resourceslices", "resourceclaims"):
+            return [*(self.slices if kind == "resourceslices" else self.claims).values()]
         if not selector:
             return [*(self.nodes if kind == "nodes" else self.pods).values()]
         what, _, value = selector.partition("=")
@@ -119,6 +121,8 @@ class FakeApi:
         kind, selector = request.match_info["kind"], request.query.get("fieldSelector", "")
         if self.away:
             return web.json_response({"message": "away"}, status=503)
+        if kind in self.refused:
+            return web.json_response({"message": f"no {kind}"}, status=self.refused[kind])
         if request.query.get("watch") != "true":
             items = self._selected(kind, selector, request.match_info.get("namespace", ""))
             version = {"resourceVersion": str(self._version)}

@@ -397,6 +397,79 @@ class ResourceSlice(Object, frozen=True):
     spec: dict[str, Any] = {}
 
 
+class PoolPart(Part, frozen=True):
+    """The pool of a slice, its generation, and how many slices that generation has."""
+
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class AttributeValue(Part, frozen=True):
+    """The value of a device's attribute, where it is a text or a number."""
+
+    string: str | None = None
+    number: int | None = field(name="int", default=None)
+
+
+class ValidRange(Part, frozen=True):
+    """The sizes between two others, by a step."""
+
+    max: str = ""
+    step: str = ""
+
+
+class RequestPolicy(Part, frozen=True):
+    """The sizes in which a capacity is consumed; `default` where a request names none."""
+
+    default: str = ""
+    valid_values: tuple[str, ...] = ()
+    valid_range: ValidRange = ValidRange()
+
+
+class DeviceCapacity(Part, frozen=True):
+    """How much of something a device has."""
+
+    value: str = ""
+    request_policy: RequestPolicy = RequestPolicy()
+
+
+class CounterSet(Part, frozen=True):
+    """Counters of a pool, or what a device consumes of them (then `counter_set` is its name)."""
+
+    name: str = ""
+    counter_set: str = ""
+    counters: dict[str, DeviceCapacity] = {}
+
+
+class DeviceTaint(Part, frozen=True):
+    """What keeps a device from claims that do not tolerate it."""
+
+    key: str = ""
+    value: str = ""
+
+
+class SliceDevice(Part, frozen=True):
+    """A device of a slice."""
+
+    name: str = ""
+    attributes: dict[str, AttributeValue] = {}
+    capacity: dict[str, DeviceCapacity] = {}
+    consumes_counters: tuple[CounterSet, ...] = ()
+    taints: tuple[DeviceTaint, ...] = ()
+    allow_multiple_allocations: bool = False
+
+
+class SliceSpec(Part, frozen=True):
+    """What a slice says."""
+
+    driver: str = ""
+    node_name: str = ""
+    pool: PoolPart = PoolPart()
+    devices: tuple[SliceDevice, ...] = ()
+    shared_counters: tuple[CounterSet, ...] = ()
+
+
 class Consumer(Part, frozen=True):
     """Who may use a claim."""
 

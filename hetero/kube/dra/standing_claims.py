@@ -1,0 +1,190 @@
+"""What claims hold of the cards of a cluster, as the API has it: one sum for each claim.
+
+A claim holds what kube-scheduler gave it from its allocation until its deallocation, whether a pod
+uses it or not, and however many do. What it takes is what the agent that prepares it has its grant
+take: `claims.prepared`. Devices of other drivers are theirs to count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from attrs import field, frozen
+
+from hetero.kube.client.api import Api, ApiError
+from hetero.kube.dra.claims import prepared, results_of
+from hetero.kube.dra.node_pools import NodePool, foreign_drivers, node_pools
+from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, offers
+from hetero.kube.objects.kinds import DeviceResult, Plain, ResourceClaim, ResourceSlice
+from hetero.kube.objects.reading import read_all
+from hetero.kube.words.quantity import quantity
+from hetero.model import CORE, SLOTS, Allocation, Counters, Device, DeviceAllocation
+from hetero.model.errors import BadInput, HeteroError
+
+#: Claims of devices that many share are of this version: Kubernetes 1.34 and later have it.
+SLICES, CLAIMS = (f"/apis/resource.k8s.io/v1/resource{plural}" for plural in ("slices", "claims"))
+
+
+@frozen(kw_only=True)
+class StandingClaim:
+    """What a claim holds of the cards of a node; `pods` are the names of those it is reserved for.
+
+    `fault` says why its agent will not prepare it, as far as the API tells: it is held all the
+    same.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+    allocation: Allocation
+    pods: tuple[str, ...] = ()
+    fault: str | None = None
+
+
+@frozen(kw_only=True)
+class ClaimBooks:
+    """The cards that a cluster gives by claims, by node, and the claims that hold any.
+
+    `notes` say what is not in them.
+    """
+
+    pools: Mapping[str, NodePool] = field(factory=dict)
+    claims: tuple[StandingClaim, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+async def read_claims(api: Api) -> tuple[list[ResourceSlice], list[ResourceClaim], list[str]]:
+    """Return the slices and claims of a cluster, and a note for what the caller may not list.
+
+    An API server without claims has none. Raises `ApiError` for any other failure.
+    """
+    notes: list[str] = []
+
+    async def items(path: str) -> list[Plain]:
+        try:
+            return await api.items(path)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise
+            if error.status == 403:
+                notes.append(f"cards that are given by claims are not counted: {error}")
+            return []
+
+    slices, claims = await asyncio.gather(items(SLICES), items(CLAIMS))
+    return read_all(ResourceSlice, slices), read_all(ResourceClaim, claims), notes[:1]
+
+
+def claim_books(
+    slices: Collection[ResourceSlice],
+    claims: Iterable[ResourceClaim],
+    devices_by_node: Mapping[str, Iterable[Device]],
+) -> ClaimBooks:
+    """Return the cards and the claims that these objects say.
+
+    `devices_by_node` are those of nodes that give their cards otherwise: a claim from before may
+    still hold some.
+    """
+    pools = node_pools(slices)
+    offers_by_node: dict[str, Mapping[str, Offer]] = {
+        node: offers(devices) for node, devices in devices_by_node.items() if node not in pools
+    }
+    offers_by_node |= {node: pool.offers for node, pool in pools.items()}
+    standing = (_standing(claim, offers_by_node) for claim in claims)
+    standing_claims = tuple(claim for claim in standing if claim is not None)
+    notes = [f"node {node}: {fault}" for node, pool in pools.items() for fault in pool.faults]
+    notes += [
+        f"claim {claim.namespace}/{claim.name} of node {claim.node}: {claim.fault}"
+        for claim in standing_claims
+        if claim.fault
+    ]
+    for driver, count_by_node in sorted(foreign_drivers(slices).items()):
+        counts_text = ", ".join(f"{node} {count}" for node, count in count_by_node.items())
+        notes.append(f"devices of driver {driver} are not hetero's to count: {counts_text}")
+    return ClaimBooks(pools=pools, claims=standing_claims, notes=tuple(notes))
+
+
+def _standing(
+    claim: ResourceClaim, offers_by_node: Mapping[str, Mapping[str, Offer]]
+) -> StandingClaim | None:
+    """Return what a claim holds, None where that is nothing."""
+    results = results_of(claim)
+    if not results or all(result.admin_access for result in results):
+        return None
+    node, fault = results[0].pool, None
+    node_offers = offers_by_node.get(node, {})
+    try:
+        allocation = prepared(claim, node_name=node, offers=node_offers).allocation
+    except HeteroError as error:
+        allocation, fault = _consumed(claim, node_offers), str(error)
+    return StandingClaim(
+        namespace=claim.metadata.namespace,
+        name=claim.metadata.name,
+        uid=claim.metadata.uid,
+        node=node,
+        allocation=allocation,
+        pods=tuple(
+            consumer.name
+            for consumer in claim.status.reserved_for
+            if consumer.resource == "pods" and consumer.name
+        ),
+        fault=fault,
+    )
+
+
+def _consumed(claim: ResourceClaim, node_offers: Mapping[str, Offer]) -> Allocation:
+    """Return what a claim consumes that no agent would prepare, or whose device is gone."""
+    pieces: dict[str, DeviceAllocation] = {}
+    for result in results_of(claim):
+        if result.admin_access:
+            continue
+        for uuid, vendor, takes in _taken(claim, result, node_offers.get(result.device)):
+            before = pieces[uuid].takes if uuid in pieces else {}
+            sums = {counter: before.get(counter, 0) + takes[counter] for counter in takes}
+            core_units = sums.get(CORE) or None
+            pieces[uuid] = DeviceAllocation(device=uuid, vendor=vendor, takes=sums, core=core_units)
+    return Allocation(pieces=tuple(pieces.values()))
+
+
+def _taken(
+    claim: ResourceClaim, result: DeviceResult, offer: Offer | None
+) -> Iterator[tuple[str, str, Counters]]:
+    """Yield what a result takes of each device, with its UUID and vendor.
+
+    Of a device that is gone, the claim says how much, and its agent said in its status of which.
+    """
+    consumed = {
+        counter: _amount(result.consumed_capacity, capacity)
+        for capacity, counter in CAPACITIES.items()
+    }
+    if offer is None:
+        uuids, vendor = _named(claim, result.device)
+        yield from ((uuid, vendor, consumed) for uuid in uuids)
+        return
+    for device in offer.devices:
+        whole = device.capacity if offer.template is None else {**offer.template.takes, SLOTS: 1}
+        yield device.uuid, device.vendor, consumed if offer.shared else whole
+
+
+def _amount(amounts: Mapping[str, object], capacity: str) -> int:
+    """Return what is consumed of a capacity, 0 where that cannot be read."""
+    for capacity_name in (capacity, f"{DRIVER}/{capacity}"):
+        try:
+            amount = quantity(amounts, capacity_name)
+        except BadInput:
+            return 0
+        if amount is not None:
+            return amount
+    return 0
+
+
+def _named(claim: ResourceClaim, device_name: str) -> tuple[tuple[str, ...], str]:
+    """Return the UUIDs and the vendor of a device, as its agent wrote them into the status."""
+    for status in claim.status.devices:
+        data = status.get("data")
+        if status.get("device") == device_name and isinstance(data, dict):
+            uuids = data.get("uuids")
+            if isinstance(uuids, list) and uuids:
+                return tuple(map(str, uuids)), str(data.get("vendor") or "")
+    return (device_name,), ""
