@@ -54,6 +54,11 @@ from hetero.model.errors import BadInput
     help="A name by which pods are for kube-scheduler: one that tries none of them for 10 s is "
     "started anew.",
 )
+@click.option(
+    "--claims",
+    is_flag=True,
+    help="Count what claims hold, too: in quotas, in metrics, and of cards that they had before.",
+)
 @metrics_options
 @listen_options
 def command(

@@ -9,7 +9,12 @@ from attrs import frozen
 from tests.kube.binaries import ROOT
 
 #: When a row holds, and the chart's values of `allocation` for it.
-WITH = {"": ("classic", "both", "dra"), "classic": ("classic", "both"), "claims": ("both", "dra")}
+WITH = {
+    "": ("classic", "both", "dra"),
+    "both": ("both",),
+    "claims": ("both", "dra"),
+    "classic": ("classic", "both"),
+}
 
 _ACCOUNT = r"system:serviceaccount:hetero-system:(.*)"
 

@@ -89,8 +89,8 @@ async def running(
     scheduler = Scheduler(api, WORDS, KEY, settings=settings, agents=agents, mix_in=mix)
     if scheduler.mix is not None:
         await scheduler.mix.read()
-    following = (scheduler.nodes.follow(), scheduler.pods.follow(), scheduler.quotas.follow())
-    tasks = [asyncio.ensure_future(task) for task in following]
+    informers = (scheduler.nodes, scheduler.pods, scheduler.quotas, scheduler.claims)
+    tasks = [asyncio.ensure_future(informer.follow()) for informer in informers]
     async with TestClient(TestServer(scheduler.calls.app())) as client:
         yield Running(api, scheduler, client)
     for task in tasks:

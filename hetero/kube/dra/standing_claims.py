@@ -91,18 +91,25 @@ def claim_books(
         node: offers(devices) for node, devices in devices_by_node.items() if node not in pools
     }
     offers_by_node |= {node: pool.offers for node, pool in pools.items()}
-    standing = (_standing(claim, offers_by_node) for claim in claims)
-    standing_claims = tuple(claim for claim in standing if claim is not None)
+    standing = standing_claims(claims, offers_by_node)
     notes = [f"node {node}: {fault}" for node, pool in pools.items() for fault in pool.faults]
     notes += [
         f"claim {claim.namespace}/{claim.name} of node {claim.node}: {claim.fault}"
-        for claim in standing_claims
+        for claim in standing
         if claim.fault
     ]
     for driver, count_by_node in sorted(foreign_drivers(slices).items()):
         counts_text = ", ".join(f"{node} {count}" for node, count in count_by_node.items())
         notes.append(f"devices of driver {driver} are not hetero's to count: {counts_text}")
-    return ClaimBooks(pools=pools, claims=standing_claims, notes=tuple(notes))
+    return ClaimBooks(pools=pools, claims=standing, notes=tuple(notes))
+
+
+def standing_claims(
+    claims: Iterable[ResourceClaim], offers_by_node: Mapping[str, Mapping[str, Offer]]
+) -> tuple[StandingClaim, ...]:
+    """Return what the claims hold that were allocated devices of ours."""
+    standing = (_standing(claim, offers_by_node) for claim in claims)
+    return tuple(claim for claim in standing if claim is not None)
 
 
 def _standing(

@@ -17,6 +17,7 @@ from hetero.kube.client.leadership import Leadership
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import reader
 from hetero.kube.scheduler.agents import Agents
+from hetero.kube.scheduler.claim_informer import ClaimInformer
 from hetero.kube.scheduler.expected_mix import ExpectedMix
 from hetero.kube.scheduler.inventory import ClusterNodes, QuotaInformer
 from hetero.kube.scheduler.kubelet_watches import KubeletWatches
@@ -119,12 +120,16 @@ class Scheduler:
         agents: Agents | None = None,
         untried: UntriedPods | None = None,
         kubelet_watches: KubeletWatches | None = None,
+        counts_claims: bool = False,
+        opens_claims: bool = False,
     ) -> None:
         """Put the parts together.
 
         `previous` are the keys by which those before this one signed. `mix_in` is the ConfigMap of
         the expected mix, as namespace/name. Without `agents` every node is taken to have one that
-        serves; without `lease` this scheduler leads.
+        serves; without `lease` this scheduler leads. `counts_claims`: it follows what claims hold,
+        too. `opens_claims`: it places pods on nodes that give their cards by claims, too, as a
+        simulation does.
         """
         settings, untried = settings or Settings(), untried or UntriedPods()
         watches_of_nodes, last_node_names = kubelet_watches or KubeletWatches(), LastNames()
@@ -140,11 +145,14 @@ class Scheduler:
         mix = ExpectedMix(api, cache, mix_in, readiness.is_ready, readiness.led) if mix_in else None
         orphaned_containers = Orphans(pods, waker)
         standing_pods = StandingPods(vocabulary, pods, signatures, groups, orphaned_containers, mix)
-        nodes = ClusterNodes(api, cache, agents, standing_pods, waker, readiness)
+        nodes = ClusterNodes(
+            api, cache, agents, standing_pods, waker, readiness, opens_claims=opens_claims
+        )
         subscribers = (groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods)
         self.cache, self.readiness, self.mix = cache, readiness, mix
         self.groups, self.signatures, self.refused_pods = groups, signatures, refused_pods
         self.nodes, self.quotas = nodes, QuotaInformer(api, quotas, waker, readiness)
+        self.claims, self.counts_claims = ClaimInformer(api, nodes, waker), counts_claims
         self.pods = PodInformer(api, subscribers, nodes, watches_of_nodes, readiness, waker)
         self.verbs = NodeVerbs(
             vocabulary=vocabulary,
@@ -178,6 +186,8 @@ class Scheduler:
         yield self.nodes.follow()
         yield self._follow_pods()
         yield self.quotas.follow()
+        if self.counts_claims:
+            yield self.claims.follow()
         yield self.groups.follow()
         yield self.signatures.follow()
         yield self.refused_pods.follow()

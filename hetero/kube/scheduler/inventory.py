@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 
 from attrs import define, field
 
 from hetero.kube.client.api import ApiCalls
+from hetero.kube.dra.node_pools import NodePool
 from hetero.kube.objects.kinds import NodeObject, Pod, ResourceQuota
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.readiness import Readiness
@@ -23,6 +25,9 @@ from hetero.placement.state import UNLIMITED
 
 log = logging.getLogger(__name__)
 
+#: What a node says to pods that ask by resource names.
+_BY_CLAIMS = "give their cards by claims"
+
 
 @define(eq=False)
 class ClusterNodes:
@@ -34,8 +39,16 @@ class ClusterNodes:
     counted: StandingPods
     waker: Waker
     readiness: Readiness
+    #: Whether nodes whose devices are given by claims are open to pods, as in a simulation.
+    opens_claims: bool = False
+    pools: dict[str, NodePool] = field(
+        factory=dict
+    )  # the devices that are given by claims, by node
+    devices_changed: Callable[[str], None] = field(default=lambda _: None)  # hears of a node's name
     # What was told of nodes that publish devices of others.
     _duplicate_owners: dict[str, str | None] = field(factory=dict)
+    # The nodes whose agents publish no inventory.
+    _unpublished: dict[str, NodeObject] = field(factory=dict)
 
     async def follow(self) -> None:
         """Follow the nodes, for ever."""
@@ -51,6 +64,7 @@ class ClusterNodes:
         """Note that there are no other nodes than these."""
         self.readiness.busy()
         names = {node.metadata.name for node in nodes}
+        self._unpublished.clear()
         for name in set(self.cache.inventory.nodes) - names:
             self._remove(name)
         for node in nodes:  # in this order they are counted, whichever is older
@@ -70,13 +84,19 @@ class ClusterNodes:
     def changed(self, event: str, node: NodeObject) -> None:
         """Note what a node has by now."""
         name, inventory_text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
-        if event == "DELETED" or inventory_text is None:
+        self._unpublished.pop(name, None)
+        if inventory_text is None and event != "DELETED":
+            self._unpublished[name] = node
+        if event == "DELETED" or (inventory_text is None and name not in self.pools):
             self._remove(name)
             return
         devices_before = self.cache.inventory.devices(name)
         grants: Held = {}
         try:
-            devices, grants = published(inventory_text, node=name)
+            if inventory_text is None:
+                devices = self.pools[name].devices
+            else:
+                devices, grants = published(inventory_text, node=name)
             host = {counter: min(amount, UNLIMITED) for counter, amount in node_host(node).items()}
             conflict = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
         except Exception as error:  # whatever its agent wrote, it harms this node alone
@@ -88,9 +108,18 @@ class ClusterNodes:
         self._tell_of_conflict(node, conflict)
         if self.cache.inventory.devices(name) != devices_before:
             self.counted.count_hami(name)
+            self.devices_changed(name)
         if self.counted.orphans.count(name, grants):
             self.waker.wake_for(name)
         self._cordon(name)
+
+    def pool_changed(self, name: str, pool: NodePool) -> None:
+        """Note what a node's slices say by now."""
+        self.pools.pop(name, None)
+        if pool.devices:
+            self.pools[name] = pool
+        if name in self._unpublished:
+            self.changed("MODIFIED", self._unpublished[name])
 
     def _remove(self, name: str) -> None:
         self.counted.orphans.count(name, {})
@@ -125,10 +154,15 @@ class ClusterNodes:
             self._cordon(node)
 
     def _cordon(self, node: str) -> None:
-        is_known = "pods" in self.readiness.listed and node in self.cache.inventory.nodes
-        if self.agents is None or not is_known:
+        if node not in self.cache.inventory.nodes:
             return
-        reason = self.agents.why_shut(node)
+        reason = None
+        if node in self._unpublished:
+            reason = None if self.opens_claims else _BY_CLAIMS
+        elif self.agents is not None:
+            if "pods" not in self.readiness.listed:
+                return
+            reason = self.agents.why_shut(node)
         if self.cache.cordon(node, reason) and reason is None:
             self.counted.count_hami(node)
             self.waker.wake_for(node)

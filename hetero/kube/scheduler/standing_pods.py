@@ -31,6 +31,8 @@ UNCONFIRMED = 5.0
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
 WITHOUT_DEVICES = PlacedPod(containers=(PlacedContainer(),), priority=2**31 - 1)
 _RUNS = "Running"
+#: How the names of claims in the cache begin; a UID follows.
+CLAIM = "claim/"
 
 
 @define(eq=False)
@@ -109,6 +111,8 @@ class StandingPods:
         """Forget all pods but these, and those whose containers run on."""
         gone_uids = {*self.pods.cache.standing, *dict(self.pods.holders())}.difference(uids)
         for uid in gone_uids - self.orphans.standing():
+            if uid.startswith(CLAIM):
+                continue
             self.pods.forget(uid, ran=self.pods.get(uid).state is not PodState.HELD)
 
     def pod_changed(self, event: str, pod: Pod) -> None:

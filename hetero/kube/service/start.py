@@ -54,6 +54,7 @@ def scheduler(
     mix: str | None,
     agent: str | None,
     schedulers: Iterable[str],
+    claims: bool,
     metrics: Listen | None,
     environ: Mapping[str, str],
 ) -> None:
@@ -61,8 +62,8 @@ def scheduler(
 
     `agent` is the user that agents are: nodes without one that serves take nobody. `mix` is the
     ConfigMap of the expected mix, as `namespace/name`. `schedulers` are the names by which pods are
-    for the kube-scheduler that it serves. The environment says whether it is the child of one that
-    holds a Lease; without one it leads.
+    for the kube-scheduler that it serves. With `claims` it counts what claims hold, too. The
+    environment says whether it is the child of one that holds a Lease; without one it leads.
     """
     if mix is not None and not all(mix.partition("/")):
         raise BadInput(f"mix {mix!r}: write namespace/name")
@@ -84,6 +85,7 @@ def scheduler(
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=untried,
+                counts_claims=claims,
                 kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
             )
             registry = scheduler.calls.metrics.registry
