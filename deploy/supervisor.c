@@ -1,19 +1,25 @@
 /*
  * Runs kube-scheduler while the process beside it that holds the Lease says so.
  *
- *     hetero-supervisor SOCKET PROGRAM [ARGUMENT]...
+ *     hetero-supervisor [--root-of=ARGUMENT] SOCKET PROGRAM [ARGUMENT]...
  *
  * The other process listens on SOCKET and says '1' (lead) or '0' (stand by) several times a second;
  * each word is answered by itself. PROGRAM runs after a '1', and is killed by a '0', by silence and
  * by the end of the connection. When PROGRAM ends by itself, the connection is closed: the other
- * side gives the Lease up, and somebody else leads.
+ * side gives the Lease up, and somebody else leads. A SOCKET that begins with '@' is abstract: it is
+ * in no file system, and its network namespace is the pod's.
  *
- * It is one static file because the image of kube-scheduler holds no shell and no C library: an init
- * container copies it into a volume of the pod.
+ * With --root-of PROGRAM sees the files of another container: those of the process whose last
+ * argument that is. So kube-scheduler's image, which holds no shell and no C library, needs nothing
+ * of ours. Without that process the connection is closed. The process gets no signal but SIGKILL,
+ * as this one ends: one that waits for its input would have a pod wait out its grace period.
  */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,6 +42,8 @@ static const int PAUSE_MS = 1000;
 
 static volatile sig_atomic_t stopping; /* set by a signal, read by the loops */
 static pid_t program;                  /* of this thread alone; 0: none runs */
+static const char *root_argument;      /* of --root-of, const after main began; NULL: our own root */
+static pid_t root_process;             /* of this thread alone; 0: not found */
 
 static void stop(int number)
 {
@@ -49,6 +57,51 @@ static void wait_ms(int milliseconds)
     nanosleep(&time, NULL); /* a signal ends it early, which is wanted */
 }
 
+/* Whether the last argument of a process is that of --root-of. */
+static int has_argument(const char *pid)
+{
+    char path[64], line[4096];
+    snprintf(path, sizeof path, "/proc/%.20s/cmdline", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = file < 0 ? -1 : read(file, line, sizeof line);
+    ssize_t wanted = (ssize_t)strlen(root_argument) + 1;
+    if (file >= 0)
+        close(file);
+    return length > wanted && !line[length - wanted - 1] &&
+           !memcmp(line + length - wanted, root_argument, (size_t)wanted);
+}
+
+/* Whether there is a root directory for the program. */
+static int has_root(void)
+{
+    char pid[24];
+    snprintf(pid, sizeof pid, "%d", root_process);
+    if (!root_argument || (root_process && has_argument(pid)))
+        return 1;
+    DIR *processes = opendir("/proc");
+    root_process = 0;
+    for (struct dirent *entry; processes && !root_process && (entry = readdir(processes));)
+        if (has_argument(entry->d_name))
+            root_process = (pid_t)strtol(entry->d_name, NULL, 10);
+    if (processes)
+        closedir(processes);
+    return root_process != 0;
+}
+
+/* Return whether the root directory was entered, if there is one to enter. */
+static int enter_root(void)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/root", root_process);
+    if (!root_argument || (chroot(path) == 0 && chdir("/") == 0))
+        return 1;
+    fprintf(stderr,
+            "supervisor: %s: %s (the other container needs the same user, and this one "
+            "CAP_SYS_CHROOT)\n",
+            path, strerror(errno));
+    return 0;
+}
+
 static void start(char **argv)
 {
     pid_t parent = getpid();
@@ -57,6 +110,8 @@ static void start(char **argv)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         if (getppid() != parent)
             _exit(1); /* the parent ended before it would have been noticed */
+        if (!enter_root())
+            _exit(126);
         execvp(argv[0], argv);
         fprintf(stderr, "supervisor: %s: %s\n", argv[0], strerror(errno));
         _exit(127);
@@ -97,8 +152,11 @@ static int join(const char *path)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int made = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
     strncpy(address.sun_path, path, sizeof address.sun_path - 1);
-    if (made >= 0 && connect(made, (struct sockaddr *)&address, sizeof address) == 0)
+    if (*path == '@')
+        address.sun_path[0] = '\0';
+    if (made >= 0 && connect(made, (struct sockaddr *)&address, length) == 0)
         return made;
     if (made >= 0)
         close(made);
@@ -115,10 +173,11 @@ static int hear(int connection)
     return length > 0 ? words[length - 1] : GONE;
 }
 
-/* Do what is said until the other side is gone or the program ends by itself. */
+/* Do what is said until the other side is gone, the program ends by itself or its root is another. */
 static void obey(int connection, char **argv)
 {
-    while (!stopping) {
+    pid_t root = root_process;
+    while (!stopping && has_root() && root == root_process) {
         char word = (char)hear(connection);
         if (word == GONE)
             return;
@@ -143,13 +202,18 @@ static void catch_signals(void)
 
 int main(int argc, char **argv)
 {
+    const char option[] = "--root-of=", *name = argv[0];
+    if (argc > 1 && !strncmp(argv[1], option, sizeof option - 1)) {
+        root_argument = argv[1] + sizeof option - 1;
+        argv++, argc--;
+    }
     if (argc < 3 || strlen(argv[1]) >= sizeof((struct sockaddr_un *)0)->sun_path) {
-        fprintf(stderr, "usage: %s SOCKET PROGRAM [ARGUMENT]...\n", argv[0]);
+        fprintf(stderr, "usage: %s [--root-of=ARGUMENT] SOCKET PROGRAM [ARGUMENT]...\n", name);
         return 2;
     }
     catch_signals();
     while (!stopping) {
-        int connection = join(argv[1]), ran = 0;
+        int connection = has_root() ? join(argv[1]) : -1, ran = 0;
         if (connection >= 0) {
             obey(connection, argv + 2);
             ran = 1;
@@ -158,5 +222,7 @@ int main(int argc, char **argv)
         }
         wait_ms(ran ? PAUSE_MS : RETRY_MS);
     }
+    if (root_argument && has_root())
+        kill(root_process, SIGKILL);
     return 0;
 }

@@ -28,8 +28,8 @@ from hetero.model.errors import BadInput
 @click.option(
     "--supervisor",
     metavar="SOCKET",
-    type=click.Path(path_type=Path),
-    help="Where kube-scheduler's supervisor connects: kube-scheduler runs while this one leads.",
+    help="Where kube-scheduler's supervisor connects, a path or @NAME: kube-scheduler runs while "
+    "this one leads.",
 )
 @click.option(
     "--kube-scheduler",
@@ -66,7 +66,7 @@ def command(
     client_ca: Path | None,
     caller_cert: Path | None,
     lease: str | None,
-    supervisor: Path | None,
+    supervisor: str | None,
     kube_scheduler: str | None,
     metrics: int | None,
     insecure_metrics: bool,

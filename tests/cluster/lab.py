@@ -469,6 +469,11 @@ class Lab:
             if ctypes.CDLL(None, use_errno=True).setns(network.fileno(), 0):
                 raise OSError(ctypes.get_errno(), "setns")
 
+    def kubectl(self, program: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Do what an administrator does with kubectl."""
+        enter = ("nsenter", f"--net=/run/netns/{self.group('cp')}", "--")
+        return completed([*enter, program, f"--kubeconfig={self._kubeconfig}", *argv], timeout=180)
+
     def patch(self, path: str, body: Plain) -> Any:
         """Merge into an object."""
         return self.call("PATCH", path, body, kind="application/merge-patch+json")

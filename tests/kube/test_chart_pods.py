@@ -75,3 +75,13 @@ def test_pods_of_ours_that_have_ended_go_where_kubernetes_can_have_them_go(
     jobs = [spec["jobTemplate"]["spec"] if "jobTemplate" in spec else spec for spec in made]
 
     assert [seconds] * 3 == [spec.get("ttlSecondsAfterFinished") for spec in jobs]
+
+
+@pytest.mark.parametrize("allocation", ["classic", "dra", "both"])
+def test_no_pod_of_ours_has_data_that_a_drain_would_ask_about(allocation: str) -> None:
+    """`kubectl drain` leaves out DaemonSets, and refuses any other pod that has an emptyDir."""
+    specs = pods([m for m in chart(allocation=allocation) if m["kind"] != "DaemonSet"])
+
+    assert 4 <= len(specs)
+    volumes = [volume for spec in specs for volume in spec.get("volumes", ())]
+    assert [] == [volume for volume in volumes if "emptyDir" in volume]

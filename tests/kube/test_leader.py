@@ -39,6 +39,7 @@ class Scene:
 
     api: FakeApi
     leader: Leader
+    address: str
     started: Path
     received: list[bytes] = field(factory=list)
 
@@ -56,7 +57,7 @@ class Scene:
 
     async def supervise(self, *, seconds: float = 60) -> None:
         """Be a supervisor of kube-scheduler for so long."""
-        reader, writer = await asyncio.open_unix_connection(str(self.leader.supervisor))
+        reader, writer = await asyncio.open_unix_connection(self.address)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._answer(reader, writer), seconds)
         writer.close()
@@ -85,14 +86,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def leading(folder: Path, healthz: str | None = None) -> AsyncIterator[Scene]:
+async def leading(
+    folder: Path, healthz: str | None = None, *, supervisor: str = ""
+) -> AsyncIterator[Scene]:
     api, started = FakeApi(), folder / "started"
     lease = LeaseElection(api, "ns", "hetero-scheduler", "pod-a_1")  # type: ignore[arg-type]
     argv = ("env", f"STARTED={started}", sys.executable, "-c", EXTENDER)
-    held = Leader(lease=lease, argv=argv, supervisor=folder / "socket", healthz=healthz)
-    scene = Scene(api, held, started)
+    name = supervisor or str(folder / "socket")
+    held = Leader(lease=lease, argv=argv, supervisor=name, healthz=healthz)
+    scene = Scene(api, held, name.replace("@", "\0", 1), started)
     running = asyncio.ensure_future(held.run())
-    await scene.until(held.supervisor.exists)
+    await scene.until(lambda: name in Path("/proc/net/unix").read_text())
     supervising = asyncio.ensure_future(scene.supervise())
     try:
         await scene.until(scene.leads)
@@ -121,6 +125,11 @@ async def test_an_extender_that_is_silent_is_ended_after_a_second(tmp_path: Path
         await scene.until(lambda: scene.received[-1] == b"0" and scene.holder is None)
         await scene.until(scene.leads)
         assert 2 == len(scene.extenders)
+
+
+async def test_the_socket_of_the_supervisor_may_be_abstract(tmp_path: Path) -> None:
+    async with leading(tmp_path, supervisor=f"@{tmp_path}"):
+        assert not (tmp_path / "socket").exists()
 
 
 async def test_without_kube_scheduler_nobody_leads(tmp_path: Path) -> None:

@@ -6,15 +6,17 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from attrs import define, field
 
 from tests.kube.binaries import supervisor
 from tests.kube.control_plane import wait_for
+from tests.programs import next_line
 
 
 @define
@@ -58,21 +60,29 @@ class Leading:
         return False
 
 
-@pytest.fixture
-def leading(tmp_path: Path) -> Iterator[Leading]:
-    path = tmp_path / "socket"
+@contextmanager
+def supervised(folder: Path, address: str, *options: str) -> Iterator[Leading]:
     with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(str(path))
+        listener.bind(address.replace("@", "\0", 1))
         listener.listen()
         listener.settimeout(60)
-        script = f"echo $$ >> {tmp_path}/started; exec sleep 600"
-        with subprocess.Popen([supervisor(), path, "/bin/sh", "-c", script]) as process:
-            made = Leading(tmp_path, process, listener)
-            made.accept()
-            yield made
-            made.connection.close()
-            process.kill()
+        script = f"echo $$ >> {folder}/started; exec sleep 600"
+        argv = (str(supervisor()), *options, address, "/bin/sh", "-c", script)
+        with subprocess.Popen(argv) as process:
+            made = Leading(folder, process, listener)
+            try:
+                yield made
+            finally:
+                made.connection.close()
+                process.kill()
     wait_for(lambda: not made.runs())  # it goes with the one that started it
+
+
+@pytest.fixture
+def leading(tmp_path: Path) -> Iterator[Leading]:
+    with supervised(tmp_path, str(tmp_path / "socket")) as made:
+        made.accept()
+        yield made
 
 
 def test_the_program_runs_while_it_leads(leading: Leading) -> None:
@@ -129,3 +139,50 @@ def test_told_to_stop_it_ends_its_program_first(leading: Leading) -> None:
     leading.process.terminate()
     assert 0 == leading.process.wait(60)
     assert not leading.runs()
+
+
+def test_an_abstract_socket_is_in_no_file_system(tmp_path: Path) -> None:
+    with supervised(tmp_path, f"@{tmp_path}/socket") as leading:
+        leading.accept()
+        assert b"1" == leading.say(b"1", leading.runs)
+        assert [tmp_path / "started"] == [*tmp_path.iterdir()]
+
+
+@contextmanager
+def other_root(folder: Path, argument: str) -> Iterator[subprocess.Popen[str]]:
+    """Have a process that ends with an argument, and in whose root a folder is what /mnt is."""
+    script = f"mount --bind {folder} /mnt && echo mounted && read _"
+    argv = ("unshare", "--mount", "sh", "-c", script, argument)
+    with subprocess.Popen(argv, stdin=PIPE, stdout=PIPE, text=True) as process:
+        try:
+            assert "mounted\n" == next_line(process)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount namespace")
+def test_the_program_sees_the_files_of_the_process_that_is_named(tmp_path: Path) -> None:
+    """It neither runs before that is there nor after it has gone, and goes to the next one."""
+    argument, folder = f"--config={tmp_path}", tmp_path / "files"
+    folder.mkdir()
+
+    def seen() -> os.stat_result:
+        return os.stat(f"/proc/{at.started[-1]}/root/mnt")
+
+    with supervised(tmp_path, str(tmp_path / "socket"), f"--root-of={argument}") as at:
+        at.listener.settimeout(1)
+        with pytest.raises(TimeoutError):
+            at.accept()
+        at.listener.settimeout(60)
+        with other_root(folder, argument):
+            at.accept()
+            at.say(b"1", at.runs)
+            assert os.path.samestat(folder.stat(), seen())
+        wait_for(lambda: not at.runs())
+        with other_root(folder, argument) as other:
+            at.accept()
+            at.say(b"1", at.runs)
+            assert os.path.samestat(folder.stat(), seen())
+            at.process.terminate()
+            assert -signal.SIGKILL == other.wait(60)  # it would wait for its input for ever

@@ -222,7 +222,7 @@ class Leader:
 
     lease: LeaseElection
     argv: Sequence[str]
-    supervisor: Path  # the socket where kube-scheduler's supervisor is told what to do
+    supervisor: str  # the socket where kube-scheduler's supervisor is told what to do; @: abstract
     healthz: str | None = None
     _extender: ExtenderProcess = field(init=False)
     _kube_scheduler: KubeSchedulerProcess = field(init=False)
@@ -236,9 +236,12 @@ class Leader:
 
     async def run(self) -> None:
         """Run until SIGTERM or SIGINT; then stop everything, kube-scheduler first."""
-        self.supervisor.unlink(missing_ok=True)
-        supervise = self._kube_scheduler.supervise
-        unix_server = await asyncio.start_unix_server(supervise, str(self.supervisor))
+        address = self.supervisor
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        else:
+            Path(address).unlink(missing_ok=True)
+        unix_server = await asyncio.start_unix_server(self._kube_scheduler.supervise, address)
         try:
             await until_stopped(
                 self._extender.keep(),
@@ -315,7 +318,7 @@ def is_child(environ: Mapping[str, str]) -> bool:
     return DESCRIPTOR in environ
 
 
-def lead(*, lease: str, supervisor: Path, healthz: str | None, argv: Sequence[str]) -> None:
+def lead(*, lease: str, supervisor: str, healthz: str | None, argv: Sequence[str]) -> None:
     """Hold a Lease, `namespace/name`, with an extender that `argv` starts, until told to stop."""
     namespace, _, lease_name = lease.partition("/")
     if not namespace or not lease_name:
