@@ -50,14 +50,19 @@ _VOLCANO = evolve(
     core=("volcano.sh/vgpu-cores",),
     devices=_CARDS,
 )
-#: The profiles of cards in MIG mode, from the A30 to the B200, as NVIDIA's guide to MIG lists them;
-#: those of `me` have the card's media engines, and are written with a `+` there.
+#: The profiles of cards in MIG mode, from the A30 to the B200 and the RTX PRO 6000 Blackwell, as
+#: NVIDIA's guide lists them (docs.nvidia.com/datacenter/tesla/mig-user-guide, "Supported MIG
+#: Profiles", v580, with those of the A100 80 GB, H100 94 and 96 GB). Suffixes are `me` (one of the
+#: card's instances has its media engines), `me.all` (it has all of them), `-me` (it has none) and
+#: `gfx` (graphics); the guide writes `+` for a point before a suffix.
 _PROFILES = """
     1g.5gb 1g.6gb 1g.10gb 1g.12gb 1g.18gb 1g.20gb 1g.23gb 1g.24gb 1g.35gb 1g.45gb
     2g.10gb 2g.12gb 2g.20gb 2g.24gb 2g.35gb 2g.45gb 2g.48gb
     3g.20gb 3g.40gb 3g.47gb 3g.48gb 3g.71gb 3g.90gb
     4g.20gb 4g.24gb 4g.40gb 4g.47gb 4g.48gb 4g.71gb 4g.90gb 4g.96gb
-    1g.5gb.me 1g.6gb.me 1g.10gb.me 1g.12gb.me 1g.18gb.me 1g.20gb.me 1g.23gb.me 1g.24gb.me 2g.12gb.me
+    1g.5gb.me 1g.6gb.me 1g.10gb.me 1g.12gb.me 1g.18gb.me 1g.23gb.me 1g.24gb.me 2g.12gb.me
+    1g.24gb.me.all 2g.48gb.me.all 1g.12gb-me 1g.24gb-me 2g.24gb-me 2g.48gb-me
+    1g.12gb.gfx 1g.24gb.gfx 2g.48gb.gfx 4g.48gb.gfx 4g.96gb.gfx
     7g.40gb 7g.79gb 7g.80gb 7g.94gb 7g.96gb 7g.141gb 7g.180gb
 """
 VENDOR = plugin.Vendor(
