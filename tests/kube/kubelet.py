@@ -1,8 +1,9 @@
 """A kubelet in this process: the real protocol on real sockets, admitting as a kubelet does."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,27 @@ from hetero.kube.agent.proto.podresources_pb2_grpc import (
 )
 
 
+class TopologyAffinityError(Exception):
+    """A pod that the Topology Manager did not admit: a kubelet fails it for good."""
+
+
 @define(eq=False)
 class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
-    """What a plugin sees of a kubelet. `held` is (namespace/pod, container) -> device ids."""
+    """What a plugin sees of a kubelet. `held` is (namespace/pod, container) -> device ids.
+
+    `policy` is that of its Topology Manager: none, best-effort or single-numa-node. `processors`
+    are those by NUMA node that it may keep for one container, `kept` those that it does.
+    """
 
     path: Path
     registered: dict[str, wire.RegisterRequest] = field(factory=dict)
     devices: dict[str, dict[str, str]] = field(factory=dict)  # resource -> id -> health
     known: list[dict[str, Any]] = field(factory=list)
     held: dict[tuple[str, str], tuple[str, list[str]]] = field(factory=dict)
+    policy: str = "none"
+    processors: dict[int, list[int]] = field(factory=dict)
+    kept: dict[tuple[str, str], list[int]] = field(factory=dict)
+    numa: dict[str, set[int]] = field(factory=dict)  # id -> NUMA nodes
     _server: grpc.aio.Server | None = None
     _watching: set[asyncio.Task[None]] = field(factory=set)
 
@@ -80,6 +93,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                 if key in self.held:
                     resource, ids = self.held[key]
                     of.devices.add(resource_name=resource, device_ids=ids)
+                of.cpu_ids.extend(self.kept.get(key, ()))
         return answer
 
     # --- what it does -------------------------------------------------------------------------
@@ -96,7 +110,8 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                 if resource not in self.registered or not int(amount):
                     continue
                 reusable = reusable_ids.setdefault(resource, [])
-                ids = await self._choose(resource, int(amount), reusable)
+                nodes = self._aligned(resource, int(amount), _own_processors(pod, container))
+                ids = await self._choose(resource, int(amount), reusable, nodes)
                 answers[container["name"]] = await self.allocate(resource, ids)
                 if container in starting and container.get("restartPolicy") != "Always":
                     reusable += [one for one in ids if one not in reusable]
@@ -105,6 +120,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
                 about = pod["metadata"]
                 key = (f"{about['namespace']}/{about['name']}", container["name"])
                 self.held[key] = (resource, ids)
+                self._keep(key, _own_processors(pod, container), nodes)
         return answers
 
     async def allocate(self, resource: str, ids: list[str]) -> wire.ContainerAllocateResponse:
@@ -129,13 +145,49 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         self.known.remove(pod)
         for key in [key for key in self.held if key[0] == f"{about['namespace']}/{about['name']}"]:
             del self.held[key]
+            self.kept.pop(key, None)
 
-    async def _choose(self, resource: str, amount: int, must: list[str]) -> list[str]:
+    def _free(self, resource: str) -> list[str]:
         taken = {one for name, ids in self.held.values() if name == resource for one in ids}
-        free = [one for one, health in self.devices[resource].items() if health == "Healthy"]
+        healthy = [one for one, health in self.devices[resource].items() if health == "Healthy"]
+        return [one for one in healthy if one not in taken]
+
+    def _unkept(self, node: int) -> list[int]:
+        kept = {one for processors in self.kept.values() for one in processors}
+        return [one for one in self.processors[node] if one not in kept]
+
+    def _aligned(self, resource: str, amount: int, processors: int) -> set[int]:
+        """Return the NUMA nodes that have enough: the fewest, of those the lowest."""
+        every = sorted(self.processors)
+        counts = {"none": (), "best-effort": range(1, len(every)), "single-numa-node": (1,)}
+        for count in counts[self.policy]:
+            for nodes in combinations(every, count):
+                slots = [one for one in self._free(resource) if self.numa[one] & {*nodes}]
+                unkept = [one for node in nodes for one in self._unkept(node)]
+                if len(slots) >= amount and len(unkept) >= processors:
+                    return {*nodes}
+        if self.policy == "single-numa-node":
+            raise TopologyAffinityError
+        return {*every}
+
+    def _keep(self, key: tuple[str, str], processors: int, nodes: set[int]) -> None:
+        """Keep processors of NUMA nodes for a container, the lowest first."""
+        if processors:
+            unkept = [one for node in sorted(nodes) for one in self._unkept(node)]
+            self.kept[key] = unkept[:processors]
+
+    async def _choose(
+        self, resource: str, amount: int, must: list[str], nodes: Collection[int] = ()
+    ) -> list[str]:
+        free = self._free(resource)
+        aligned = [one for one in free if self.numa[one].intersection(nodes)]
+        if self.policy != "none" and len(aligned) + len(must) > amount:
+            free = aligned
+        elif self.policy != "none" and aligned:  # the plugin is not asked
+            return [*must, *aligned, *(one for one in free if one not in aligned)][:amount]
         request = wire.PreferredAllocationRequest()
         request.container_requests.add(
-            available_deviceIDs=[*must, *(one for one in free if one not in taken)],
+            available_deviceIDs=[*must, *free],
             must_include_deviceIDs=must[:amount],
             allocation_size=amount,
         )
@@ -147,6 +199,9 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         async with self._plugin(resource) as plugin:
             with suppress(grpc.aio.AioRpcError):  # the plugin ended
                 async for answer in plugin.ListAndWatch(wire.Empty()):
+                    self.numa |= {
+                        one.ID: {node.ID for node in one.topology.nodes} for one in answer.devices
+                    }
                     self.devices[resource] = {one.ID: one.health for one in answer.devices}
 
     @asynccontextmanager
@@ -155,3 +210,9 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.insecure_channel(f"unix://{socket}", options=options) as channel:
             yield DevicePluginStub(channel)  # type: ignore[no-untyped-call]
+
+
+def _own_processors(pod: dict[str, Any], container: dict[str, Any]) -> int:
+    """Return how many processors a kubelet keeps for a container alone."""
+    guaranteed = pod.get("status", {}).get("qosClass") == "Guaranteed"
+    return int(container["resources"]["limits"].get("cpu", 0)) if guaranteed else 0

@@ -15,6 +15,7 @@ from aiohttp import web
 from attrs import define, evolve, field, frozen
 
 from hetero.container.pin import Libraries
+from hetero.kube.agent.alignment import Alignment
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.device_plugin import DevicePlugins
 from hetero.kube.agent.driver_injection import DriverInjection
@@ -127,9 +128,10 @@ class Agent:
             discovery=self.discovery,
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
-        self.metrics = Metrics(self.allocator)
-        self.plugins = DevicePlugins(self.node, self.options.config, self.allocator, self.metrics)
-        self.guard = LimiterGuard(self.node, self.allocator, self.metrics, Events(self.api))
+        self.metrics, events = Metrics(self.allocator), Events(self.api)
+        alignment = Alignment(self.allocator, events)
+        self.plugins = DevicePlugins(self.node, self.options.config, alignment, self.metrics)
+        self.guard = LimiterGuard(self.node, self.allocator, self.metrics, events)
         inventory_path, token_file = self.options.inventories, self.options.token_file
         self.inventory = InventoryPublisher(self.api, self.allocator, inventory_path, token_file)
         if self.options.allocation is not AllocationWay.CLASSIC:
@@ -183,6 +185,7 @@ class Agent:
         name = self.options.name
         tasks = [
             self._forever(self._discover, DISCOVER, due=self.cards.due),
+            self._forever(self._offer, DISCOVER, due=self.plugins.alignment.slots_given),
             self._forever(self._attend, ATTEND),
             self._forever(lambda: self.guard.look(self.discovery.devices), PERIOD),
             self._reconcile(),
@@ -246,7 +249,7 @@ class Agent:
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
             return
-        self.plugins.offer(() if self.by_claims else self.cards.offered)
+        await self._offer()
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
             await self.inventory.publish(None if self.by_claims else self.discovery.devices)
         if self.publisher and self.by_claims:
@@ -255,6 +258,10 @@ class Agent:
             await self.publisher.withdraw()
         if self.publisher:
             note_foreign_drivers(self.node, self.publisher.foreign_drivers)
+
+    async def _offer(self) -> None:
+        if self.by_claims is not None:
+            await self.plugins.offer(() if self.by_claims else self.cards.offered)
 
     async def _tell_of_health(self, sick_devices: Iterable[Device]) -> None:
         """Tell the pods on cards that these are unhealthy by now."""
@@ -302,6 +309,7 @@ class Agent:
             self.inventory.published = node.metadata.annotations.get(INVENTORY, "")
             self.by_claims = by_claims(self.options.allocation, node)
             self.cards.note_annotations(node.metadata.annotations)
+            self.plugins.alignment.note_labels(node.metadata.labels)
             if self.publisher:
                 self.publisher.uid = node.metadata.uid
             self.allocator.driver.note_kubelet(node.status.node_info)

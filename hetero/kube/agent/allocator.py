@@ -167,8 +167,8 @@ class Allocator:
         log.info("%s: given grant %s", container, grant.id)
         return evolve(grant, edits=evolve(grant.edits, mounts=mounts))
 
-    async def confirm(self, resource: str, ids: Iterable[str]) -> None:
-        """Check that the container about to start got these ids for its own share.
+    async def confirm(self, resource: str, ids: Iterable[str]) -> tuple[Pod, str]:
+        """Return the pod and the container about to start, which got these ids for its own share.
 
         Raises `Refused` when it did not. A share that was lost, as at a reboot, is given again.
         """
@@ -182,7 +182,7 @@ class Allocator:
         ]
         (pod, container_name), *other_owners = holders or [(None, "")]
         if pod is not None and not other_owners and line in self._notes(pod, container_name):
-            return
+            return pod, container_name
         grants = [
             grant for grant in await self._standing() if line in self.node.ledger.notes(grant.id)
         ]
@@ -204,6 +204,7 @@ class Allocator:
                 )
         if not any(grant.owner["container"] == container_name for grant in grants):
             await self._give(self._signed(pod, container_name), line)
+        return pod, container_name
 
     # --- whose it is ----------------------------------------------------------------------------
 

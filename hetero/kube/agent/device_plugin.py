@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -14,6 +14,7 @@ from typing import NoReturn
 import grpc
 from attrs import define, evolve, field
 
+from hetero.kube.agent.alignment import Alignment, TakenSlots
 from hetero.kube.agent.allocator import Allocator, NeverGiven
 from hetero.kube.agent.kubelet import OPTIONS, Kubelet
 from hetero.kube.agent.metrics import Metrics
@@ -46,14 +47,20 @@ _IMPOSSIBLE_MOUNT = wire.Mount(
 Observe = Callable[[str, str, float], None]
 
 
-def listed(devices: Iterable[Device]) -> wire.ListAndWatchResponse:
-    """Return the kubelet's list: each slot of each device, with its health and NUMA node."""
+def listed(
+    devices: Iterable[Device], *, full_devices: Container[str] = (), taken_ids: Container[str] = ()
+) -> wire.ListAndWatchResponse:
+    """Return the kubelet's list: each slot of each device, with its health and NUMA node.
+
+    Of full devices the slots that no container has are unhealthy: the kubelet counts them not.
+    """
     response = wire.ListAndWatchResponse()
     for device in devices:
         for slot in range(device.capacity[SLOTS]):
-            slot_entry = response.devices.add(
-                ID=device_id(device.uuid, slot), health="Healthy" if device.usable else "Unhealthy"
-            )
+            slot_id = device_id(device.uuid, slot)
+            is_spare = device.uuid in full_devices and slot_id not in taken_ids
+            health = "Healthy" if device.usable and not is_spare else "Unhealthy"
+            slot_entry = response.devices.add(ID=slot_id, health=health)
             if device.numa is not None:
                 slot_entry.topology.nodes.add(ID=device.numa)
     return response
@@ -82,6 +89,7 @@ class DevicePlugin(DevicePluginServicer):
     resource: str
     kubelet: Kubelet
     allocator: Allocator
+    alignment: Alignment
     observe: Observe
     _devices: wire.ListAndWatchResponse = field(init=False, factory=wire.ListAndWatchResponse)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
@@ -103,9 +111,13 @@ class DevicePlugin(DevicePluginServicer):
         path = self.kubelet.plugins / self.endpoint
         return kubelet_start is not None and self._serving == (kubelet_start, _identity(path))
 
-    def offer(self, devices: Iterable[Device]) -> None:
+    def offer(self, devices: Iterable[Device], taken_slots: TakenSlots) -> None:
         """Send the kubelet these devices, unless its list is the same."""
-        devices_now = listed(devices)
+        devices_now = listed(
+            devices,
+            full_devices=taken_slots.full_devices,
+            taken_ids=taken_slots.ids.get(self.resource, frozenset()),
+        )
         for slot_entry in devices_now.devices:
             if len(slot_entry.ID) > _LONGEST:
                 log.error(
@@ -216,6 +228,7 @@ class DevicePlugin(DevicePluginServicer):
             except HeteroError as error:
                 self.observe("allocate", "refused", monotonic() - began_s)
                 await self._refuse(context, error)
+            self.alignment.slots_given.set()
             annotations = self.allocator.driver.annotations(grant.edits, grant_id=grant.id)
             response.container_responses.append(answered(grant.edits, annotations))
         self.observe("allocate", outcome, monotonic() - began_s)
@@ -224,10 +237,11 @@ class DevicePlugin(DevicePluginServicer):
     async def PreStartContainer(  # noqa: N802
         self, request: wire.PreStartContainerRequest, context: grpc.aio.ServicerContext
     ) -> wire.PreStartContainerResponse:
-        """Refuse a start whose devices were allocated for another container."""
+        """Refuse a start whose devices are another container's, or of another NUMA node."""
         began_s = monotonic()
         try:
-            await self.allocator.confirm(self.resource, request.devices_ids)
+            owner = await self.allocator.confirm(self.resource, request.devices_ids)
+            await self.alignment.expect(*owner)
         except HeteroError as error:
             self.observe("start", "refused", monotonic() - began_s)
             await self._refuse(context, error)
@@ -253,7 +267,7 @@ class DevicePlugins:
 
     node: Node
     config: Path | None
-    allocator: Allocator
+    alignment: Alignment
     metrics: Metrics
     by_resource: dict[str, DevicePlugin] = field(init=False, factory=dict)
     _names: dict[str, tuple[ResourceNames, ...]] = field(init=False)  # by vendor
@@ -276,8 +290,9 @@ class DevicePlugins:
         vocabulary = settings.load(self.config).vocabulary(self.node.registry)
         return {vendor.name: vendor.resource_names for vendor in vocabulary.vendors}
 
-    def offer(self, devices: Iterable[Device]) -> None:
+    async def offer(self, devices: Iterable[Device]) -> None:
         """Offer each device as all resources that count it. A resource once offered stays."""
+        taken_slots = await asyncio.to_thread(self.alignment.taken_slots)
         by_name: dict[str, list[Device]] = {name: [] for name in self.by_resource}
         for device in devices:
             for resource_names in self.names(device.vendor):
@@ -286,9 +301,10 @@ class DevicePlugins:
                     by_name.setdefault(resource_names.count, []).append(counted_device)
         for name, resource_devices in by_name.items():
             if name not in self.by_resource:
-                kubelet, observe = self.allocator.kubelet, self.metrics.observe
-                self.by_resource[name] = DevicePlugin(name, kubelet, self.allocator, observe)
-            self.by_resource[name].offer(resource_devices)
+                allocator, observe = self.alignment.allocator, self.metrics.observe
+                plugin = DevicePlugin(name, allocator.kubelet, allocator, self.alignment, observe)
+                self.by_resource[name] = plugin
+            self.by_resource[name].offer(resource_devices, taken_slots)
         self._offered = True
 
     @property

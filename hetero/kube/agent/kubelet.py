@@ -78,6 +78,21 @@ class Kubelet:
                     )
         return devices_by_pod
 
+    async def processors(self, namespace: str, pod: str, container: str) -> frozenset[int]:
+        """Return the processors that the kubelet keeps for a container, none if it keeps none.
+
+        Kubelets before 1.23 list those that all pods share, too.
+        """
+        response = await self._listed()
+        return frozenset(
+            processor
+            for pod_resources in response.pod_resources
+            if (pod_resources.namespace, pod_resources.name) == (namespace, pod)
+            for container_resources in pod_resources.containers
+            if container_resources.name == container
+            for processor in container_resources.cpu_ids
+        )
+
     async def _listed(self) -> ListPodResourcesResponse:
         """Return the list of pods' devices, over a new connection if the kubelet restarted."""
         socket_path = self.path / "pod-resources" / "kubelet.sock"

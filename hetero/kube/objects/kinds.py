@@ -259,6 +259,7 @@ class PodStatus(Part, frozen=True):
     phase: str | None = None
     reason: str = ""
     message: str = ""
+    qos_class: str = ""
     start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ContainerStatus, ...] = ()
