@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import ssl
 import sys
 import tempfile
@@ -216,7 +215,7 @@ async def bind_all(plane: ControlPlane, nodes: int, *, extender: bool) -> tuple[
             (plain_pod(f"p{number}", share, {}) for number in range(TIMED)),
             lambda body: api.post(PODS, body),
         )
-        before = usage(plane)
+        before = plane.processor_seconds()
         start_scheduler(plane, extender=extender)
         while len(watched.bound) < TIMED:
             if time.monotonic() > watched.news + 10 * QUIET:
@@ -367,20 +366,12 @@ def plain_pod(name: str, resources: dict[str, str], notes: dict[str, str]) -> Pl
     }
 
 
-def usage(plane: ControlPlane) -> dict[str, float]:
-    """Return the processor seconds that each process has used."""
-    used = {}
-    for name, (process, _, _) in plane._started.items():
-        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        used[name] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-    return used
-
-
 def processor_seconds(plane: ControlPlane, before: dict[str, float] | None = None) -> str:
     """Return what each process has used since, in words."""
     since = before or {}
     return ", ".join(
-        f"{name} {used - since.get(name, 0.0):.1f}" for name, used in usage(plane).items()
+        f"{name} {used - since.get(name, 0.0):.1f}"
+        for name, used in plane.processor_seconds().items()
     )
 
 

@@ -186,6 +186,14 @@ class ControlPlane:
         self.running.remove(process)
         (self.folder / f"{name}.log").unlink()
 
+    def processor_seconds(self) -> dict[str, float]:
+        """Return the processor seconds that each process has used so far."""
+        used = {}
+        for name, (process, _, _) in self._started.items():
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            used[name] = sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+        return used
+
     def log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text()
 
