@@ -330,11 +330,11 @@ async def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
         assert spread == await it.call("prioritize", Pod=pod, NodeNames=nodes)
 
 
-async def test_without_names_of_nodes_the_setting_that_sends_them_is_named() -> None:
+async def test_a_call_that_names_no_nodes_and_sends_none_is_an_error() -> None:
     async with scenario(n1=(card("GPU-1"),)) as it:
-        for absent in ({}, {"NodeNames": None}):
+        for absent in ({}, {"NodeNames": None}, {"NodeNames": None, "Nodes": None}):
             answer = await it.call("filter", Pod=it.pod("p"), **absent)
-            assert "hetero: set nodeCacheCapable: true for this extender" == answer["Error"]
+            assert "hetero: the call has neither NodeNames nor Nodes" == answer["Error"]
 
 
 async def test_nonsense_from_a_caller_is_an_error_and_no_outage() -> None:

@@ -27,6 +27,7 @@ from hetero.kube.scheduler.readiness import Readiness
 from hetero.kube.scheduler.scheduler_metrics import SchedulerMetrics
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
+from hetero.kube.scheduler.whole_nodes import decoded_names, names_of, simulated_refusals
 from hetero.kube.words.annotations import Assignment, without_core_limit
 from hetero.kube.words.pod import kinds, path_of, read_pod
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
@@ -112,10 +113,33 @@ class NodeVerbs:
     answers_one: bool
 
     async def filter(self, args: Plain) -> Plain:
-        """Return the nodes that can serve the pod, and what each of the others said."""
-        pod, node_names = args["pod"], args.get("nodenames")
-        if node_names is None:
-            raise HeteroError("hetero: set nodeCacheCapable: true for this extender")
+        """Return the nodes that can serve the pod, and what each of the others said.
+
+        Nodes that were sent whole are returned whole. Of those that the cluster does not have, none
+        is given to the pod: who asks simulates.
+        """
+        pod, node_list = args["pod"], args.get("nodes")
+        if args.get("nodenames") is not None:
+            return self._filtered(pod, args["nodenames"])
+        if node_list is None:
+            raise HeteroError("hetero: the call has neither NodeNames nor Nodes")
+        pod_request = self.vocabulary.pod_request(pod)
+        if pod_request is None or not pod_request.devices:
+            return {"Nodes": node_list, "FailedNodes": {}}
+        known_nodes = self.pods.cache.inventory.nodes
+        reason_by_node = simulated_refusals(pod_request.pod, node_list, known_nodes)
+        known_names = [name for name in names_of(node_list) if name not in reason_by_node]
+        serving_names = {name for name, reason in reason_by_node.items() if reason is None}
+        failed_nodes = {name: reason for name, reason in reason_by_node.items() if reason}
+        if known_names:
+            answer = self._filtered(pod, NodeNames.of(known_names))
+            serving_names |= {*decoded_names(answer)}
+            failed_nodes |= answer["FailedNodes"]
+        kept = [node for node in node_list["items"] if node["metadata"]["name"] in serving_names]
+        return {"Nodes": {**node_list, "items": kept}, "FailedNodes": failed_nodes}
+
+    def _filtered(self, pod: Pod, node_names: NodeNames) -> Plain:
+        """Return the names of the nodes that can serve the pod, and what each other one said."""
         pod_request = self.vocabulary.pod_request(pod)
         if pod_request is None:
             return {"NodeNames": node_names.text, "FailedNodes": {}}
@@ -177,14 +201,15 @@ class NodeVerbs:
 
     async def prioritize(self, args: Plain) -> list[Plain]:
         """Return the nodes' scores from 0 to 10, but for those of 0."""
-        pod, node_names = args["pod"], args["nodenames"].each
+        pod, whole_nodes = args["pod"], args.get("nodes")
+        offered_names = names_of(whole_nodes) if whole_nodes else args["nodenames"].each
         record = self.pods.get(pod.metadata.uid)
         is_filtered = record.request is not None and record.pod == pod  # it was just filtered
         pod_request = record.request if is_filtered else self.vocabulary.pod_request(pod)
         if pod_request is None:
             return []
         weights = self.placer.weights(pod_request)
-        costs = self.pods.cache.costs(pod_request.pod, node_names, weights=weights)
+        costs = self.pods.cache.costs(pod_request.pod, offered_names, weights=weights)
         lowest, highest = min(costs.values(), default=0), max(costs.values(), default=0)
         spread = highest - lowest or 1
         scores = ((name, _BEST * (highest - cost) // spread) for name, cost in costs.items())
