@@ -90,19 +90,32 @@ class Template:
             raise ValueError(f"template {self.name!r} takes core and memory, of each at least 0")
 
 
+def _smallest_first(menu: Iterable[Template]) -> tuple[Template, ...]:
+    return tuple(
+        sorted(
+            menu,
+            key=lambda template: (
+                template.takes[MEMORY],
+                template.takes[CORE],
+                template.part or "",
+            ),
+        )
+    )
+
+
 @frozen
 class Templated:
-    """The device is cut by a menu: the first entry that covers the request is taken.
+    """The device is cut by a menu: the smallest entry that covers memory and core is taken.
 
-    Above the largest entry a request gets the whole device, unless `whole` is False (a card that
-    is partitioned already and can only be given by its parts). `measured_by` names what decides
-    which entry covers a request: where memory alone decides, a shape's core comes with it, asked or
-    not. `cut_at_admission` is as in `Fractional`. `counted` is whether parts of a device that is
-    partitioned already count as devices, for requests that are not for partitioned devices
-    (`Request.unpartitioned`).
+    The menu is sorted by memory, then core. A request that no entry covers gets the whole device,
+    unless `whole` is False (a card that is partitioned already and can only be given by its parts).
+    A shape's core comes with it, asked or not. `measured_by` is of older documents, where memory
+    alone could decide; nothing reads it. `cut_at_admission` is as in `Fractional`. `counted` is
+    whether parts of a device that is partitioned already count as devices, for requests that are
+    not for partitioned devices (`Request.unpartitioned`).
     """
 
-    menu: tuple[Template, ...]
+    menu: tuple[Template, ...] = field(converter=_smallest_first)
     multi: MultiDevice = MultiDevice.WHOLE
     whole: bool = True
     measured_by: tuple[str, ...] = (CORE, MEMORY)

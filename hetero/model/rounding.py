@@ -106,8 +106,10 @@ def cut(
                 core_units = max(device.capacity[CORE] * memory_bytes // device.capacity[MEMORY], 1)
             return _fraction(
                 device,
-                memory_bytes=round_up(memory_bytes, memory_grain),
-                core_units=None if core_units is None else round_up(core_units, core_grain),
+                memory_bytes=_up_to(memory_bytes, memory_grain, device.capacity[MEMORY]),
+                core_units=None
+                if core_units is None
+                else _up_to(core_units, core_grain, device.of_card(CORE)),
             )
         case Templated() as templated:
             return _shape(
@@ -146,12 +148,18 @@ def whole(device: Device) -> Portion:
     return Portion(takes=device.capacity)
 
 
-def _fraction(device: Device, *, memory_bytes: int | None, core_units: int | None) -> Portion:
+def _up_to(amount: int, grain: Grain, card_amount: int) -> int:
+    """Return `amount` rounded up, at most `card_amount`.
+
+    A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
+    """
+    rounded_amount = round_up(amount, grain)
+    return card_amount if rounded_amount is None else min(rounded_amount, card_amount)
+
+
+def _fraction(device: Device, *, memory_bytes: int, core_units: int | None) -> Portion:
     """Return the portion of a fractional device. All its memory or a card's core is exclusive."""
     card_bytes, card_core_units = device.capacity[MEMORY], device.of_card(CORE)
-    # A card's size need not be a multiple of its grain: the last cut is simply the rest of it.
-    memory_bytes = card_bytes if memory_bytes is None else min(memory_bytes, card_bytes)
-    core_units = None if core_units is None else min(core_units, card_core_units)
     exclusive = memory_bytes == card_bytes or core_units == card_core_units
     takes = {
         MEMORY: memory_bytes,
@@ -169,15 +177,11 @@ def _shape(
     core_units: int,
     free: Mapping[str, int],
 ) -> Portion | None:
-    """Return the first template that covers the ask, preferably one whose counters are free."""
-    # All of the core is the whole card, whatever the menu is ordered by.
-    least_core_units = (
-        core_units if CORE in templated.measured_by or core_units == device.of_card(CORE) else 0
-    )
+    """Return the smallest template that covers the ask, preferably one whose counters are free."""
     covering_templates = [
         template
         for template in templated.menu
-        if template.takes[MEMORY] >= memory_bytes and template.takes[CORE] >= least_core_units
+        if template.takes[MEMORY] >= memory_bytes and template.takes[CORE] >= core_units
     ]
     if not covering_templates:
         return whole(device) if templated.whole else None

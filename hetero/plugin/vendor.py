@@ -55,13 +55,12 @@ class Model:
     extra: Counters = field(factory=dict)
 
 
-def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) -> tuple[Model, ...]:
+def menus(table: str, *, counters: Sequence[str]) -> tuple[Model, ...]:
     """Return the models of a table, each a row: `M2  24/6  small 8192/3/1, large 16384/6/1`.
 
     After a model's name come its amounts of the `counters`, and its templates, smallest first. A
     template has its name, MiB, and what it takes of the counters. Counters that a row omits are not
-    counted. A card has a slot for each time its smallest template fits. `measured_by` is that of
-    `Templated`.
+    counted. A card has a slot for each time its smallest template fits.
     """
 
     def amounts(text: str) -> dict[str, int]:
@@ -81,7 +80,7 @@ def menus(table: str, *, counters: Sequence[str], measured_by: Sequence[str]) ->
         slots = min(amount // menu[0].takes[counter] for counter, amount in card_capacity.items())
         return Model(
             match=model_part,
-            granularity=Templated(menu, measured_by=tuple(measured_by)),
+            granularity=Templated(menu),
             core=card_capacity.pop(CORE),
             slots=slots,
             extra=card_capacity,
@@ -263,26 +262,22 @@ def shared_softly(device: Device) -> Device:
 
 
 def _parts(templated: Templated) -> tuple[Templated, Counters]:
-    """Return the parts of a card, smallest first, and counters by which each is given once.
+    """Return the parts of a card, and counters by which each is given once.
 
     There is a counter for each part, and one for each kind: a refusal says which kind ran out.
     """
-    sorted_menu = sorted(
-        templated.menu,
-        key=lambda template: (template.takes[MEMORY], template.takes[CORE], template.part or ""),
-    )
-    template_counts = Counter(template.name for template in sorted_menu)
-    part_counts = {template.part: 1 for template in sorted_menu if template.part}
+    template_counts = Counter(template.name for template in templated.menu)
+    part_counts = {template.part: 1 for template in templated.menu if template.part}
     menu = (
         evolve(
             template, takes={**template.takes, template.name: 1, template.part or template.name: 1}
         )
-        for template in sorted_menu
+        for template in templated.menu
     )
     return evolve(templated, menu=tuple(menu)), {
         **template_counts,
         **part_counts,
-        SLOTS: len(sorted_menu),
+        SLOTS: len(templated.menu),
     }
 
 

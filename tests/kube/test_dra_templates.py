@@ -74,6 +74,15 @@ def test_a_size_of_a_card_that_is_cut_by_a_menu_may_be_one_of_its_parts() -> Non
     assert "huawei.com-ascend910b3" == requested({"huawei.com/Ascend910B3": "1"})["deviceClassName"]
 
 
+def test_core_of_a_card_that_is_cut_by_a_menu_is_asked_with_its_memory() -> None:
+    """A 910B3 has 20 AI cores: 30 percent are 6, which the smallest template does not have."""
+    ascend = {"huawei.com/Ascend910B3": "1", "huawei.com/Ascend910B3-memory": "3000"}
+    asked = requested({**ascend, "huawei.com/Ascend910B3-core": "30"})["capacity"]["requests"]
+
+    assert {"memory": "3000Mi", "cores": "6"} == asked
+    assert {"memory": "3000Mi"} == requested(ascend)["capacity"]["requests"]
+
+
 def test_core_of_cards_with_units_of_their_own_is_asked_by_alternatives() -> None:
     """60 percent of a DCU with 60, 120 and 128 compute units."""
     limits = {"hygon.com/dcunum": "1", "hygon.com/dcumem": "2000", "hygon.com/dcucores": "60"}

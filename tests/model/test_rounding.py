@@ -53,17 +53,12 @@ S4000 = Fractional(
     Step(1),
     MultiDevice.WHOLE,
 )
-# Ascend templates as MindCluster and HAMi list them (memory in MiB, AI cores); memory decides.
-A910B3 = Templated(
-    menu(("vir05_1c_16g", 16384, 5), ("vir10_3c_32g", 32768, 10)), measured_by=(MEMORY,)
-)
+# Ascend templates as MindCluster and HAMi list them (memory in MiB, AI cores).
+A910B3 = Templated(menu(("vir05_1c_16g", 16384, 5), ("vir10_3c_32g", 32768, 10)))
 A910B2 = Templated(
-    menu(("vir03_1c_8g", 8192, 3), ("vir06_1c_16g", 16384, 6), ("vir12_3c_32g", 32768, 12)),
-    measured_by=(MEMORY,),
+    menu(("vir03_1c_8g", 8192, 3), ("vir06_1c_16g", 16384, 6), ("vir12_3c_32g", 32768, 12))
 )
-A310P3 = Templated(
-    menu(("vir01", 3072, 1), ("vir02", 6144, 2), ("vir04", 12288, 4)), measured_by=(MEMORY,)
-)
+A310P3 = Templated(menu(("vir01", 3072, 1), ("vir02", 6144, 2), ("vir04", 12288, 4)))
 
 
 def test_3000_mib_stay_3000_mib_where_any_mib_will_do() -> None:
@@ -89,13 +84,13 @@ def test_30_percent_of_16_core_groups_are_5_and_3000_mib_climb_the_ladder_to_409
 @pytest.mark.parametrize(
     ("memory", "core", "granularity", "template", "takes"),
     [
-        (65536, 20, A910B3, "vir05_1c_16g", {MEMORY: 16384 * MiB, CORE: 5, SLOTS: 1}),
-        (65536, 24, A910B2, "vir03_1c_8g", {MEMORY: 8192 * MiB, CORE: 3, SLOTS: 1}),
-        (21527, 8, A310P3, "vir01", {MEMORY: 3072 * MiB, CORE: 1, SLOTS: 1}),
+        (65536, 20, A910B3, "vir10_3c_32g", {MEMORY: 32768 * MiB, CORE: 10, SLOTS: 1}),
+        (65536, 24, A910B2, "vir12_3c_32g", {MEMORY: 32768 * MiB, CORE: 12, SLOTS: 1}),
+        (21527, 8, A310P3, "vir04", {MEMORY: 12288 * MiB, CORE: 4, SLOTS: 1}),
     ],
     ids=["910B3", "910B2", "310P3"],
 )
-def test_3000_mib_take_the_smallest_template_that_holds_them(
+def test_30_percent_and_3000_mib_take_the_smallest_template_that_has_both(
     memory: int, core: int, granularity: Granularity, template: str, takes: dict[str, int]
 ) -> None:
     got = cut(card(memory * MiB, granularity, core=core, slots=7), ASK)
@@ -125,14 +120,22 @@ def test_above_the_largest_template_is_the_whole_card() -> None:
     assert (None, device.capacity) == (got.template, got.takes)
 
 
-def test_all_of_the_core_is_the_whole_card_even_where_memory_decides() -> None:
+def test_more_core_than_the_largest_template_has_is_the_whole_card() -> None:
     device = card(65536 * MiB, A910B3, core=20, slots=4)
 
-    assert device.capacity == cut(device, Ask(memory=GiB, core=100)).takes
+    assert "vir10_3c_32g" == cut(device, Ask(memory=GiB, core=50)).template
+    for percent in (51, 80, 100):
+        assert device.capacity == cut(device, Ask(memory=GiB, core=percent)).takes
 
 
-def test_a_menu_measured_by_core_too_takes_the_shape_that_covers_both() -> None:
-    both = Templated(menu(("small", 16384, 2), ("large", 32768, 4)))
+def test_core_that_is_not_asked_comes_with_the_smallest_template_for_the_memory() -> None:
+    device = card(65536 * MiB, A910B3, core=20, slots=4)
+
+    assert "vir05_1c_16g" == cut(device, Ask(memory=3000 * MiB)).template
+
+
+def test_a_menu_in_any_order_gives_the_smallest_shape_that_covers_both() -> None:
+    both = Templated(menu(("large", 32768, 4), ("small", 16384, 2)))
     device = card(64 * GiB, both, core=8, slots=4)
 
     assert "small" == cut(device, Ask(memory=GiB, core=25)).template
@@ -145,6 +148,13 @@ def test_memory_above_the_card_has_no_portion() -> None:
         ask = Ask(memory=48 * GiB + 1)
 
         assert portion(device, ask, count=1, free=device.capacity) is None
+
+
+def test_core_above_a_ladders_top_is_all_of_the_core_and_never_none() -> None:
+    device = card(80 * GiB, Fractional(core=Ladder((10, 25, 50))))
+    got = cut(device, Ask(memory=GiB, core=80))
+
+    assert {MEMORY: GiB, CORE: 100, SLOTS: 10} == got.takes
 
 
 def test_above_a_ladders_top_is_all_of_the_card() -> None:

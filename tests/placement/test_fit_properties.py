@@ -35,7 +35,7 @@ GRANULARITIES: list[Granularity] = [
     Fractional(Step(256 * MiB), Step(1), MultiDevice.WHOLE),
     Fractional(Ladder(tuple(n * 512 * MiB for n in (2, 4, 8, 16, 32))), Step(4), MultiDevice.WHOLE),
     Templated((Template("half", {MEMORY: 8 * GiB, CORE: 50}),)),
-    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),), measured_by=(MEMORY,)),
+    Templated((Template("small", {MEMORY: 4 * GiB, CORE: 30}),)),
 ]
 asks = st.builds(
     Ask,

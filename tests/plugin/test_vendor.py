@@ -25,15 +25,16 @@ M1  30    small 2184/2, large 4369/4
 
 
 def test_a_row_of_a_table_is_a_model_and_its_menu() -> None:
-    both, by_memory = menus(TABLE, counters=(CORE, "helpers"), measured_by=(MEMORY,))
+    both, without_helpers = menus(TABLE, counters=(CORE, "helpers"))
 
     small = Template("small", {MEMORY: 8 * GiB, CORE: 3, "helpers": 1})
     large = Template("large", {MEMORY: 16 * GiB, CORE: 6, "helpers": 2})
-    menu = Templated((small, large), measured_by=(MEMORY,))
+    menu = Templated((small, large))
     assert Model(match="M2", granularity=menu, core=24, slots=6, extra={"helpers": 6}) == both
-    assert ("M1", 30, 15, {}) == (by_memory.match, by_memory.core, by_memory.slots, by_memory.extra)
-    assert isinstance(by_memory.granularity, Templated)
-    assert {MEMORY: 2184 * MiB, CORE: 2} == by_memory.granularity.menu[0].takes
+    assert ("M1", 30, 15) == (without_helpers.match, without_helpers.core, without_helpers.slots)
+    assert {} == without_helpers.extra
+    assert isinstance(without_helpers.granularity, Templated)
+    assert {MEMORY: 2184 * MiB, CORE: 2} == without_helpers.granularity.menu[0].takes
 
 
 VENDOR = Vendor(

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from hetero import plugin
-from hetero.plugin import CORE, MEMORY, Allocation, Device, DriverError, Edits, Library, MiB
+from hetero.plugin import CORE, Allocation, Device, DriverError, Edits, Library, MiB
 
 #: Model, AI cores and AI CPUs, then the templates as name MiB/cores/CPUs: as MindCluster and HAMi's
-#: 2.10 chart list them. Memory decides which a request gets; the cores come with it.
+#: 2.10 chart list them. A request gets the smallest that has its memory and its cores.
 _TABLE = """
 910A    30    vir02 2184/2, vir04 4369/4, vir08 8738/8, vir16 17476/16
 910B2   24/6  vir03_1c_8g 8192/3/1, vir06_1c_16g 16384/6/1, vir12_3c_32g 32768/12/3
@@ -40,7 +40,7 @@ VENDOR = plugin.Vendor(
     api=2,
     name="ascend",
     title="Huawei Ascend",
-    models=plugin.menus(_TABLE, counters=(CORE, "aicpu"), measured_by=(MEMORY,)),
+    models=plugin.menus(_TABLE, counters=(CORE, "aicpu")),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
     runtime=plugin.ContainerRuntime(

@@ -299,7 +299,7 @@ def _count(container_request: ContainerRequest) -> int:
 def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind) -> Plain:
     """Return a request for cards of a kind."""
     request, device_count = container_request.request, _count(container_request)
-    amounts = {} if request.exclusive else _amounts(vocabulary, container_request, kind)
+    amounts = {} if request.exclusive else _amounts(container_request, kind)
     expressions = [*_selectors(request)]
     if kind.models:
         models = Selector(include=kind.models)
@@ -357,14 +357,12 @@ def _expect_sayable(vocabulary: Vocabulary, container_request: ContainerRequest)
             raise BadInput(sentence)
 
 
-def _amounts(
-    vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind
-) -> dict[str, str]:
+def _amounts(container_request: ContainerRequest, kind: _Kind) -> dict[str, str]:
     """Return how much of each card is asked, as the API writes it."""
     ask, amounts = container_request.request.asks[0], {}
     if ask.memory is not None:
         amounts["memory"] = amount_of(MEMORY, ask.memory)
-    if ask.core is not None and _counts_core(vocabulary, container_request):
+    if ask.core is not None:
         amounts["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
     return amounts
 
@@ -381,10 +379,8 @@ def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[
     is_whole = container_request.request.exclusive or (
         _count(container_request) > 1 and not _several_shared(vocabulary, container_request)
     )
-    counts_core = container_request.request.asks[0].core is not None and _counts_core(
-        vocabulary, container_request
-    )
-    if len(models_by_units) == 1 or is_whole or not counts_core:
+    names_core = container_request.request.asks[0].core is not None
+    if len(models_by_units) == 1 or is_whole or not names_core:
         return [_Kind(units=next(iter(models_by_units)))]
     if any(
         {*"*?["} & {*model_pattern}
@@ -399,15 +395,6 @@ def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[
         _Kind(units=core_units, models=tuple(patterns))
         for core_units, patterns in models_by_units.items()
     ]
-
-
-def _counts_core(vocabulary: Vocabulary, container_request: ContainerRequest) -> bool:
-    """Whether core decides how much of such a card is given."""
-    granularities = (model.granularity for model in _models(vocabulary, container_request))
-    return any(
-        CORE in granularity.measured_by if isinstance(granularity, Templated) else True
-        for granularity in granularities
-    )
 
 
 def _models(vocabulary: Vocabulary, container_request: ContainerRequest) -> tuple[Model, ...]:
