@@ -66,7 +66,7 @@ def test_without_a_driver_the_contract_says_that_it_has_no_device_to_check(proje
     output = python(project, *CONTRACT, driver=False, code=1)
 
     assert "no usable device to check (zephyr is absent: libzephyr.so not found" in output
-    assert "23 failed, 3 passed" in output
+    assert "24 failed, 3 passed" in output
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_mistake_breaks_the_clause_that_says_so(
     (tmp_path / "hetero_zephyr.py").write_text(source.replace(right, wrong))
     output = _mistaken(project, tmp_path)
 
-    assert "1 failed, 25 passed" in output
+    assert "1 failed, 26 passed" in output
     assert f"FAILED test_zephyr.py::TestZephyr::{clause}" in output
     assert says in output
 
@@ -109,7 +109,7 @@ def test_slices_whose_driver_does_not_say_that_they_are_in_use_break_a_clause(
     (tmp_path / "hetero_zephyr.py").write_text(source.replace("in_use=(9,),", ""))
     output = _mistaken(tmp_path, tmp_path)
 
-    assert "1 failed, 25 passed" in output
+    assert "1 failed, 26 passed" in output
     assert (
         "FAILED test_zephyr.py::TestZephyr::test_a_slice_in_use_is_left_until_it_is_not" in output
     )
@@ -127,7 +127,7 @@ def _mistaken(driver: Path, path: Path) -> str:
 def test_the_guides_slices_keep_the_contract(project: Path, tmp_path: Path) -> None:
     _with_slices(project, tmp_path)
     slices = tmp_path / "slices"
-    assert "26 passed" in python(tmp_path, *CONTRACT, ZEPHYR_SLICES=str(slices))
+    assert "27 passed" in python(tmp_path, *CONTRACT, ZEPHYR_SLICES=str(slices))
     assert slices.stat().st_size, "none was made"
 
 

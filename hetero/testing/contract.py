@@ -48,6 +48,7 @@ from hetero.registry.registry import Registry, given
 from hetero.registry.respondent import Plugin
 from hetero.testing import injection
 from hetero.testing.injection import Calls, Injected
+from hetero.testing.sizes import fault_of
 
 #: Seconds for which the contract waits for a library that hangs.
 _SOON = 1.0
@@ -213,6 +214,13 @@ class VendorContract:
                 assert cut.takes[MEMORY] * 100 >= device.capacity[MEMORY] * percent
                 assert cut.takes[CORE] * 100 >= device.capacity[CORE] * percent
                 assert _is_legal(device, cut), f"{device.model}: {cut.takes}"
+
+    def test_what_is_given_is_the_smallest_size_that_has_all_that_was_asked(self) -> None:
+        """Memory and core of an empty device are covered, and no smaller size covers them."""
+        for device in self._usable(self._registry()):
+            for ask in _asks(device):
+                fault = fault_of(device, ask, portion(device, ask, count=1, free=device.capacity))
+                assert fault is None, f"{device.model}: {ask}: {fault}"
 
     def test_a_device_that_is_full_is_not_overfull(self) -> None:
         """Shares that fill a device take no more than its capacity."""
@@ -496,6 +504,19 @@ def _identity(device: Device) -> tuple[object, ...]:
 
 def _cut(device: Device, percent: int, free: Any) -> Portion | None:
     return portion(device, Ask(memory_percent=percent, core=percent), count=1, free=free)
+
+
+def _asks(device: Device) -> Iterator[Ask]:
+    """Yield asks for parts of a device: a byte less and more than each template, too."""
+    menu = device.granularity.menu if isinstance(device.granularity, Templated) else ()
+    sizes_bytes = {1, *(template.takes[MEMORY] for template in menu)}
+    for core in (None, 1, 10, 26, 34, 51, 80, 100):
+        yield Ask(core=core)
+        for percent in (1, 10, 34, 51, 100):
+            yield Ask(memory_percent=percent, core=core)
+        for size_bytes in sizes_bytes:
+            yield Ask(memory=size_bytes, core=core)
+            yield Ask(memory=size_bytes + 1, core=core)
 
 
 def _filling(device: Device, slice_ask: Ask = _TENTH) -> Iterator[Portion]:

@@ -511,8 +511,8 @@ def test_the_contract_holds(tmp_path: Path, rack: str) -> None:
     file = tmp_path / "test.rack"
     file.write_text(dedent(rack))
 
-    assert "27 passed" in contract_holds("hetero_nvidia", file)
+    assert "28 passed" in contract_holds("hetero_nvidia", file)
 
 
 def test_the_contract_holds_on_a_rack_that_is_shipped() -> None:
-    assert "27 passed" in contract_holds("hetero_nvidia", hetero_simulator.rack("mixed"))
+    assert "28 passed" in contract_holds("hetero_nvidia", hetero_simulator.rack("mixed"))

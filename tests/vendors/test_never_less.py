@@ -1,0 +1,125 @@
+"""Over every model of all vendors: what is given has all that was asked, in the smallest size."""
+
+import random
+from collections.abc import Iterator
+
+import hetero_metax
+import pytest
+from racks import PLUGINS, request
+
+from hetero.model import (
+    CORE,
+    MEMORY,
+    Allocation,
+    Ask,
+    Device,
+    Enforcement,
+    Granularity,
+    Inventory,
+    Refusal,
+)
+from hetero.model.rounding import portion
+from hetero.model.units import GiB, MiB
+from hetero.placement import fit
+from hetero.plugin import Template, Templated, Vendor
+from hetero.plugin.vendor import shared_softly
+from hetero.testing.sizes import covers, fault_of
+
+#: Cards of these sizes have been sold; the odd ones are what a driver leaves of one.
+SIZES = tuple(size * MiB for size in (16384, 21527, 32768, 49152, 65536, 81559, 143771))
+#: Instances of an H200 in MIG mode: profile, MiB and sevenths of the core.
+INSTANCES = (
+    ("1g.18gb", 16384, 1),
+    ("1g.35gb", 33280, 1),
+    ("2g.35gb", 33280, 2),
+    ("3g.71gb", 70656, 3),
+)
+
+
+def device_of(
+    vendor: Vendor, model: str, memory_bytes: int, granularity: Granularity | None = None
+) -> Device:
+    return vendor.device(
+        uuid=f"{vendor.name}-{model}-{memory_bytes}",
+        model=model,
+        index=0,
+        memory=memory_bytes,
+        enforcement=Enforcement.PARTITION,
+        granularity=granularity,
+        capacity={CORE: 7} if granularity and isinstance(granularity, Templated) else None,
+    )
+
+
+def every_device() -> Iterator[Device]:
+    """Yield a card of every declared model and memory, each as its vendor and as softly shared."""
+    for plugin in PLUGINS.values():
+        vendor = plugin.hetero_vendor()
+        for model in vendor.models:
+            largest_bytes = max(
+                (template.takes[MEMORY] for template in getattr(model.granularity, "menu", ())),
+                default=0,
+            )
+            for memory_bytes in SIZES:
+                if memory_bytes >= largest_bytes:
+                    device = device_of(vendor, model.match.replace("*", "X"), memory_bytes)
+                    yield from (device, shared_softly(device))
+    sliced = hetero_metax._SLICED
+    yield device_of(hetero_metax.VENDOR, "MXC500", 64 * GiB, sliced)
+    parts = tuple(
+        Template(name, {MEMORY: mib * MiB, CORE: core}, part=f"MIG-{name}-{number}")
+        for number, (name, mib, core) in enumerate(INSTANCES)
+    )
+    nvidia = PLUGINS["nvidia"].hetero_vendor()
+    yield device_of(nvidia, "NVIDIA H200", 143771 * MiB, Templated(parts, whole=False))
+
+
+DEVICES = tuple(every_device())
+
+
+def random_ask(rng: random.Random, device: Device) -> Ask:
+    """Return an ask for a part of a device, often one of its sizes or a byte beside it."""
+    core = rng.choice((None, rng.randint(1, 100)))
+    kind = rng.randrange(4)
+    if kind == 0:
+        return Ask(core=core)
+    if kind == 1:
+        return Ask(memory_percent=rng.randint(1, 100), core=core)
+    menu = device.granularity.menu if isinstance(device.granularity, Templated) else ()
+    sizes = [template.takes[MEMORY] for template in menu] or [256 * MiB * rng.randint(1, 300)]
+    edge = rng.choice(sizes) + rng.choice((-1, 0, 1))
+    return Ask(memory=edge if kind == 2 else rng.randint(1, device.capacity[MEMORY]), core=core)
+
+
+def check(requests: int) -> None:
+    """Assert the promise for so many requests, to an empty card and to what others left of it."""
+    rng = random.Random(requests)
+    for _ in range(requests):
+        device = rng.choice(DEVICES)
+        ask = random_ask(rng, device)
+        cut = portion(device, ask, count=1, free=device.capacity)
+        assert fault_of(device, ask, cut) is None, f"{device.model}: {ask}"
+        of_several = portion(device, ask, count=rng.randint(2, 8), free=device.capacity)
+        assert (cut is None) == (of_several is None)
+        assert of_several is None or covers(device, ask, of_several.takes)
+
+        first = fit(Inventory((device,)), request(random_ask(rng, device)))
+        standing = (first,) if isinstance(first, Allocation) else ()
+        answer = fit(Inventory((device,), standing), request(ask))
+        if isinstance(answer, Refusal):
+            assert standing or cut is None, f"{device.model}: {ask}: {answer.sentence}"
+            continue
+        (piece,) = answer.pieces
+        assert covers(device, ask, piece.takes), f"{device.model}: {ask}: {piece}"
+
+
+def test_every_vendor_has_a_card_among_these() -> None:
+    assert set(PLUGINS) == {device.vendor for device in DEVICES}
+
+
+def test_5000_requests_get_all_that_they_ask_in_the_smallest_size_or_nothing() -> None:
+    check(5000)
+
+
+@pytest.mark.soak
+def test_100000_requests_get_all_that_they_ask_in_the_smallest_size_or_nothing() -> None:
+    check(100_000)
