@@ -28,6 +28,8 @@ from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 from tests.kube.api_server import FakeApi, Plain
+from tests.kube.claimed_cards import CARDS as CLAIM_CARDS
+from tests.kube.claimed_cards import claim_of, part_of, slices_of, user_of
 from tests.kube.conftest import ROOT, card
 from tests.kube.fake_api import PODS
 from tests.kube.fake_api import FakeApi as Objects
@@ -633,3 +635,82 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert "GET /api/v1/nodes: http://127.0.0.1:1 cannot be reached (Connection refused)" == str(
         caught.value
     )
+
+
+# --- cards that are given by claims ---------------------------------------------------------------
+
+
+def claim_node(name: str, *cards: Device) -> list[Plain]:
+    """Return a node whose cards are given by claims, and its slices."""
+    bare = node(name)
+    bare["metadata"]["annotations"], bare["status"] = {}, {"allocatable": {"pods": "110"}}
+    return [bare, *slices_of(name, cards)]
+
+
+@pytest.mark.parametrize("name", sorted(CLAIM_CARDS))
+def test_nodes_that_give_their_cards_by_claims_are_known_with_what_claims_hold(
+    tmp_path: Path, name: str
+) -> None:
+    cards = CLAIM_CARDS[name]
+    items = [*claim_node(name, *cards), claim_of("held", part_of(name, cards[0]))]
+    document = answered(save(tmp_path, *items))
+
+    before = document["before"]
+    assert (1, len(cards), len(cards) - 1) == (
+        before["nodes"],
+        before["devices"],
+        before["whole_devices"],
+    )
+    assert 0 < before["allocated"] < 100
+
+
+def test_pods_are_placed_by_claims_beside_the_claims_that_stand(tmp_path: Path) -> None:
+    cards = (card("GPU-1"),)
+    items = [*claim_node("n1", *cards), claim_of("held", part_of("n1", cards[0], memory=8 * GiB))]
+    added_pods = manifests(tmp_path, *(pod(name, SHARE) for name in ("a", "b")))
+    document = answered(save(tmp_path, *items), "--add", added_pods)
+
+    assert {"a": "n1", "b": None} == nodes_of(document)
+    (note,) = document["notes"]
+    assert note.startswith("1 of 1 nodes give their cards by claims: ")
+
+
+def test_with_both_ways_each_pod_goes_to_nodes_of_its_own(tmp_path: Path) -> None:
+    items = [*claim_node("n1", card("GPU-1")), node("n2", card("GPU-2"))]
+    by_claims = pod("claims")
+    by_claims["metadata"]["annotations"] = {"hetero.io/by-claims": "true"}
+    more = manifests(tmp_path, by_claims, pod("names"), pod("large", {CARD: "2"}))
+    document = answered(save(tmp_path, *items), "--add", more)
+
+    assert {"claims": "n1", "names": "n2", "large": None} == nodes_of(document)
+    (large,) = (one["refusal"] for one in document["items"] if one["pod"] == "large")
+    assert large.startswith("0 of 1 node: 1 lack 2 whole devices")  # of those for its kind
+
+
+def test_the_pods_of_a_node_that_goes_ask_by_claims_again(tmp_path: Path) -> None:
+    """They are as the webhook had them created: the words are in an annotation."""
+    moved = user_of("moved", "moved-card", node="n1")
+    moved["metadata"]["annotations"] = {"hetero.io/asked": json.dumps({"main": SHARE})}
+    moved["metadata"]["ownerReferences"] = [
+        {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u"}
+    ]
+    first, second = card("GPU-1"), card("GPU-2")
+    claim = claim_of("moved-card", part_of("n1", first, memory=8 * GiB), pods=["moved"])
+    items = [*claim_node("n1", first), *claim_node("n2", second), moved, claim]
+    document = answered(save(tmp_path, *items), "--without", "n1")
+
+    (answer,) = document["items"]
+    assert ("moved", "n1", "n2") == (answer["origin"], answer["from_node"], answer["node"])
+    (container,) = answer["containers"]
+    assert ["GPU-2"] == [piece["device"] for piece in container["pieces"]]
+
+
+def test_saved_slices_and_claims_that_are_odd_stop_no_simulation(tmp_path: Path) -> None:
+    odd: list[Plain] = [
+        {**one, "apiVersion": "resource.k8s.io/v1", "kind": kind}
+        for one in ({"metadata": {"name": "odd"}}, {"metadata": {"name": "odd-2"}, "spec": 7})
+        for kind in ("ResourceSlice", "ResourceClaim")
+    ]
+    document = answered(save(tmp_path, *claim_node("n1", card("GPU-1")), *odd))
+
+    assert 1 == document["before"]["devices"]

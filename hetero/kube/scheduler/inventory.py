@@ -26,7 +26,7 @@ from hetero.placement.state import UNLIMITED
 log = logging.getLogger(__name__)
 
 #: What a node says to pods that ask by resource names.
-_BY_CLAIMS = "give their cards by claims"
+BY_CLAIMS = "give their cards by claims"
 
 
 @define(eq=False)
@@ -49,6 +49,11 @@ class ClusterNodes:
     _duplicate_owners: dict[str, str | None] = field(factory=dict)
     # The nodes whose agents publish no inventory.
     _unpublished: dict[str, NodeObject] = field(factory=dict)
+
+    @property
+    def by_claims(self) -> frozenset[str]:
+        """The nodes whose devices are given by claims."""
+        return frozenset(self._unpublished.keys() & self.pools.keys())
 
     async def follow(self) -> None:
         """Follow the nodes, for ever."""
@@ -158,7 +163,7 @@ class ClusterNodes:
             return
         reason = None
         if node in self._unpublished:
-            reason = None if self.opens_claims else _BY_CLAIMS
+            reason = None if self.opens_claims else BY_CLAIMS
         elif self.agents is not None:
             if "pods" not in self.readiness.listed:
                 return

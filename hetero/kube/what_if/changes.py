@@ -9,6 +9,8 @@ from pathlib import Path
 from attrs import field, frozen
 
 from hetero.kube.client.events import timestamp
+from hetero.kube.dra.templates import ASKED, with_words
+from hetero.kube.dra.way import BY_CLAIMS
 from hetero.kube.objects.kinds import Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.what_if.manifests import Shape, pods_of_file, pods_of_shape
@@ -68,12 +70,15 @@ def place_in_queue(queued: Queued) -> tuple[int, int, float]:
 def waiting(snapshot: ClusterSnapshot, vocabulary: Vocabulary) -> Iterator[Queued]:
     """Yield the pods of the cluster that wait for devices."""
     for plain in snapshot.all(PODS):
-        pod = read(Pod, plain)
+        plain_asking = with_asked(plain)
+        pod = read(Pod, plain_asking)
         if active(pod) and not pod.spec.node_name:
             with suppress(BadInput):
                 if vocabulary.pod_request(pod) is None:
                     continue
-            yield Queued(plain=plain, origin=WAITING)
+            if plain_asking is not plain:
+                snapshot.change("MODIFIED", PODS, plain_asking)
+            yield Queued(plain=plain_asking, origin=WAITING)
 
 
 def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
@@ -95,14 +100,54 @@ def without(snapshot: ClusterSnapshot, node_name: str) -> Iterator[Queued]:
             for annotation in (ALLOCATION, SIGNATURE):
                 annotations.pop(annotation, None)
             del spec["nodeName"]
-            recreated = {
-                "metadata": {**metadata, "annotations": annotations},
-                "spec": spec,
-                "status": {"phase": "Pending"},
-            }
+            recreated = with_asked(
+                {
+                    "metadata": {**metadata, "annotations": annotations},
+                    "spec": spec,
+                    "status": {"phase": "Pending"},
+                }
+            )
             snapshot.change("ADDED", PODS, recreated)
             yield Queued(plain=recreated, origin=MOVED, from_node=node_name)
     snapshot.change("DELETED", NODES, snapshot.objects[NODES]["", node_name])
+
+
+def with_asked(plain: Plain) -> Plain:
+    """Return a pod with the resource names that the webhook turned into claims; others as they are.
+
+    It is as its controller would create it in the cluster, and says that it is served by claims.
+    """
+    annotations = plain["metadata"].get("annotations") or {}
+    if ASKED not in annotations:
+        return plain
+    try:
+        limits_by_container = {
+            container.name: dict(container.resources.limits)
+            for container in with_words(read(Pod, plain)).containers
+        }
+    except BadInput:  # somebody else wrote that
+        return plain
+    annotation_name, annotation_value = BY_CLAIMS
+    spec = {
+        field_name: value
+        for field_name, value in plain["spec"].items()
+        if field_name != "resourceClaims"
+    }
+    for field_name in ("containers", "initContainers"):
+        spec[field_name] = [
+            {**container, "resources": _asking(container, limits_by_container)}
+            for container in spec.get(field_name) or ()
+        ]
+    metadata = {
+        **plain["metadata"],
+        "annotations": {**annotations, annotation_name: annotation_value},
+    }
+    return {**plain, "metadata": metadata, "spec": spec}
+
+
+def _asking(container: Plain, limits_by_container: Mapping[str, Plain]) -> Plain:
+    resources, limits = container.get("resources") or {}, limits_by_container[container["name"]]
+    return {kind: {**(resources.get(kind) or {}), **limits} for kind in ("limits", "requests")}
 
 
 def _of_node(pod: Pod) -> bool:

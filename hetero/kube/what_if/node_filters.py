@@ -8,8 +8,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from attrs import define, field
 
+from hetero.kube.dra.way import BY_CLAIMS as BY_CLAIMS_ANNOTATION
 from hetero.kube.objects.kinds import Plain, Pod, Requirement
 from hetero.kube.objects.reading import read
+from hetero.kube.scheduler.inventory import BY_CLAIMS
+from hetero.kube.words.annotations import INVENTORY
 from hetero.kube.words.host import amounts, pod_host
 from hetero.kube.words.label_selector import meets
 from hetero.model import Refusal, Shortage
@@ -20,6 +23,7 @@ _HOST = (CPU, HOST_MEMORY)
 #: What a node is tainted with that is cordoned, by its `spec` alone, too.
 _CORDONED = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 _KEEPS_OUT = ("NoSchedule", "NoExecute")
+_BY_NAMES = "give their cards by resource names"
 _CLOSED, _ELSEWHERE = "are cordoned", "are not selected by the pod"
 
 
@@ -27,17 +31,25 @@ _CLOSED, _ELSEWHERE = "are cordoned", "are not selected by the pod"
 class NodeFilters:
     """The labels and taints of nodes, and the resources that pods request of them.
 
-    `ignored` are the resources that kube-scheduler leaves to the extender.
+    `ignored` are the resources that kube-scheduler leaves to the extender, `counts` those that
+    count cards. The nodes `by_claims` have cards for pods that are served by claims, others for
+    those that are not. The annotation of a pod says so; without another node all are.
     """
 
     nodes: Mapping[str, Plain]
     ignored: Collection[str]
+    counts: Collection[str] = ()
+    by_claims: Collection[str] = ()
     _allocatable: dict[str, dict[str, int]] = field(init=False)
     _used: dict[str, Counter[str]] = field(init=False)
+    _all_by_claims: bool = field(init=False)
     _closed: dict[str, dict[str, str]] = field(factory=dict)  # why, by node; by what a pod says
 
     def __attrs_post_init__(self) -> None:
         ignored = set(self.ignored)
+        self._all_by_claims = not any(
+            INVENTORY in (node["metadata"].get("annotations") or {}) for node in self.nodes.values()
+        )
         self._allocatable = {}
         for node_name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
@@ -53,6 +65,9 @@ class NodeFilters:
     def offered(self, pod: Plain) -> tuple[list[str], Refusal]:
         """Return the names of the nodes that pass the filters, and the reasons of the others."""
         requests, reason_by_node = self._requests(pod), self._closed_to(pod["spec"])
+        card_counts = requests.keys() & set(self.counts)
+        is_by_claims = self._is_by_claims(pod) if card_counts else None
+        other_requests = {name: requests[name] for name in requests.keys() - card_counts}
         offered_names, count_by_reason, shortages = (
             list[str](),
             Counter[str](),
@@ -60,8 +75,12 @@ class NodeFilters:
         )
         for node_name, allocatable in self._allocatable.items():
             reason = reason_by_node.get(node_name)
+            has_claims = node_name in self.by_claims
+            if reason is None and is_by_claims not in (None, has_claims) and self.by_claims:
+                reason = BY_CLAIMS if has_claims else _BY_NAMES
             if reason is None:
-                shortage = _lacking(requests, allocatable, self._used[node_name])
+                node_requests = other_requests if has_claims else requests
+                shortage = _lacking(node_requests, allocatable, self._used[node_name])
                 if shortage is None:
                     offered_names.append(node_name)
                     continue
@@ -74,6 +93,11 @@ class NodeFilters:
         return offered_names, Refusal(
             wanted=1, verdicts={}, of="node", counts=count_by_reason, shortages=shortages
         )
+
+    def _is_by_claims(self, pod: Plain) -> bool:
+        annotation_name, annotation_value = BY_CLAIMS_ANNOTATION
+        annotations = pod["metadata"].get("annotations") or {}
+        return self._all_by_claims or annotations.get(annotation_name) == annotation_value
 
     def _requests(self, pod: Plain) -> dict[str, int]:
         spec = pod["spec"]

@@ -58,6 +58,8 @@ from hetero.model.errors import BadInput, HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.mix import CARD_MILLI
 
+log = logging.getLogger(__name__)
+
 
 @frozen(kw_only=True)
 class Totals:
@@ -166,10 +168,12 @@ async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> S
         previous=previous_keys,
         settings=evolve(cluster_settings, choose="one"),
         mix_in=next(map("/".join, mix_names), None),
+        opens_claims=True,
     )
     if scheduler.mix is not None:
         await scheduler.mix.read()
     await scheduler.nodes.follow()
+    await scheduler.claims.follow()
     await scheduler.pods.follow()
     await scheduler.quotas.follow()
     await scheduler.groups.follow()
@@ -249,7 +253,14 @@ async def _place_all(
         for resource_names in vendor.resource_names
     }
     node_by_name = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
-    filters = NodeFilters(node_by_name, vocabulary.resources - count_names)
+    by_claims = scheduler.nodes.by_claims
+    filters = NodeFilters(node_by_name, vocabulary.resources - count_names, count_names, by_claims)
+    if by_claims:
+        log.warning(
+            "%d of %d nodes give their cards by claims: where pods go there says hetero's packer, "
+            "and kube-scheduler may choose otherwise",
+            *(len(by_claims), len(scheduler.cache.inventory.nodes)),
+        )
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
         if pod.spec.node_name and not ended(pod):

@@ -11,6 +11,7 @@ from typing import TypeVar
 from attrs import define, field
 
 from hetero.kube.client.api import IMPATIENT, RETRY, Access, Api, ApiError
+from hetero.kube.dra.standing_claims import CLAIMS, SLICES
 from hetero.kube.objects.kinds import Object, Plain
 from hetero.kube.objects.reading import read_all
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
@@ -29,6 +30,7 @@ _NEEDED = (NODES, PODS)
 _READ: tuple[tuple[str, Mapping[str, str]], ...] = (
     *((path, {}) for path in (*_NEEDED, QUOTAS, PRIORITY_CLASSES)),
     *((f"/apis/{api}/podgroups", {}) for api in GROUP_APIS),
+    *((path, {}) for path in (SLICES, CLAIMS)),
     *((CONFIG_MAPS, {"fieldSelector": f"metadata.name={name}"}) for name in (SETTINGS, MIX)),
 )
 #: What saves as much of a cluster as is read here, but for pod groups.
