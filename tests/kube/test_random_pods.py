@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hetero.kube.client.api import Access, Api
+from hetero.kube.cluster_view import snapshot
 from hetero.kube.dra import node_claims
 from hetero.model import CORE, MEMORY, SLOTS
 from hetero.model.units import GiB
@@ -94,10 +96,13 @@ async def _live_by_claims(*, seed: int, claims: int) -> None:
             assert fits == (answer.error == ""), (seed, step, answer.error)
             if fits:
                 standing[name] = claim
+            else:
+                del at.api.claims[name]  # kube-scheduler allocates no such
             while standing and rng.random() < 0.45:
                 ended = rng.choice([*standing])
                 del standing[ended]
                 assert "" == await unprepare(at, ended)
+                del at.api.claims[ended]
             if rng.random() < 0.02:
                 await at.crash()
                 await at.start()
@@ -111,6 +116,10 @@ async def _live_by_claims(*, seed: int, claims: int) -> None:
             if step % _LOOK == 0:
                 rows = observe_node(at.node).devices
                 books["node's view"] = {row.device.uuid: dict(row.held) for row in rows}
+                async with Api(Access(server=at.url)).open() as api:
+                    (node,) = (await snapshot(api)).nodes
+                held = {row.device.uuid: dict(row.held) for row in node.devices}
+                books["cluster's view"] = held
             assert dict.fromkeys(books, books["claims"]) == books, f"seed {seed}, step {step}"
 
 
