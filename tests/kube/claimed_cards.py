@@ -1,18 +1,21 @@
-"""Cards of seven vendors that their nodes give by claims, as the API has them."""
+"""Cards of all vendors that their nodes give by claims, as the API has them."""
 
 import json
 from collections.abc import Iterable
 from typing import Any
 
+import hetero_amd
+
 from hetero.kube.dra.offers import amount_of, device_name, offers, slices
 from hetero.kube.words.annotations import INVENTORY, published_devices
-from hetero.model import MEMORY, Device
+from hetero.model import MEMORY, Device, Enforcement
 from hetero.model.units import GiB
 from tests.kube.api_server import Plain
 from tests.kube.conftest import ROOT
 
 SAVED = json.loads((ROOT / "tests" / "kube" / "clusters" / "saved.json").read_text())["items"]
-#: The cards of n1 (NVIDIA), n2 (Ascend, Cambricon) and n3 (Hygon, Iluvatar, MetaX, Moore Threads).
+#: The cards of n1 (NVIDIA), n2 (Ascend, Cambricon), n3 (Hygon, Iluvatar, MetaX, Moore Threads) and
+#: n4 (AMD).
 CARDS: dict[str, tuple[Device, ...]] = {
     item["metadata"]["name"]: published_devices(
         item["metadata"]["annotations"][INVENTORY], node=item["metadata"]["name"]
@@ -20,6 +23,18 @@ CARDS: dict[str, tuple[Device, ...]] = {
     for item in SAVED
     if item["kind"] == "Node"
 }
+#: The eighth vendor's, which the saved cluster has none of.
+CARDS["n4"] = tuple(
+    hetero_amd.VENDOR.device(
+        uuid=f"GPU-{index}f5a7e31c2d40b88",
+        model="AMD Instinct MI300X",
+        index=index,
+        memory=192 * GiB,
+        enforcement=Enforcement.PRELOAD,
+        health="ok",
+    )
+    for index in (0, 1)
+)
 
 
 def slices_of(

@@ -55,7 +55,7 @@ async def cluster(
     pods: Iterable[Plain] = (),
     refused: Mapping[str, int] | None = None,
 ) -> AsyncIterator[FakeApi]:
-    """Serve an API with three nodes whose cards are given by claims."""
+    """Serve an API with four nodes whose cards are given by claims."""
     api = FakeApi(refused=dict(refused or {}))
     for node in CARDS:
         api.put("nodes", {"metadata": {"name": node, "uid": f"uid-{node}"}}, event="ADDED")
@@ -186,7 +186,9 @@ async def test_what_claims_hold_of_each_vendors_cards_is_in_the_clusters_view(ve
     assert [("default", "c1", "p1", "main", node), ("default", "c2", "p2", "main", node)] == [
         (one.namespace, one.claim, one.pod, one.container, one.node) for one in view.pods
     ]
-    assert {"n1": 5, "n2": 3, "n3": 6} == {one.name: len(one.devices) for one in view.nodes}
+    assert {"n1": 5, "n2": 3, "n3": 6, "n4": 2} == {
+        one.name: len(one.devices) for one in view.nodes
+    }
     assert () == view.notes
 
 
