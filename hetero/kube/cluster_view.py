@@ -136,7 +136,8 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     for node in nodes:
         if node.metadata.name in books.pools:
             pool = books.pools[node.metadata.name]
-            devices_by_node.setdefault(node.metadata.name, (pool.devices, None))
+            devices, fault = devices_by_node.get(node.metadata.name, ((), None))
+            devices_by_node[node.metadata.name] = (devices or pool.devices, fault)
     pod_views = (
         *(view for pod in pods for view in _holding(pod)),
         *_claiming(books.claims, pods),
@@ -361,13 +362,9 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
 
 def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[PodView]:
     """Yield a view for each claim: what it holds is its own, however many pods use it."""
-    pod_by_name = {pod.full_name: pod for pod in pods if not ended(pod)}
+    pod_by_uid = {pod.metadata.uid: pod for pod in pods if not ended(pod)}
     for claim in claims:
-        users_of_claim = [
-            pod_by_name[claim.namespace, pod_name]
-            for pod_name in claim.pods
-            if (claim.namespace, pod_name) in pod_by_name
-        ]
+        users_of_claim = [pod_by_uid[uid] for uid in claim.pods if uid in pod_by_uid]
         container_names = (
             container.name for pod in users_of_claim for container in users(pod, claim.name)
         )

@@ -307,6 +307,16 @@ async def test_a_claim_from_before_its_node_was_classic_holds_of_the_published_c
     assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
 
 
+async def test_a_node_that_has_withdrawn_its_inventory_shows_the_cards_of_its_slices() -> None:
+    node, device = BY_VENDOR["nvidia"]
+    async with cluster(claim_of("claim", part_of(node, device))) as api:
+        api.nodes[node]["metadata"]["annotations"] = {INVENTORY: inventory_text(())}
+        async with Api(Access(server=api.url)).open() as client:
+            view = await snapshot(client)
+
+    assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
+
+
 async def test_no_odd_object_stops_the_view() -> None:
     node, device = BY_VENDOR["nvidia"]
     odd_slices: list[Plain] = [

@@ -109,10 +109,17 @@ async def test_a_node_goes_from_one_way_to_the_other_and_back() -> None:
 
         it.publish("n9", BY_CLAIMS)
         assert None is await says()
+        it.publish("n9")  # withdrawn, while the slices are there
+        assert "give their cards by claims" == await says()
+        it.publish("n9", BY_CLAIMS)
         it.api.delete(f"{SLICES}/n9-hetero.io-0")
         assert None is await says()
         put_node(it.api, "n9", BY_CLAIMS)
         assert "give their cards by claims" == await says()
+        it.api.delete(f"{SLICES}/n9-hetero.io-0")
+        assert "have no device" == await says()
+        put_node(it.api, "n9", BY_CLAIMS)
+        it.publish("n9")
         it.api.delete(f"{SLICES}/n9-hetero.io-0")
         assert "have no device" == await says()
         assert {"n1": 1} == metric(it, "hetero_node_cards")

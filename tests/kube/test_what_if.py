@@ -676,7 +676,9 @@ def test_pods_are_placed_by_claims_beside_the_claims_that_stand(tmp_path: Path) 
 
 
 def test_with_both_ways_each_pod_goes_to_nodes_of_its_own(tmp_path: Path) -> None:
-    items = [*claim_node("n1", card("GPU-1")), node("n2", card("GPU-2"))]
+    bare, *slices = claim_node("n1", card("GPU-1"))
+    bare["metadata"]["annotations"] = {INVENTORY: inventory_text(())}  # as once it is withdrawn
+    items = [bare, *slices, node("n2", card("GPU-2"))]
     by_claims = pod("claims")
     by_claims["metadata"]["annotations"] = {"hetero.io/by-claims": "true"}
     more = manifests(tmp_path, by_claims, pod("names"), pod("large", {CARD: "2"}))

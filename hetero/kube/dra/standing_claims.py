@@ -28,7 +28,7 @@ SLICES, CLAIMS = (f"/apis/resource.k8s.io/v1/resource{plural}" for plural in ("s
 
 @frozen(kw_only=True)
 class StandingClaim:
-    """What a claim holds of the cards of a node; `pods` are the names of those it is reserved for.
+    """What a claim holds of the cards of a node; `pods` are the UIDs of those it is reserved for.
 
     `fault` says why its agent will not prepare it, as far as the API tells: it is held all the
     same.
@@ -132,9 +132,7 @@ def _standing(
         node=node,
         allocation=allocation,
         pods=tuple(
-            consumer.name
-            for consumer in claim.status.reserved_for
-            if consumer.resource == "pods" and consumer.name
+            consumer.uid for consumer in claim.status.reserved_for if consumer.resource == "pods"
         ),
         fault=fault,
     )

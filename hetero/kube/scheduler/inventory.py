@@ -18,6 +18,7 @@ from hetero.kube.scheduler.waker import Waker, in_background
 from hetero.kube.words.annotations import INVENTORY, Held, published
 from hetero.kube.words.host import node_host
 from hetero.kube.words.quota import Quotas, limits
+from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedNode
@@ -47,7 +48,7 @@ class ClusterNodes:
     devices_changed: Callable[[str], None] = field(default=lambda _: None)  # hears of a node's name
     # What was told of nodes that publish devices of others.
     _duplicate_owners: dict[str, str | None] = field(factory=dict)
-    # The nodes whose agents publish no inventory.
+    # The nodes whose agents publish no device in their inventory.
     _unpublished: dict[str, NodeObject] = field(factory=dict)
 
     @property
@@ -90,18 +91,20 @@ class ClusterNodes:
         """Note what a node has by now."""
         name, inventory_text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
         self._unpublished.pop(name, None)
-        if inventory_text is None and event != "DELETED":
-            self._unpublished[name] = node
         if event == "DELETED" or (inventory_text is None and name not in self.pools):
+            if event != "DELETED":
+                self._unpublished[name] = node
             self._remove(name)
             return
         devices_before = self.cache.inventory.devices(name)
+        devices: tuple[Device, ...] = ()
         grants: Held = {}
         try:
-            if inventory_text is None:
-                devices = self.pools[name].devices
-            else:
+            if inventory_text is not None:
                 devices, grants = published(inventory_text, node=name)
+            if not devices:  # its agent never published any, or has withdrawn them
+                self._unpublished[name] = node
+                devices = self.pools[name].devices if name in self.pools else ()
             host = {counter: min(amount, UNLIMITED) for counter, amount in node_host(node).items()}
             conflict = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
         except Exception as error:  # whatever its agent wrote, it harms this node alone
@@ -162,7 +165,7 @@ class ClusterNodes:
         if node not in self.cache.inventory.nodes:
             return
         reason = None
-        if node in self._unpublished:
+        if node in self._unpublished and node in self.pools:
             reason = None if self.opens_claims else BY_CLAIMS
         elif self.agents is not None:
             if "pods" not in self.readiness.listed:

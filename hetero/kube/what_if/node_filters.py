@@ -12,7 +12,6 @@ from hetero.kube.dra.way import BY_CLAIMS as BY_CLAIMS_ANNOTATION
 from hetero.kube.objects.kinds import Plain, Pod, Requirement
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler.inventory import BY_CLAIMS
-from hetero.kube.words.annotations import INVENTORY
 from hetero.kube.words.host import amounts, pod_host
 from hetero.kube.words.label_selector import meets
 from hetero.model import Refusal, Shortage
@@ -33,23 +32,20 @@ class NodeFilters:
 
     `ignored` are the resources that kube-scheduler leaves to the extender, `counts` those that
     count cards. The nodes `by_claims` have cards for pods that are served by claims, others for
-    those that are not. The annotation of a pod says so; without another node all are.
+    those that are not. The annotation of a pod says so, unless pods are `all_by_claims`.
     """
 
     nodes: Mapping[str, Plain]
     ignored: Collection[str]
     counts: Collection[str] = ()
     by_claims: Collection[str] = ()
+    all_by_claims: bool = False
     _allocatable: dict[str, dict[str, int]] = field(init=False)
     _used: dict[str, Counter[str]] = field(init=False)
-    _all_by_claims: bool = field(init=False)
     _closed: dict[str, dict[str, str]] = field(factory=dict)  # why, by node; by what a pod says
 
     def __attrs_post_init__(self) -> None:
         ignored = set(self.ignored)
-        self._all_by_claims = not any(
-            INVENTORY in (node["metadata"].get("annotations") or {}) for node in self.nodes.values()
-        )
         self._allocatable = {}
         for node_name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
@@ -97,7 +93,7 @@ class NodeFilters:
     def _is_by_claims(self, pod: Plain) -> bool:
         annotation_name, annotation_value = BY_CLAIMS_ANNOTATION
         annotations = pod["metadata"].get("annotations") or {}
-        return self._all_by_claims or annotations.get(annotation_name) == annotation_value
+        return self.all_by_claims or annotations.get(annotation_name) == annotation_value
 
     def _requests(self, pod: Plain) -> dict[str, int]:
         spec = pod["spec"]

@@ -253,13 +253,19 @@ async def _place_all(
         for resource_names in vendor.resource_names
     }
     node_by_name = {plain["metadata"]["name"]: plain for plain in snapshot.all(NODES)}
-    by_claims = scheduler.nodes.by_claims
-    filters = NodeFilters(node_by_name, vocabulary.resources - count_names, count_names, by_claims)
+    by_claims, inventory = scheduler.nodes.by_claims, scheduler.cache.inventory
+    filters = NodeFilters(
+        node_by_name,
+        vocabulary.resources - count_names,
+        count_names,
+        by_claims,
+        all_by_claims=not any(map(inventory.devices, inventory.nodes.keys() - by_claims)),
+    )
     if by_claims:
         log.warning(
             "%d of %d nodes give their cards by claims: where pods go there says hetero's packer, "
             "and kube-scheduler may choose otherwise",
-            *(len(by_claims), len(scheduler.cache.inventory.nodes)),
+            *(len(by_claims), len(inventory.nodes)),
         )
     for plain in snapshot.all(PODS):
         pod = read(Pod, plain)
