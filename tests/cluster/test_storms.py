@@ -6,14 +6,14 @@ A kubelet fails a pod that it refuses, and a ReplicaSet makes another at once: t
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from tests.cluster.conftest import share, waits
 from tests.cluster.lab import UNWATCHED, Lab, Plain, program
-from tests.cluster.release import Release
+from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
 from tests.kube.test_chart import VALUES
 
@@ -24,18 +24,26 @@ STORM_S = float(os.environ.get("STORM_S", "1"))
 MOST_FAILED = 3
 #: A namespace of `webhook.ignoredNamespaces`, without a label.
 IGNORED = "kube-public"
+#: A card and no size of it.
+ONE = {"exporter": {"nvidia.com/gpu": "1"}}
 
 
 @contextmanager
 def deployed(
-    lab: Lab, namespace: str, limits_by_name: Mapping[str, Mapping[str, str]], **spec: Any
+    lab: Lab,
+    namespace: str,
+    limits_by_name: Mapping[str, Mapping[str, str]],
+    *,
+    labels: Mapping[str, str] | None = None,
+    **spec: Any,
 ) -> Iterator[Callable[[], list[Plain]]]:
     """Have Deployments of one pod each meanwhile, and give what returns the pods of theirs."""
     path = f"/apis/apps/v1/namespaces/{namespace}/deployments"
     for name, limits in limits_by_name.items():
-        labels = {"storm": name}
-        template = {"metadata": {"labels": labels}, "spec": {**program(limits), **spec}}
-        body = {"replicas": 1, "selector": {"matchLabels": labels}, "template": template}
+        selected = {"storm": name}
+        about = {"labels": {**selected, **(labels or {})}}
+        template = {"metadata": about, "spec": {**program(limits), **spec}}
+        body = {"replicas": 1, "selector": {"matchLabels": selected}, "template": template}
         lab.call("POST", path, {"metadata": {"name": name}, "spec": body})
     try:
         yield lambda: [
@@ -92,7 +100,8 @@ def test_pods_that_another_scheduler_binds_stay_where_they_are_and_say_why(
 
 def test_a_pod_that_names_its_node_and_a_scheduler_makes_no_storm(either: Release) -> None:
     """Any tenant can write both, in any namespace: the webhook leaves it to that scheduler."""
-    lab, spec = either.lab, {"nodeName": "n1", "schedulerName": "tenants-own"}
+    lab = either.lab
+    spec: Plain = {"nodeName": "n1", "schedulerName": "tenants-own"}
     with deployed(lab, "default", {"named": {"nvidia.com/gpu": "1"}}, **spec) as pods:
         wait_for(lambda: pods() and all(map(waits, pods())))
         time.sleep(STORM_S)
@@ -100,10 +109,69 @@ def test_a_pod_that_names_its_node_and_a_scheduler_makes_no_storm(either: Releas
         assert failed(pods()) <= MOST_FAILED
 
 
+def test_a_deployment_in_kube_system_makes_no_storm(either: Release) -> None:
+    """Its namespace has the label by which the webhook leaves it alone."""
+    with deployed(either.lab, "kube-system", ONE) as pods:
+        wait_for(lambda: pods() and all(map(waits, pods())))
+        time.sleep(STORM_S)
+
+        assert failed(pods()) <= MOST_FAILED
+
+
+def test_a_label_of_a_pod_hides_it_from_no_webhook(either: Release) -> None:
+    with deployed(either.lab, "default", ONE, labels={"hetero.io/webhook": "ignore"}) as pods:
+        wait_for(lambda: [pod["status"]["phase"] for pod in pods()] == ["Running"])
+        time.sleep(STORM_S)
+
+        assert ["Running"] == [pod["status"]["phase"] for pod in pods()]
+
+
+@contextmanager
+def without_webhook(release: Release) -> Iterator[None]:
+    """Have no replica of the webhook, and an API server that does without, as the docs have it."""
+    lab = release.lab
+    configured = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hetero"
+    scale = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/hetero-webhook"
+    replicas = lab.call("GET", scale)["spec"]["replicas"]
+    webhooks = lab.call("GET", configured)["webhooks"]
+    ignoring = [{**webhook, "failurePolicy": "Ignore"} for webhook in webhooks]
+    lab.patch(configured, {"webhooks": ignoring})
+    lab.patch(scale, {"spec": {"replicas": 0}})
+    wait_for(lambda: not release.pods("hetero-webhook"))
+    try:
+        yield
+    finally:
+        lab.patch(scale, {"spec": {"replicas": replicas}})
+        wait_for(release.admits)
+        lab.patch(configured, {"webhooks": webhooks})
+
+
+def test_while_no_webhook_answers_there_is_no_storm_nor_after_that(either: Release) -> None:
+    """The API server refuses to create the pods where it has policies; elsewhere they wait."""
+    lab, path = either.lab, "/apis/apps/v1/namespaces/default/replicasets"
+
+    def held() -> bool:
+        created = pods()
+        return all(map(waits, created)) if created else bool(not_created(lab, path))
+
+    with ExitStack() as away:
+        away.enter_context(without_webhook(either))
+        with deployed(lab, "default", ONE) as pods:
+            wait_for(held)
+            time.sleep(STORM_S)
+            assert failed(pods()) <= MOST_FAILED
+            assert lab.name == "kube" or [] == pods()
+
+            away.close()
+            time.sleep(STORM_S)
+            assert failed(pods()) <= MOST_FAILED
+
+
 def test_pods_that_the_webhook_did_not_see_are_not_created(late: Release) -> None:
     """Its controller makes them ever more rarely then."""
     lab = late.lab
-    for spec in ({}, {"nodeName": "n1", "schedulerName": "hetero-scheduler"}):
+    named: Plain = {"nodeName": "n1", "schedulerName": "hetero-scheduler"}
+    for spec in ({}, named):
         with deployed(lab, IGNORED, {"unseen": {"nvidia.com/gpu": "1"}}, **spec) as pods:
             path = f"/apis/apps/v1/namespaces/{IGNORED}/replicasets"
             sentence = wait_for(lambda path=path: not_created(lab, path))
