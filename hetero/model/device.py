@@ -10,6 +10,9 @@ from attrs import field
 from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters, Granularity, Templated, Whole
 
+#: The health of a device that grants stand on and its driver no longer lists.
+LOST = "lost by its driver"
+
 
 class Enforcement(str, Enum):
     """What keeps a grant within its share of a device, strongest first."""
@@ -91,6 +94,11 @@ class Device:
         return (
             other_words if other_words and first_word.lower() == self.vendor.lower() else self.model
         )
+
+    @property
+    def lost(self) -> bool:
+        """Whether its driver no longer lists it, so that nothing can be asked about it."""
+        return self.health == LOST
 
     @property
     def healthy(self) -> bool:

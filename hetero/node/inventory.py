@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from attrs import evolve
 
 from hetero.model import Allocation, ContainerKind, Device, Edits, Inventory
+from hetero.model.device import LOST
 from hetero.model.errors import Refused
 from hetero.model.occupancy import PodAllocations
 from hetero.node import services
@@ -43,6 +44,27 @@ def numbers_of(allocation: Allocation, discovery: Discovery) -> tuple[int, ...]:
     """Return the numbers of an allocation's devices in the inventory."""
     numbers = {device.uuid: device_number for device_number, device in enumerate(discovery.devices)}
     return tuple(numbers[piece.device] for piece in allocation.pieces)
+
+
+def with_lost(
+    discovery: Discovery, grants: Iterable[Grant], known_devices: Iterable[Device] = ()
+) -> Discovery:
+    """Return a discovery, and behind its devices those that are lost while grants stand on them.
+
+    Those are in `known_devices`, as they were discovered before, or as a grant has them. A vendor
+    that was not asked has lost none.
+    """
+    asked_vendors = {row.name for row in discovery.rows}
+    listed_uuids = {device.uuid for device in discovery.devices}
+    held = {piece.device: piece.vendor for grant in grants for piece in grant.allocation.pieces}
+    described = {device.uuid: device for grant in grants for device in grant.devices}
+    described |= {device.uuid: device for device in known_devices}
+    lost_devices = tuple(
+        evolve(described[uuid], health=LOST)
+        for uuid, vendor in held.items()
+        if uuid not in listed_uuids and vendor in asked_vendors and uuid in described
+    )
+    return evolve(discovery, devices=(*discovery.devices, *lost_devices))
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:

@@ -20,7 +20,7 @@ from typing import Any
 
 from attrs import evolve
 
-from hetero.model import Allocation, Edits
+from hetero.model import Allocation, Device, Edits, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.confinement import enforce, persisting, reconcile, serve, slices_held
 from hetero.node.inventory import devices_of, numbers_of, served
@@ -51,8 +51,23 @@ def new_grant(
         since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         label=label,
         numbers=numbers_of(allocation, discovery),
+        devices=tuple(_description(devices[piece.device]) for piece in allocation.pieces),
         soft=node.softly(allocation),
         served=served(allocation, devices),
+    )
+
+
+def _description(device: Device) -> Device:
+    """Return what views show of a device that is lost later."""
+    return Device(
+        uuid=device.uuid,
+        vendor=device.vendor,
+        model=device.model,
+        index=device.index,
+        capacity=device.capacity,
+        granularity=Whole(),
+        enforcement=device.enforcement,
+        card=device.card,
     )
 
 

@@ -388,9 +388,10 @@ class Registry:
         Vendors are asked at the same time, each about one device after the other.
         """
         device_list = tuple(devices)
-        member_by_vendor = {device.vendor: self._member(device.vendor) for device in device_list}
+        listed_devices = [device for device in device_list if not device.lost]
+        member_by_vendor = {device.vendor: self._member(device.vendor) for device in listed_devices}
         waiting_devices = {
-            member: [device for device in device_list if member_by_vendor[device.vendor] is member]
+            member: [one for one in listed_devices if member_by_vendor[one.vendor] is member]
             for member in self._members  # several are always asked in this order
             if member in member_by_vendor.values()
         }
@@ -409,7 +410,9 @@ class Registry:
                 usage_by_uuid[device.uuid] = reply.usage or Usage()
                 faults += [reply.failure] if reply.failure is not None else []
             waiting_devices = {member: queue for member, queue in waiting_devices.items() if queue}
-        devices_and_usages = tuple((device, usage_by_uuid[device.uuid]) for device in device_list)
+        devices_and_usages = tuple(
+            (device, usage_by_uuid.get(device.uuid, Usage())) for device in device_list
+        )
         return devices_and_usages, tuple(dict.fromkeys(faults))
 
     def close(self) -> None:

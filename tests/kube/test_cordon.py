@@ -181,3 +181,33 @@ async def test_what_cannot_be_cordoned_is_one_line_and_changes_nothing(
         assert sentence in str(done.exception)
         assert code == getattr(done.exception, "code", 1)
         assert {INVENTORY} == annotations(at).keys()
+
+
+async def test_a_card_that_is_lost_stays_in_the_views_of_the_cluster_until_its_pods_have_ended(
+    tmp_path: Path,
+) -> None:
+    def health() -> dict[str, str | None]:
+        return {device.uuid: device.health for device in published(at)}
+
+    lost = "lost by its driver"
+    async with world() as at:
+        await until(lambda: healthy_slots(at) == 20)
+        holder = at.bind("holder", memory=2 * GiB, core=30)
+        await at.kubelet.admit(holder)
+        device = at.vendor.devices.pop(0)
+        await until(lambda: health() == {"memory-1": "ok", "memory-0": lost})
+        await until(lambda: healthy_slots(at) == 10 and len(at.kubelet.devices[CARD]) == 20)
+        await at.crash()
+        await at.start()
+        await until(lambda: health() == {"memory-1": "ok", "memory-0": lost})
+
+        view = await hetero_with(at, tmp_path, "inventory", "--cluster")
+        lines = [" ".join(line.split()) for line in view.output.splitlines()]
+        assert lost in view.output
+        assert "default holder main n1 1 30 % 2 GiB Pending" in lines
+        assert [True, False] == [card.usable for card in published(at)]
+
+        at.api.put("pods", holder, event="DELETED")
+        await until(lambda: health() == {"memory-1": "ok"})
+        at.vendor.devices.insert(0, device)
+        await until(lambda: health() == {"memory-0": "ok", "memory-1": "ok"})

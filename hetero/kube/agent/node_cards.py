@@ -11,6 +11,7 @@ from attrs import define, field
 from hetero.kube.words.annotations import cordons
 from hetero.model import Device
 from hetero.model.errors import BadInput
+from hetero.node.inventory import with_lost
 from hetero.node.node import Node
 from hetero.node.settings import excluded
 from hetero.registry.registry import Discovery
@@ -64,13 +65,15 @@ class NodeCards:
 
         Raises `HeteroError`.
         """
-        health_by_uuid = {device.uuid: device.health for device in self.discovery.devices}
+        known_devices = self.discovery.devices
+        health_by_uuid = {device.uuid: device.health for device in known_devices}
         if self.node.cards and self._cordons is not None:
             uuid_by_name = {uuid.lower(): uuid for uuid in health_by_uuid}
             self.node.cards.set_cluster_cordons(
                 {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
             )
-        self.discovery = self.node.discover()
+        grants = self.node.snapshot().grants
+        self.discovery = with_lost(self.node.discover(), grants, known_devices)
         unmatched = self.node.settings.unmatched(self.discovery.devices)
         for sentence in unmatched if unmatched != self._unmatched else ():
             log.warning("%s", sentence)

@@ -34,7 +34,7 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Edits, Mount, codec
+from hetero.model import Allocation, Device, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.ledger import grant_file, usage_region
@@ -83,9 +83,9 @@ class Grant:
     it was made for, `share` its name where it stands for any container. Where a grant is pinned,
     `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
     whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
-    inventory when it was made. `soft` are the vendors of its devices that a limiter shared then, by
-    the node's settings, where they would else have been cut. `served` are its devices that programs
-    shared by a service then.
+    inventory when it was made, `devices` they themselves then, without how they divide. `soft` are
+    the vendors of its devices that a limiter shared then, by the node's settings, where they would
+    else have been cut. `served` are its devices that programs shared by a service then.
     """
 
     id: str
@@ -101,6 +101,7 @@ class Grant:
     edits: Edits = field(factory=Edits)
     uid: int | None = None
     numbers: tuple[int, ...] = ()
+    devices: tuple[Device, ...] = ()
     soft: tuple[str, ...] = ()
     served: tuple[str, ...] = ()
 

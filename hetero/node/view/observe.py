@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 
 from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, Usage
 from hetero.model.frozen import frozen
-from hetero.node.inventory import inventory_of
+from hetero.node.inventory import inventory_of, with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import program
@@ -257,6 +257,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     """Return every device, how busy it is, and who holds what; `meter` says over which time."""
     discovery = node.discover()
     snapshot = node.snapshot()
+    discovery = with_lost(discovery, snapshot.grants)
     free_by_uuid = inventory_of(discovery, snapshot).free()
     comparison = compare(node, snapshot, discovery.devices, Owners(node))
     usages = comparison.usages
@@ -313,7 +314,11 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     snapshot = node.snapshot()
     number_by_uuid, vendor_names = _known(snapshot)
     # No driver is asked where there is nothing to ask it about.
-    devices = node.discover(names=vendor_names).devices if snapshot.grants else ()
+    devices = (
+        with_lost(node.discover(names=vendor_names), snapshot.grants).devices
+        if snapshot.grants
+        else ()
+    )
     number_by_uuid = number_by_uuid or {
         device.uuid: device_number for device_number, device in enumerate(devices)
     }
