@@ -64,18 +64,41 @@ def test_a_pod_that_asks_nothing_of_us_is_left_alone() -> None:
 
 
 def patched(plain: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a pod with what a patch adds to it."""
+    """Return a pod with what a patch adds to it, and without what it removes."""
     result = copy.deepcopy(plain)
     for operation in made:
         *way, last = operation["path"].strip("/").split("/")
         at: Any = result
         for part in way:
             at = at[int(part)] if isinstance(at, list) else at[part]
-        if last == "-":
+        if operation["op"] == "remove":
+            del at[last.replace("~1", "/")]
+        elif last == "-":
             at.append(operation["value"])
         else:
             at[last] = operation["value"]
     return result
+
+
+def test_a_number_of_no_cards_is_left_out_where_a_kubelet_would_start_no_such_container() -> None:
+    hygon = {"hygon.com/dcunum": "0", "hygon.com/dcumem": "0"}
+    zeros = {"cpu": "1", "nvidia.com/gpu": "0", **hygon}
+    made = pod(zeros)
+    made["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": dict(zeros)}}]
+    made["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": 0}
+    mixed = pod({"nvidia.com/gpu": "0", "hygon.com/dcunum": "1"})
+
+    def admitted(plain: dict[str, Any], hook: Webhook) -> dict[str, Any]:
+        answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
+        return patched(plain, json.loads(base64.b64decode(answer.get("patch", "W10="))))
+
+    old = admitted(made, evolve(HOOK, old_kubelets=True))["spec"]
+    left = {"cpu": "1", "hygon.com/dcumem": "0"}
+    assert {"limits": left, "requests": {}} == old["containers"][0]["resources"]
+    assert {"limits": left} == old["initContainers"][0]["resources"]
+    assert made == admitted(made, HOOK)
+    one_kind = admitted(mixed, evolve(HOOK, old_kubelets=True))["spec"]
+    assert {"limits": {"hygon.com/dcunum": "1"}} == one_kind["containers"][0]["resources"]
 
 
 @pytest.mark.parametrize("old_kubelets", [False, True])

@@ -11,7 +11,7 @@ import fnmatch
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from aiohttp import web
 from attrs import field, frozen
@@ -237,7 +237,7 @@ class Webhook:
         runtime_class = self._runtime_class(container_requests)
         hiding_patches = [*self.visible.patches(pod, hiding_requests, runtime_class=runtime_class)]
         if not container_requests:
-            return hiding_patches
+            return [*self._without_zeros(pod, spec), *hiding_patches]
         if pod.spec.node_name:
             raise BadInput(
                 "nodeName is set, which passes the scheduler by: use a nodeSelector with "
@@ -249,6 +249,7 @@ class Webhook:
             return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
         return [
             *self._resources(pod, spec, container_requests),
+            *self._without_zeros(pod, spec),
             *self._names(pod, container_requests),
             *hiding_patches,
         ]
@@ -283,6 +284,22 @@ class Webhook:
         }
         class_names = {self.runtime_classes.get(vendor) for vendor in vendors}
         return class_names.pop() if len(class_names) == 1 else None
+
+    def _without_zeros(self, pod: Pod, spec: Plain) -> Iterator[Plain]:
+        """Leave out what counts 0 cards: an old kubelet starts no such container.
+
+        It asks the resource's plugin to prepare the container, and finds no card for that.
+        """
+        groups = {"containers": pod.spec.containers, "initContainers": pod.spec.init_containers}
+        for list_name, group in groups.items() if self.old_kubelets else ():
+            for position, container in enumerate(group):
+                path = f"/spec/{list_name}/{position}/resources"
+                written = spec[list_name][position].get("resources") or {}
+                for resource in self.vocabulary.zero_counts(container):
+                    for kind in ("limits", "requests"):
+                        if resource in (written.get(kind) or {}):
+                            pointer = resource.replace("/", "~1")
+                            yield {"op": "remove", "path": f"{path}/{kind}/{pointer}"}
 
     def _resources(
         self, pod: Pod, spec: Plain, container_requests: tuple[ContainerRequest, ...]

@@ -256,6 +256,12 @@ class Vocabulary:
             ),
         )
 
+    def zero_counts(self, container: Container) -> tuple[str, ...]:
+        """Return the resource names by which a container counts 0 cards. Raises `BadInput`."""
+        amounts = self._names(container)
+        count_names = (self._resources - self._parts).intersection(amounts)
+        return tuple(name for name in sorted(count_names) if quantity(amounts, name) == 0)
+
     def _names(self, container: Container) -> Amounts:
         """Return the amounts of a container's resources, nothing if it names none of ours."""
         amounts = container.resources.amounts
