@@ -56,6 +56,12 @@ def _path_option(name: str, default: str, says: str) -> Callable[..., Any]:
     help="How pods get devices: by extender and device plugins, by claims, or as each node's label "
     "hetero.io/by-claims says.",
 )
+@click.option(
+    "--autoscaler",
+    is_flag=True,
+    help="Have the node's status state memory and core of its cards, and no spare slots of full "
+    "ones, for autoscalers.",
+)
 @_path_option("--cdi", "/var/run/cdi", "Where the container runtime reads what claims bring.")
 @click.option("--config", type=click.Path(path_type=Path), help="The settings (TOML).")
 def command(node: str, driver: str, allocation: str, **where: Any) -> None:

@@ -38,6 +38,12 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
     "card, so it is noted in an annotation.",
 )
 @click.option(
+    "--autoscaler",
+    is_flag=True,
+    help="Nodes state memory and core of their cards, for autoscalers: agents may have them do so, "
+    "and pods' amounts of memory are written without suffix.",
+)
+@click.option(
     "--vendor-runtime",
     "vendor_runtimes",
     multiple=True,

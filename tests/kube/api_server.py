@@ -228,6 +228,10 @@ class FakeApi:
         publication = await request.json()
         node = self.nodes[publication["token"]]
         node["metadata"].setdefault("annotations", {})[INVENTORY] = publication["inventory"]
+        status = node.setdefault("status", {})
+        for amounts in ("capacity", "allocatable") if "sizes" in publication else ():
+            sizes = {name: str(amount) for name, amount in publication["sizes"].items()}
+            status[amounts] = {**status.get(amounts, {}), **sizes}
         self.writes += 1
         self.put("nodes", node)
         return web.json_response(node)

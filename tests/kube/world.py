@@ -60,6 +60,7 @@ class World:
     awaited: str = CARD
     registry: Registry | None = None
     allocation: AllocationWay = AllocationWay.CLASSIC
+    autoscaler: bool = False
     _running: asyncio.Task[None] | None = None
     _threads: ThreadPoolExecutor = field(factory=ThreadPoolExecutor)
 
@@ -97,6 +98,7 @@ class World:
                     config=self.config,
                     allocation=self.allocation,
                     cdi=self.path / "cdi",
+                    autoscaler=self.autoscaler,
                 )
                 self.agent = Agent(
                     self.node, options, api, NodeCards(self.node, "n1", self.node.discover())
@@ -253,6 +255,8 @@ async def world(
     registry: Registry | None = None,
     awaited: str = CARD,
     allocation: AllocationWay = AllocationWay.CLASSIC,
+    names: ResourceNames | None = None,
+    autoscaler: bool = False,
 ) -> AsyncIterator[World]:
     """Run the world of a vendor in memory, or of those of a registry, until it is left."""
     vendor = MemoryVendor(
@@ -262,11 +266,20 @@ async def world(
         ResourceNames(count=f"example.com/{shape}", devices=MeantDevices(shape=shape))
         for shape in named_shapes
     )
-    vendor._vendor = evolve(vendor._vendor, resource_names=(ResourceNames(count=CARD), *shapes))
+    vendor._vendor = evolve(
+        vendor._vendor, resource_names=(names or ResourceNames(count=CARD), *shapes)
+    )
     # Not pytest's directory: a socket's path has at most 107 characters. grpc waits for no handler
     # that it cancelled: one may still write while the directory is removed.
     with tempfile.TemporaryDirectory(prefix="k", ignore_cleanup_errors=True) as path:
-        made = World(Path(path), vendor, awaited=awaited, registry=registry, allocation=allocation)
+        made = World(
+            Path(path),
+            vendor,
+            awaited=awaited,
+            registry=registry,
+            allocation=allocation,
+            autoscaler=autoscaler,
+        )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVER", DISCOVER)
             async with made.api.serve() as made.url:

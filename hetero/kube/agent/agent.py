@@ -38,6 +38,8 @@ from hetero.kube.server.key_pair import own_context
 from hetero.kube.server.sources import opened
 from hetero.kube.words import settings
 from hetero.kube.words.annotations import INVENTORY
+from hetero.kube.words.node_sizes import node_sizes, surpassed
+from hetero.kube.words.pod import ended
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import PublicKeys
 from hetero.model import Device
@@ -83,6 +85,7 @@ class Options:
     allocation: AllocationWay = AllocationWay.CLASSIC
     unserved: bool = False  # whether it is classic because the API server serves no claims
     cdi: Path = Path("/var/run/cdi")  # where claims are described to the container runtime
+    autoscaler: bool = False  # whether the node's status is to say what an autoscaler reads
 
     def __attrs_post_init__(self) -> None:
         if not self.name:
@@ -129,7 +132,7 @@ class Agent:
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
         self.metrics, events = Metrics(self.allocator), Events(self.api)
-        alignment = Alignment(self.allocator, events)
+        alignment = Alignment(self.allocator, events, self.options.autoscaler)
         self.plugins = DevicePlugins(self.node, self.options.config, alignment, self.metrics)
         self.guard = LimiterGuard(self.node, self.allocator, self.metrics, events)
         inventory_path, token_file = self.options.inventories, self.options.token_file
@@ -206,6 +209,8 @@ class Agent:
                 lost=_lost("node"),
             ),
         ]
+        if self.options.autoscaler:
+            tasks.append(self._forever(self._state_sizes, DISCOVER))
         try:
             if self.driver and self.publisher:
                 await self.driver.start()
@@ -259,6 +264,20 @@ class Agent:
         if self.publisher:
             note_foreign_drivers(self.node, self.publisher.foreign_drivers)
 
+    async def _state_sizes(self) -> None:
+        """Have the node's status state what an autoscaler reads of its cards."""
+        if self.by_claims is not False or not self.allocator.pods.listed:
+            return
+        sizes = node_sizes(self.discovery.devices, self.plugins.names)
+        pods = [pod for pod in self.allocator.pods.by_uid.values() if not ended(pod)]
+        name = surpassed(sizes, pods)
+        if name is not None:
+            raise HeteroError(
+                f"pods of this node request more {name} than its {sizes[name]}: its status states "
+                "nothing for autoscalers (a size with a suffix such as Gi? create such pods anew)"
+            )
+        await self.inventory.state_sizes(sizes)
+
     async def _offer(self) -> None:
         if self.by_claims is not None:
             await self.plugins.offer(() if self.by_claims else self.cards.offered)
@@ -307,6 +326,7 @@ class Agent:
     def _node_changed(self, event: str, node: NodeObject) -> None:
         if event != "DELETED":
             self.inventory.published = node.metadata.annotations.get(INVENTORY, "")
+            self.inventory.capacity = node.status.capacity
             self.by_claims = by_claims(self.options.allocation, node)
             self.cards.note_annotations(node.metadata.annotations)
             self.plugins.alignment.note_labels(node.metadata.labels)

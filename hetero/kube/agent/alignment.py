@@ -53,6 +53,7 @@ class Alignment:
 
     allocator: Allocator
     events: Events
+    autoscaled: bool = False  # whether an autoscaler reads what the kubelet counts
     # Set when a container was given its slots.
     slots_given: asyncio.Event = field(init=False, factory=asyncio.Event)
     _label: str | None = field(init=False, default=None)
@@ -107,9 +108,9 @@ class Alignment:
         """Return what a kubelet that aligns is to know of the devices that have nothing left.
 
         A pod counts once all its containers were given their devices: until then its kubelet still
-        asks for slots of them. Without the label nothing is to be known.
+        asks for slots of them. Without the label and without an autoscaler nothing is to be known.
         """
-        if not self.is_on:
+        if not (self.is_on or self.autoscaled):
             return TakenSlots()
         ledger = self.allocator.node.ledger
         snapshot = ledger.snapshot()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from attrs import define, field
 
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.client.api import Api
+from hetero.kube.objects.kinds import Amounts
 from hetero.kube.words.annotations import inventory_text
+from hetero.kube.words.quantity import decimal
 from hetero.model import Device
 from hetero.model.errors import HeteroError
 
@@ -33,6 +37,7 @@ class InventoryPublisher:
     path: str
     token_file: Path
     published: str | None = field(init=False, default=None)  # what the API has; None: not known
+    capacity: Amounts = field(init=False, factory=dict)  # what the node's status states
     _listed_at_s: float | None = field(init=False, default=None)  # when the API first told of pods
 
     def pods_listed(self) -> None:
@@ -48,10 +53,25 @@ class InventoryPublisher:
         inventory = inventory_text(devices or (), self.allocator.running_on)
         if self.published in (None, inventory) or (devices is None and not self.published):
             return
+        await self._post(inventory=inventory)
+        self.published = inventory
+        log.info("published %d devices", len(devices or ()))
+
+    async def state_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Have the node's status state these amounts, unless it does; with devices alone."""
+        lacking = {
+            name: amount
+            for name, amount in sizes.items()
+            if decimal(self.capacity.get(name, 0)) != amount
+        }
+        if lacking and self.published:
+            await self._post(inventory=self.published, sizes=lacking)
+            self.capacity = {**self.capacity, **lacking}
+            log.info("the node's status states %s", ", ".join(sorted(lacking)))
+
+    async def _post(self, **body: Any) -> None:
         try:
             token = self.token_file.read_text().strip()  # the kubelet renews it
         except OSError as error:
             raise HeteroError(f"inventory: {self.token_file}: {error.strerror}") from None
-        await self.api.post(self.path, {"token": token, "inventory": inventory})
-        self.published = inventory
-        log.info("published %d devices", len(devices or ()))
+        await self.api.post(self.path, {"token": token, **body})

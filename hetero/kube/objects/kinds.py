@@ -77,6 +77,7 @@ class NodeInfo(Part, frozen=True):
 class NodeStatus(Part, frozen=True):
     """What a kubelet says of its node."""
 
+    capacity: Amounts = {}
     allocatable: Amounts = {}
     node_info: NodeInfo = NodeInfo()
 

@@ -120,6 +120,7 @@ def webhook(
     other_writers: Iterable[str],
     agent: str,
     old_kubelets: bool,
+    autoscaler: bool,
     allocation: AllocationWay,
     driver: InjectionWay,
     vendor_runtimes: Iterable[str],
@@ -156,6 +157,7 @@ def webhook(
                     (*vendor_runtimes, *cluster_settings.runtime_classes.values())
                 ),
                 old_kubelets=old_kubelets,
+                autoscaler=autoscaler,
                 way=served_way,
                 driver=driver,
             )
@@ -169,7 +171,9 @@ def webhook(
             app = webhook.app()
             app.middlewares.append(by_head(guards))
             answer_metrics = metrics_handler(webhook.rights.registry)
-            app.router.add_post("/inventory", Inventories(api=api, agent=agent).answer)
+            size_resources = vocabulary.parts if autoscaler else frozenset[str]()
+            inventories = Inventories(api=api, agent=agent, size_resources=size_resources)
+            app.router.add_post("/inventory", inventories.answer)
             app.router.add_get("/metrics", Gate(api).guard(answer_metrics))
             coroutines = _expiry(listen, api, webhook.rights.registry, environ)
             if served_way is not AllocationWay.CLASSIC:

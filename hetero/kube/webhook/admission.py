@@ -33,11 +33,12 @@ from hetero.kube.words.pod_request import (
     Vocabulary,
     expect_no_size_in_annotations,
 )
-from hetero.kube.words.quantity import quantity
+from hetero.kube.words.quantity import bytes_of, quantity
 from hetero.kube.words.quota import Quotas, limits
 from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
 from hetero.model import peak
 from hetero.model.errors import BadInput, HeteroError
+from hetero.plugin.resource_names import ResourceNames
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Webhook:
     adopt_schedulers: frozenset[str] = frozenset()
     runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
     old_kubelets: bool = False  # they take what init containers ask of a card for their own
+    autoscaler: bool = False  # nodes state sizes: kubelets count them by the resources' units
     vendor_runtimes: frozenset[str] = frozenset()  # runtime classes that bring cards by themselves
     hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
     way: AllocationWay = AllocationWay.CLASSIC
@@ -313,6 +315,8 @@ class Webhook:
         for container_request in container_requests:
             path, resources = _resources_of(spec, container_request.container)
             new_resources = _with_count(resources, container_request)
+            if self.autoscaler:
+                new_resources = _in_units(new_resources, container_request.resource_names)
             if self.old_kubelets and path.startswith("/spec/initContainers"):
                 part_names = {*container_request.resource_names.resources} - {
                     container_request.resource_names.count
@@ -390,6 +394,26 @@ def _with_count(resources: Plain, container_request: ContainerRequest) -> Plain:
             resource: str(container_request.count),
         }
     return {**resources, **new_resources}
+
+
+def _in_units(resources: Plain, resource_names: ResourceNames) -> Plain:
+    """Return a container's resources with memory in the resources' own units, without suffix."""
+
+    def in_units(amounts: Plain) -> Plain:
+        sizes = {
+            resource: bytes_of(amounts, resource, resource_names.memory_unit)
+            for resource in resource_names.memory
+        }
+        return amounts | {
+            resource: str(-(-size // resource_names.memory_unit))
+            for resource, size in sizes.items()
+            if size is not None
+        }
+
+    return {
+        list_name: in_units(amounts) if list_name in ("limits", "requests") else amounts
+        for list_name, amounts in resources.items()
+    }
 
 
 def _expect_kept(pod: Pod) -> None:

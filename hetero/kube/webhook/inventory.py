@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import operator
+from collections.abc import Mapping
 
 from aiohttp import web
 from attrs import field, frozen
@@ -30,10 +31,14 @@ _ACCOUNT = "system:serviceaccount:"
 
 @frozen(kw_only=True)
 class Inventories:
-    """Answers agents, whose service account is the user `agent`."""
+    """Answers agents, whose service account is the user `agent`.
+
+    `size_resources` are what agents may have the status of their node state.
+    """
 
     api: ApiCalls
     agent: str
+    size_resources: frozenset[str] = frozenset()
     _agents: Answers[UserInfo | None] = field(init=False, factory=lambda: Answers(operator.not_))
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -41,15 +46,21 @@ class Inventories:
         try:
             body = json.loads(await request.read())
             token, inventory_text = str(body["token"]), str(body["inventory"])
-        except (KeyError, RecursionError, TypeError, ValueError) as error:
+            sizes = {str(name): int(amount) for name, amount in body.get("sizes", {}).items()}
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             return _refused(400, f"not an inventory: {error!r}")
         try:
             node = await self._node_of(token, source_address=passed_on_by(request))
             if node is None:
                 return _refused(403, "the token is of no pod of the agent: nothing is published")
             published_devices(inventory_text, node=node)
+            self._expect_sizes(sizes)
             patch = {"metadata": {"annotations": {INVENTORY: inventory_text}}}
             await self.api.patch(f"/api/v1/nodes/{node}", patch)
+            if sizes:
+                amounts = {name: str(amount) for name, amount in sizes.items()}
+                status = {"status": {"capacity": amounts, "allocatable": amounts}}
+                await self.api.patch(f"/api/v1/nodes/{node}/status", status)
         except BadInput as error:
             return _refused(400, str(error))
         except TooManyRefusals as error:
@@ -57,6 +68,12 @@ class Inventories:
         except HeteroError as error:
             return _refused(503, str(error))
         return web.json_response({"node": node})
+
+    def _expect_sizes(self, sizes: Mapping[str, int]) -> None:
+        """Raise `BadInput` if an agent has its node state what is not for it to state."""
+        for name, amount in sizes.items():
+            if name not in self.size_resources or amount < 0:
+                raise BadInput(f"{amount} {name} is no size of cards that this webhook states")
 
     async def _node_of(self, token: str, *, source_address: str) -> str | None:
         """Return the node of the agent's pod that a token is bound to, None if it is of none."""

@@ -163,6 +163,11 @@ class Vocabulary:
         """Every resource name with a meaning."""
         return self._resources
 
+    @property
+    def parts(self) -> frozenset[str]:
+        """Those that are not numbers of cards: no device plugin counts them."""
+        return self._parts
+
     def asked(self, pod: Pod) -> tuple[ContainerRequest, ...]:
         """Return the requests of a pod's containers, init containers last. Raises `BadInput`."""
         annotations, init_containers = pod.metadata.annotations, pod.spec.init_containers
