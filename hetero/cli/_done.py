@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from hetero.cli._render import core_limit
 from hetero.model import CORE
-from hetero.model.units import format_memory
+from hetero.model.units import format_memory, format_percent
 from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.rows import GangRow
@@ -30,10 +31,9 @@ def limits(grant: Grant) -> Iterator[str]:
             yield f"{line_start}  {piece.sm} % of the multiprocessors, at any time"
         elif piece.core is None and piece.takes[CORE] and not piece.template:
             yield f"{line_start}  all of the core"
-        elif limit.core == CORE_FULL:
-            yield f"{line_start}  core no limit"
         else:
-            yield f"{line_start}  core {limit.core / 100:g} %"
+            shape_text = f", by template {piece.template}" if piece.template else ""
+            yield f"{line_start}  core {core_limit(limit.granted_percent)}{shape_text}"
     if grant.served:
         yield (
             f"{grant.id}  shares its card by a service: a program that fails in a kernel ends its "
@@ -58,8 +58,9 @@ def gang(grant: Grant, row: GangRow | None) -> Iterator[str]:
         )
     if len({limit.core for limit in grant.limits if limit.core < CORE_FULL}) > 1:
         yield (
-            f"{grant.id}  runs on all its devices at the same time, at {row.core / 100:g} %, the "
-            "smallest of its shares: the rest of the others is free"
+            f"{grant.id}  runs on all its devices at the same time, at "
+            f"{format_percent(row.core / 100)}, the smallest of its shares: the rest of the others "
+            "is free"
         )
 
 

@@ -263,7 +263,7 @@ def _share(view: ShareView) -> Plain:
             "device": piece.device,
             "name": limit.name,
             "memory": limit.memory,
-            "core": limit.percent,
+            "core": limit.granted_percent,
             "gone": piece.device in view.gone,
         }
         for piece, limit in zip(grant.allocation.pieces, grant.limits, strict=True)

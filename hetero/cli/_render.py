@@ -21,7 +21,7 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.frozen import frozen
-from hetero.model.units import GiB, MiB, format_memory
+from hetero.model.units import GiB, MiB, format_memory, format_percent
 
 if TYPE_CHECKING:
     from hetero.node.view.observe import Share
@@ -118,19 +118,22 @@ def _short(amount: float) -> str:
     return f"{amount:.1f}".removesuffix(".0")
 
 
-def percent(units: int, device: Device) -> float:
-    """Return units of a device's core in percent of the card."""
-    return 100 * units / device.of_card(CORE)
+def percent(units: int, device: Device) -> str:
+    """Return units of a device's core in percent of the card: `71.4 %`."""
+    return format_percent(100 * units / device.of_card(CORE))
+
+
+def core_limit(core_percent: float | None) -> str:
+    """Return a limit of core in percent of the card, None where there is none."""
+    return "no limit" if core_percent is None else format_percent(core_percent)
 
 
 def core_of(share: Share) -> str:
     """Return the core a share used, where known, of what it may use: `29.8/30 %`."""
     if share.sm is not None:
         return f"{share.sm} % of SMs"
-    if share.core is None:
-        return "no limit"
-    used_text = "" if share.core_used is None else f"{share.core_used:.1f}/"
-    return f"{used_text}{share.core:g} %" + (" rest" if share.rest else "")
+    used_text = "" if share.core_used is None or share.core is None else f"{share.core_used:.1f}/"
+    return used_text + core_limit(share.core) + (" rest" if share.rest else "")
 
 
 def kept_by(enforcement: Enforcement | None) -> Text:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from hetero.cli import _json
-from hetero.cli._render import UNKNOWN, Part, Text, short, table
+from hetero.cli._render import UNKNOWN, Part, Text, core_limit, short, table
 from hetero.cli._show import show
 from hetero.model import CORE, MEMORY
 from hetero.model.errors import BadInput
@@ -113,7 +113,7 @@ def _cells(pod: PodAnswer, answer: SimulatedPlacement) -> tuple[str | Text, ...]
         ", ".join(short(piece.device) for piece in pieces),
         _each(format_memory(piece.takes[MEMORY]) for piece in pieces),
         _each(
-            f"{100 * units / card_units:g} %" if units else "no limit"
+            core_limit(100 * units / card_units if units else None)
             for units, card_units in units_and_cards
         ),
         reason,

@@ -158,7 +158,7 @@ def _many_vendors(demo: Demo) -> None:
         "What 3000 MiB and 30 % become on a card of each",
         f"HETERO_RACK={MANY} hetero fit --vendor {first_piece.vendor} --memory 3000Mi --core 30",
     )
-    put(fit.render(of_each(view)))
+    put(fit.render(of_each(view), {row.device.uuid: row.device for row in view.devices}))
 
 
 def _title(text: str, command_line: str | None = None) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, table
+from hetero.cli._render import Part, core_limit, percent, table
 from hetero.cli._request import request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
@@ -35,7 +36,7 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
         answer = explanation.answer
         show(
             lambda: explanation,
-            render_explanation,
+            lambda explained: render_explanation(explained, _cards(node)),
             lambda explained: _json.explanation(explained, _cards(node)),
             as_json=as_json,
         )
@@ -46,7 +47,10 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
         raise error
     if not explain:
         show(
-            lambda: answer, render, lambda answer: _json.fit(answer, _cards(node)), as_json=as_json
+            lambda: answer,
+            lambda answer: render(answer, _cards(node)),
+            lambda answer: _json.fit(answer, _cards(node)),
+            as_json=as_json,
         )
     return error.code if error else 0
 
@@ -55,14 +59,14 @@ def _cards(node: Node) -> dict[str, Device]:
     return {device.uuid: device for device in node.discover().devices}
 
 
-def render_explanation(explanation: Explanation) -> Part:
+def render_explanation(explanation: Explanation, cards: Mapping[str, Device]) -> Part:
     """Return the answer, and what every device says: of those that fit, the fullest are taken."""
     lines = [verdict.sentence for verdict in explanation.verdicts]
-    return [render(explanation.answer), "", *lines]
+    return [render(explanation.answer, cards), "", *lines]
 
 
-def render(answer: Allocation | Refusal) -> Part:
-    """Return the table of what would be granted, or the reason against it."""
+def render(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> Part:
+    """Return the table of what would be granted of these cards, or the reason against it."""
     if isinstance(answer, Refusal):
         return answer.sentence
     pieces_table = table(
@@ -77,7 +81,7 @@ def render(answer: Allocation | Refusal) -> Part:
             piece.device,
             piece.vendor,
             piece.template or shape,
-            str(core_units) if core_units else "no limit",
+            percent(core_units, cards[piece.device]) if core_units else core_limit(None),
             format_memory(piece.takes[MEMORY]),
         )
     return pieces_table

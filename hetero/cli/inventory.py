@@ -140,7 +140,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
         str(row.number),
         device.vendor,
         model_of(device),
-        _free_core(row),
+        _free_core(row, wide=wide),
         free_memory(row.held[MEMORY], device),
         f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         kept_by(device.enforcement),
@@ -150,9 +150,13 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
     )
 
 
-def _free_core(row: DeviceView) -> str:
+def _free_core(row: DeviceView, *, wide: bool) -> str:
+    """Return the core that is left, in the device's own units, too, where it is wide."""
     device = row.device
-    free_text = f"{percent(device.capacity[CORE] - row.held[CORE], device):g} %"
+    free_units, card_units = device.capacity[CORE] - row.held[CORE], device.of_card(CORE)
+    free_text = percent(free_units, device)
+    if wide and card_units != 100:
+        free_text += f" ({free_units}/{card_units})"
     if row.open:
         return "open job" if not row.held[CORE] else f"{free_text}, open job"
     return "whole only" if isinstance(device.granularity, Whole) and not row.grants else free_text

@@ -8,13 +8,12 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._done import limits, quiet_option, say
-from hetero.cli._render import UNKNOWN, Part, Text, memory_of, table
+from hetero.cli._render import UNKNOWN, Part, Text, core_limit, memory_of, table
 from hetero.cli._request import request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.container.share import Shares, change, create, remove, settle
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
-from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.node import Node
 
 
@@ -104,7 +103,7 @@ def _render(shares: Shares) -> Part:
                 "" if position else view.name,
                 "" if position else view.entry.id,
                 f"{limit.name} (gone)" if piece.device in view.gone else limit.name,
-                "no limit" if limit.core == CORE_FULL else f"{limit.core / 100:g} %",
+                core_limit(limit.granted_percent),
                 memory_of(limit.memory, limit.memory).partition("/")[2],
                 ""
                 if position

@@ -277,7 +277,7 @@ def _devices(*first_columns: str) -> Table:
 def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     usage, device = row.usage, row.device
     busy_part, memory_bytes = usage.core, device.capacity[MEMORY]
-    core_text = f"{percent(row.held[CORE], device):g} %"
+    core_text = percent(row.held[CORE], device)
     return (
         str(row.number),
         device.vendor,

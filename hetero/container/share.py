@@ -13,12 +13,11 @@ from hetero.container.log import tell
 from hetero.model import Ask, Device, DeviceAllocation, Edits, Request, Templated, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.names import did_you_mean
-from hetero.model.units import format_memory
+from hetero.model.units import format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.grants import LocalGrants, grants_of
 from hetero.node.inventory import devices_of
 from hetero.node.ledger.grant_dir import GRANT, replace
-from hetero.node.ledger.grant_file import CORE_FULL
 from hetero.node.ledger.ledger import EDITS, ContainerInfo, Grant
 from hetero.node.node import Node
 from hetero.node.transaction import with_parts
@@ -276,6 +275,7 @@ def _names(using_containers: Sequence[ContainerInfo]) -> str:
 
 def _limits(grant: Grant) -> str:
     return ", ".join(
-        f"{limit.name} memory {format_memory(limit.memory)} core {limit.core * 100 / CORE_FULL:g} %"
+        f"{limit.name} memory {format_memory(limit.memory)} "
+        f"core {format_percent(100 if limit.granted_percent is None else limit.granted_percent)}"
         for limit in grant.limits
     )

@@ -11,7 +11,7 @@ from hetero.model.device import Device
 from hetero.model.frozen import frozen
 from hetero.model.granularity import CORE, MEMORY, Counters
 from hetero.model.request import Gang, OnBypass, OnExcess, Policy, Priority
-from hetero.model.units import format_memories, format_memory
+from hetero.model.units import format_memories, format_memory, format_percent
 
 
 @frozen(kw_only=True)
@@ -85,7 +85,7 @@ class Shortage:
     """One counter that a device lacks: the amounts that were asked and `free`, `of` its capacity.
 
     Of several devices it is that of the device that comes nearest. Amounts are in the units of a
-    device's capacity.
+    device's capacity; `of` core are those of the card itself.
     """
 
     counter: str
@@ -113,7 +113,12 @@ class Shortage:
 
     @property
     def on_device(self) -> str:
-        """The part of a sentence about this device: `20 of 100 core free, 50 asked`."""
+        """The part of a sentence about this device: `20 % of the core free, 50 % asked`."""
+        if self.counter == CORE:
+            asked_text, free_text = (
+                format_percent(100 * amount / self.of) for amount in (self.asked, self.free)
+            )
+            return f"{free_text} of the core free, {asked_text} asked"
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
         total_text, free_number = format_memories(self.of, self.free)

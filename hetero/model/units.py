@@ -96,6 +96,11 @@ def format_memory(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_percent(percent: float) -> str:
+    """Return a percentage with one decimal where it has any: `30 %`, `71.4 %`."""
+    return f"{f'{percent:.1f}'.removesuffix('.0')} %"
+
+
 def format_memories(asked_bytes: int, free_bytes: int) -> tuple[str, str]:
     """Return a larger and a smaller number of bytes in one unit: `24 GiB`, `6`.
 

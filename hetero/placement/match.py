@@ -24,7 +24,7 @@ from hetero.model import (
 )
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
-from hetero.model.units import format_memory
+from hetero.model.units import format_memory, format_percent
 from hetero.placement.device_groups import agreed, sets
 from hetero.placement.offer import offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
@@ -42,8 +42,9 @@ class Verdict:
     """The verdict of one device on a request, and its cost if it serves.
 
     The cost's first number is the downgrade level (`offer.cut_of`), the others are the policy's.
-    `position` is the device's place in the inventory. `left` are the bytes and the units of core
-    that would be left of a device that serves, `shortage` the numbers of one that does not.
+    `position` is the device's place in the inventory. `left` are the bytes and the percent of the
+    card's core that would be left of a device that serves, `shortage` the numbers of one that does
+    not.
     """
 
     device: str
@@ -52,17 +53,18 @@ class Verdict:
     chosen: bool = False
     position: int = 0
     model: str = ""
-    left: tuple[int, int] | None = None
+    left: tuple[int, float] | None = None
     shortage: Shortage | None = None
 
     @property
     def sentence(self) -> str:
-        """What the device says, in one line: `0 H200: 20 of 100 core free, 50 asked`."""
+        """What the device says, in one line: `0 H200: 20 % of the core free, 50 % asked`."""
         sentence = self.verdict if self.shortage is None else self.shortage.on_device
         if self.left is not None:
-            memory_bytes, core_units = self.left
+            memory_bytes, core_percent = self.left
             sentence += (
-                f", would have {format_memory(memory_bytes)} memory and {core_units} core left"
+                f", would have {format_memory(memory_bytes)} memory and "
+                f"{format_percent(core_percent)} of the core left"
             )
         return f"{self.position} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
 
@@ -228,7 +230,10 @@ def explain(
                 model=device.short_model,
                 left=None
                 if cut is None
-                else (device_free[MEMORY] - cut.takes[MEMORY], device_free[CORE] - cut.takes[CORE]),
+                else (
+                    device_free[MEMORY] - cut.takes[MEMORY],
+                    100 * (device_free[CORE] - cut.takes[CORE]) / device.of_card(CORE),
+                ),
                 shortage=device_shortage,
             )
         )

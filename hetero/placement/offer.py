@@ -113,7 +113,9 @@ def shortage(
         counter=lacking_counter,
         asked=cut.takes[lacking_counter],
         free=max(free.get(lacking_counter, 0), 0),
-        of=device.capacity.get(lacking_counter, 0),
+        of=device.of_card(CORE)
+        if lacking_counter == CORE
+        else device.capacity.get(lacking_counter, 0),
     )
 
 

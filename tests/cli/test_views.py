@@ -124,7 +124,7 @@ def test_fit_says_why_not(hetero: Run) -> None:
     )
     assert 3 == long.returncode
     assert "4 T1000: 8 of 8 GiB memory free, 10 GiB asked" in long.stdout
-    assert "1 T1000: fits, would have 6 GiB memory and 100 core left" in long.stdout
+    assert "1 T1000: fits, would have 6 GiB memory and 100 % of the core left" in long.stdout
 
 
 def test_fit_explains_what_it_would_take(hetero: Run) -> None:

@@ -20,6 +20,7 @@ from hetero.model import (
 )
 from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
+from hetero.node.ledger.grant_file import limit_of
 from hetero.placement import fit
 from hetero.plugin import Template, Templated, Vendor
 from hetero.plugin.vendor import shared_softly
@@ -34,6 +35,8 @@ INSTANCES = (
     ("2g.35gb", 33280, 2),
     ("3g.71gb", 70656, 3),
 )
+#: Percent: a limit is written in hundredths.
+SHOWN = 0.01
 
 
 def device_of(
@@ -110,6 +113,11 @@ def check(requests: int) -> None:
             continue
         (piece,) = answer.pieces
         assert covers(device, ask, piece.takes), f"{device.model}: {ask}: {piece}"
+        said_percent = limit_of(piece, device, context=False).granted_percent
+        assert said_percent is None or (ask.core or 0) <= said_percent + SHOWN
+        if piece.template is not None:
+            shown_percent = 100 * piece.takes[CORE] / device.of_card(CORE)
+            assert abs(shown_percent - (said_percent or 0)) < SHOWN
 
 
 def test_every_vendor_has_a_card_among_these() -> None:

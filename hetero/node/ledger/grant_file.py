@@ -43,7 +43,8 @@ class DeviceLimit:
     `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
     neighbours leave, in elastic time slices (residual_share.py); no limit was asked for. `sm`: the
     device itself holds programs to that percent of its multiprocessors, so they never wait.
-    `service`: a service of the vendor's runs several programs at the same time.
+    `service`: a service of the vendor's runs several programs at the same time. `shape` is what its
+    template has of the core, in the unit of `core`: the device itself keeps it, and no limiter.
     """
 
     name: str
@@ -56,30 +57,38 @@ class DeviceLimit:
     service: bool = False
     driver_name: str | None = None
     sm: int | None = None
+    shape: int | None = None
 
     @property
     def percent(self) -> float | None:
         """The core limit in percent of the card; None where there is none."""
         return None if self.core == CORE_FULL else self.core * 100 / CORE_FULL
 
+    @property
+    def granted_percent(self) -> float | None:
+        """The core in percent of the card, by a limit or a template; None where neither is."""
+        return self.percent if self.shape is None else self.shape * 100 / CORE_FULL
+
 
 def limit_of(
     piece: DeviceAllocation, device: Device, *, context: bool, strict: bool = False
 ) -> DeviceLimit:
     """Return the limit that `piece` on `device` means."""
-    core_share = CORE_FULL
-    if piece.core is not None:
-        core_share = max(1, min(CORE_FULL, piece.core * CORE_FULL // device.of_card(CORE)))
+
+    def share_of(core_units: int) -> int:
+        return max(1, min(CORE_FULL, core_units * CORE_FULL // device.of_card(CORE)))
+
     return DeviceLimit(
         name=piece.part or piece.device,
         memory=piece.takes[MEMORY],
-        core=core_share,
+        core=CORE_FULL if piece.core is None else share_of(piece.core),
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
         strict=strict,
         driver_name=None if piece.part else device.attributes.get("driver_uuid"),
         service=device.enforcement is Enforcement.SERVICE,
         sm=piece.sm,
+        shape=None if piece.template is None else share_of(piece.takes[CORE]),
     )
 
 

@@ -1,0 +1,38 @@
+"""What a card of each vendor gives for a request is what the commands say, in percent."""
+
+import json
+import shutil
+from pathlib import Path
+
+import hetero_simulator
+
+from tests.cli.conftest import Run
+
+SEVEN = {"HETERO_RACK": "seven", "PYTHONPATH": ""}
+
+
+def test_second_tour_8_a_partition_shows_its_core_wherever_it_is_shown(
+    hetero: Run, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """6 GiB of a 910B3 come with 5 of its 20 AI cores."""
+    rack = {**SEVEN, "HETERO_RACK": shutil.copy(hetero_simulator.rack("seven"), tmp_path)}
+    asked = ("run", "--vendor", "ascend", "--memory", "6Gi", "--", *command)
+    ran = hetero(*asked, "ps", "--json", **rack)
+    (grant,) = json.loads(ran.stdout)["items"]
+    shown = hetero(*asked, "inventory", "--wide", **rack).stdout
+
+    assert "  memory 16 GiB  core 25 %, by template vir05_1c_16g\n" in ran.stderr
+    assert 25 == grant["shares"][0]["core"]
+    assert "no limit" not in shown
+    assert "75 % (15/20)" in shown
+
+
+def test_second_tour_7_core_is_in_percent_whatever_units_a_card_has(hetero: Run) -> None:
+    """A 910B3 has 20 AI cores, and 30 % are more than its template of 5 has."""
+    words = ("fit", "--vendor", "ascend", "--memory", "3000Mi", "--core", "30")
+    shown = hetero(*words, "--explain", **SEVEN).stdout
+    (piece,) = json.loads(hetero(*words, "--json", **SEVEN).stdout)["items"]
+
+    assert ("vir10_3c_32g", 50) == (piece["template"], piece["core"])
+    assert "vir10_3c_32g  50 %  32 GiB" in shown
+    assert "fits, would have 32 GiB memory and 50 % of the core left" in shown
