@@ -52,6 +52,7 @@ DIGESTS = {
     "model/data/allocation-2.json": "28811b9493d89b65",
     "model/data/allocation-3.json": "d1c87d96d89474a5",
     "model/data/allocation-4.json": "5e6bcaf3ff83570c",
+    "model/data/allocation-5.json": "134a3ddbf2947cec",
     "model/data/edits-1.json": "ab98cc5090c8917e",
     "model/data/inventory-1.json": "72dfe05b5be16d6b",
     "model/data/inventory-2.json": "f4297a3a3f52a07b",

@@ -34,6 +34,8 @@ def limits(grant: Grant) -> Iterator[str]:
         else:
             shape_text = f", by template {piece.template}" if piece.template else ""
             yield f"{line_start}  core {core_limit(limit.granted_percent)}{shape_text}"
+    for note in grant.allocation.notes:
+        yield f"{grant.id}  {note}"
     if grant.served:
         yield (
             f"{grant.id}  shares its card by a service: a program that fails in a kernel ends its "

@@ -252,8 +252,9 @@ def _piece(piece: DeviceAllocation, card: Device | None) -> Plain:
 
 def _terms(answer: Allocation | Refusal) -> Plain:
     if isinstance(answer, Refusal):
-        return {"policy": None, "priority": None, "refusal": answer.sentence}
-    return {"policy": answer.policy, "priority": answer.priority, "refusal": None}
+        return {"policy": None, "priority": None, "refusal": answer.sentence, "notes": ()}
+    terms = {"policy": answer.policy, "priority": answer.priority, "notes": answer.notes}
+    return {**terms, "refusal": None}
 
 
 def _share(view: ShareView) -> Plain:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, core_limit, percent, table
+from hetero.cli._render import Part, Text, core_limit, percent, table
 from hetero.cli._request import request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
@@ -84,4 +84,4 @@ def render(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> Part:
             percent(core_units, cards[piece.device]) if core_units else core_limit(None),
             format_memory(piece.takes[MEMORY]),
         )
-    return pieces_table
+    return [pieces_table, *(Text(note, "yellow") for note in answer.notes)]

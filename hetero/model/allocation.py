@@ -53,7 +53,7 @@ class Allocation:
     `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: functions of
     the driver that the limiter does not know are refused. `context`: the driver's own memory for
     its programs counts against the limit. `gang`: how its devices share their time; None: as the
-    node's settings say.
+    node's settings say. `notes` are sentences about devices that are given whole for a part.
     """
 
     pieces: tuple[DeviceAllocation, ...]
@@ -64,6 +64,7 @@ class Allocation:
     strict: bool = False
     context: bool | None = None
     gang: Gang | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def vendors(self) -> frozenset[str]:

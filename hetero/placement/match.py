@@ -26,7 +26,7 @@ from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 from hetero.model.units import format_memory, format_percent
 from hetero.placement.device_groups import agreed, sets
-from hetero.placement.offer import offer, shortage
+from hetero.placement.offer import WHOLE_FOR_PART, given_whole, offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
@@ -281,6 +281,8 @@ def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
 
 def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Allocation:
     """Return the allocation made of these cuts."""
+    cuts = tuple(cuts)
+    whole_for_part = (device for device, cut in cuts if cut.downgrade == WHOLE_FOR_PART)
     return Allocation(
         pieces=tuple(
             DeviceAllocation(
@@ -300,6 +302,9 @@ def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Alloca
         on_bypass=request.on_bypass,
         strict=request.strict,
         gang=request.gang,
+        notes=tuple(
+            dict.fromkeys(given_whole(device, count=len(request.asks)) for device in whole_for_part)
+        ),
     )
 
 

@@ -15,10 +15,13 @@ from hetero.model import (
     Ask,
     Device,
     Enforcement,
+    Fractional,
+    MultiDevice,
     Policy,
     Request,
     Shortage,
     Templated,
+    Whole,
     following,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
@@ -31,6 +34,8 @@ ONE_CARD = "shared by a service, which is of one card"
 NO_SM = "not shared by a service, as sm needs"
 #: The verdict of a device whose parts are no devices to this request.
 BY_PARTS = "partitioned, and given by the names of its parts"
+#: The downgrade level of a whole device that is given for a part of it.
+WHOLE_FOR_PART = 2
 #: Counters that count holders, and no size.
 HEADS = frozenset({SLOTS, *POLICY_SLOTS})
 
@@ -71,6 +76,20 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         cut = evolve(cut, takes={followers: 1, **cut.takes})
     downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
     return evolve(cut, downgrade=downgrade) if downgrade else cut
+
+
+def given_whole(device: Device, *, count: int) -> str:
+    """Return the sentence about a device that is given whole for a part of it, one of `count`."""
+    match device.granularity:
+        case Whole():
+            reason = "it has no parts"
+        case (
+            Fractional(multi=MultiDevice.WHOLE) | Templated(multi=MultiDevice.WHOLE, whole=True)
+        ) if count > 1:
+            reason = f"{device.vendor} gives several devices only whole"
+        case _:
+            reason = "no part of it has the memory and core asked"
+    return f"{device.short_model} is given whole for a part of it: {reason}"
 
 
 def _by_parts(device: Device) -> bool:
@@ -130,7 +149,7 @@ def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
 
 
 def _downgrade(device: Device, cut: Portion) -> int:
-    return 2 if cut.is_whole(device) else int(device.enforcement is Enforcement.NONE)
+    return WHOLE_FOR_PART if cut.is_whole(device) else int(device.enforcement is Enforcement.NONE)
 
 
 def _asks_for_all(device: Device, ask: Ask) -> bool:

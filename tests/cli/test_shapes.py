@@ -36,3 +36,18 @@ def test_second_tour_7_core_is_in_percent_whatever_units_a_card_has(hetero: Run)
     assert ("vir10_3c_32g", 50) == (piece["template"], piece["core"])
     assert "vir10_3c_32g  50 %  32 GiB" in shown
     assert "fits, would have 32 GiB memory and 50 % of the core left" in shown
+
+
+def test_second_tour_6_a_whole_card_for_a_part_is_given_with_a_sentence(
+    hetero: Run, tmp_path: Path
+) -> None:
+    rack = {**SEVEN, "HETERO_RACK": shutil.copy(hetero_simulator.rack("seven"), tmp_path)}
+    several = ("--vendor", "ascend", "--count", "2", "--memory", "1Gi", "--core", "30")
+    why = "910B3 is given whole for a part of it: ascend gives several devices only whole\n"
+    much = ("fit", "--vendor", "ascend", "--memory", "1Gi", "--core", "80")
+
+    assert hetero("run", *several, "--", "true", **rack).stderr.endswith(why)
+    assert hetero("fit", *several, **rack).stdout.endswith(why)
+    assert [why.rstrip()] == json.loads(hetero("fit", *several, "--json", **rack).stdout)["notes"]
+    assert [] == json.loads(hetero("fit", *several, "--whole", "--json", **rack).stdout)["notes"]
+    assert "no part of it has the memory and core asked" in hetero(*much, **rack).stdout
