@@ -17,7 +17,7 @@ from hetero.kube.words.annotations import (
 )
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
-from hetero.model import Device
+from hetero.model import Device, Whole
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS
@@ -140,6 +140,16 @@ async def test_bind_signs_the_allocation_and_binds_the_pod() -> None:
         ((name, allocation),) = given.containers
         (grant,) = allocation.pieces
         assert ("n1", "main", "GPU-1", 50) == (given.node, name, grant.device, grant.core)
+
+
+async def test_a_pod_that_has_a_whole_card_for_a_part_has_an_event_that_says_why() -> None:
+    async with scenario(n1=(card("GPU-1", granularity=Whole()),)) as it:
+        it.pod("p")
+        assert {} == await it.bind("p", "n1")
+        await asyncio.sleep(0)
+
+        (sentence,) = it.api.events
+        assert "V100 is given whole for a part of it: it has no parts" == sentence
 
 
 async def test_of_many_pods_bound_at_once_no_more_than_fit_get_a_share() -> None:

@@ -291,6 +291,8 @@ class PodBinder:
                 self.kubelet_watches.pass_on(node, uid)
                 self.pods.release(uid, placement)
                 raise
+        if placement is not None:
+            self.waker.tell_notes(pod, placement)
         return {}
 
     def _give(self, pod: Pod, pod_request: PodRequest, node: str) -> dict[str, str]:

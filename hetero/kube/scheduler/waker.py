@@ -18,6 +18,7 @@ from hetero.kube.scheduler.readiness import PAUSE, Readiness
 from hetero.kube.words.pod import path_of
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput, HeteroError
+from hetero.placement.cluster import Placement
 
 #: On a pod that is to be tried again soon, and since when.
 AGAIN = "hetero.io/tried-again"
@@ -49,6 +50,12 @@ class Waker:
     def tell_unfit(self, pod: Pod, sentence: str) -> None:
         """Write an event that says why no node serves a pod."""
         in_background(self.events.tell(pod.metadata, "Unfit", sentence))
+
+    def tell_notes(self, pod: Pod, placement: Placement) -> None:
+        """Write an event for each note about what a bound pod has."""
+        for allocation in filter(None, placement.allocations):
+            for note in allocation.notes:
+                in_background(self.events.tell(pod.metadata, "GivenWhole", note))
 
     def refuse(self, pod: Pod, sentence: str) -> HeteroError:
         """Write an event that says why a pod is not bound, and wake it soon; return the error."""
