@@ -22,7 +22,7 @@ from hetero.model import (
 from hetero.model.errors import NotFound, Refused
 from hetero.model.request import following
 from hetero.model.rounding import cut
-from hetero.model.units import format_both
+from hetero.model.units import format_both, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, inventory_of
@@ -273,7 +273,7 @@ def _recut(
         free=device_free,
     )
     if portion is None:
-        raise _lacks(grant, device, [_lack(MEMORY, memory_bytes, device_free[MEMORY])])
+        raise _lacks(grant, device, [_lack(device, MEMORY, memory_bytes, device_free)])
     _expect_free(grant, device, portion.takes, device_free)
     core_units = None if piece.sm is not None else portion.core
     return evolve(piece, takes={**piece.takes, **portion.takes}, core=core_units)
@@ -317,7 +317,7 @@ def _expect_free(
 ) -> None:
     """Raise `Refused` where a device has less left than a piece would take."""
     shortages = [
-        _lack(counter, amount, device_free[counter])
+        _lack(device, counter, amount, device_free)
         for counter, amount in takes.items()
         if device_free[counter] < amount
     ]
@@ -329,12 +329,16 @@ def _lacks(grant: Grant, device: Device, shortages: Sequence[str]) -> Refused:
     return Refused(f"grant {grant.id} stays as it is: {device.uuid} lacks {', '.join(shortages)}")
 
 
-def _lack(counter: str, asked_amount: int, free_amount: int) -> str:
-    """Return which counter a device has too little of: `core: 80 asked, 50 free`."""
+def _lack(device: Device, counter: str, asked_amount: int, device_free: Mapping[str, int]) -> str:
+    """Return which counter a device has too little of: `core: 80 % asked, 50 % free`."""
+    amounts = asked_amount, device_free[counter]
+    asked_text, free_text = map(str, amounts)
     if counter == MEMORY:
-        asked_text, free_text = format_both(asked_amount, free_amount)
-        return f"{counter}: {asked_text} asked, {free_text} free"
-    return f"{counter}: {asked_amount} asked, {free_amount} free"
+        asked_text, free_text = format_both(*amounts)
+    elif counter == CORE:
+        card_units = device.of_card(CORE)
+        asked_text, free_text = (format_percent(100 * units / card_units) for units in amounts)
+    return f"{counter}: {asked_text} asked, {free_text} free"
 
 
 def _is_slice(node: Node, piece: DeviceAllocation) -> bool:

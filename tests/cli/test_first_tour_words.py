@@ -206,7 +206,7 @@ def test_row_20_a_resize_that_is_refused_names_only_what_lacks(
     done = hetero("resize", "mine", "--core", "80", **MIXED)
 
     assert (3, "") == (done.returncode, done.stdout)
-    assert done.stderr.endswith(" lacks core: 80 asked, 50 free\n")
+    assert done.stderr.endswith(" lacks core: 80 % asked, 50 % free\n")
 
 
 def test_row_22_simulate_can_be_begun_with_the_sample(hetero: Run) -> None:

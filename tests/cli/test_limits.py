@@ -103,7 +103,7 @@ def test_what_does_not_fit_beside_the_neighbours_is_refused(hetero: Run, start: 
     all_of_it = hetero("resize", job.grant, "--memory", "100%")
 
     assert (3, 3, 3) == (more_core.returncode, more_memory.returncode, all_of_it.returncode)
-    assert "lacks core: 61 asked, 60 free" in more_core.stderr
+    assert "lacks core: 61 % asked, 60 % free" in more_core.stderr
     assert (2 << 30, 60) == tuple(share(hetero, job.grant)[key] for key in ("memory", "core"))
 
 

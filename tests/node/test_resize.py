@@ -91,9 +91,9 @@ def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:
     for ask, lacks in (
         (Ask(memory=9 * GiB), "memory: 9 GiB asked, 8 GiB free"),
         (Ask(memory=2000 * GiB - MiB), "memory: 2000 GiB asked, 8 GiB free"),
-        (Ask(core=41), "core: 41 asked, 40 free"),
+        (Ask(core=41), "core: 41 % asked, 40 % free"),
         (Ask(memory=17 * GiB), "memory: 17 GiB asked, 8 GiB free"),
-        (Ask(core=100), "core: 100 asked, 40 free, slots: 10 asked, 9 free"),
+        (Ask(core=100), "core: 100 % asked, 40 % free, slots: 10 asked, 9 free"),
     ):
         with pytest.raises(Refused, match=f"stays as it is: memory-0 lacks {lacks}$"):
             resize(node, handle.grant.id, ask)
