@@ -13,6 +13,7 @@ from attrs import evolve
 from click.testing import CliRunner
 
 from hetero.cli import hetero
+from hetero.kube import cluster_view
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.dra.claims import prepared
@@ -403,6 +404,7 @@ async def test_inventory_and_top_show_claims_in_a_terminal_and_as_json(
         }
         (tmp_path / "config").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+        monkeypatch.setattr(cluster_view, "IMPATIENT", 60.0)  # this machine may be busy
 
         async def said(*words: str) -> str:
             done = await asyncio.to_thread(CliRunner().invoke, hetero, [*words])
