@@ -120,16 +120,14 @@ class Scheduler:
         agents: Agents | None = None,
         untried: UntriedPods | None = None,
         kubelet_watches: KubeletWatches | None = None,
-        counts_claims: bool = False,
         opens_claims: bool = False,
     ) -> None:
         """Put the parts together.
 
         `previous` are the keys by which those before this one signed. `mix_in` is the ConfigMap of
         the expected mix, as namespace/name. Without `agents` every node is taken to have one that
-        serves; without `lease` this scheduler leads. `counts_claims`: it follows what claims hold,
-        too. `opens_claims`: it places pods on nodes that give their cards by claims, too, as a
-        simulation does.
+        serves; without `lease` this scheduler leads. `opens_claims`: it places pods on nodes that
+        give their cards by claims, too, as a simulation does.
         """
         settings, untried = settings or Settings(), untried or UntriedPods()
         watches_of_nodes, last_node_names = kubelet_watches or KubeletWatches(), LastNames()
@@ -151,8 +149,8 @@ class Scheduler:
         subscribers = (groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods)
         self.cache, self.readiness, self.mix = cache, readiness, mix
         self.groups, self.signatures, self.refused_pods = groups, signatures, refused_pods
-        self.nodes, self.quotas = nodes, QuotaInformer(api, quotas, waker, readiness)
-        self.claims, self.counts_claims = ClaimInformer(api, nodes, waker), counts_claims
+        self.claims = ClaimInformer(api, nodes, waker)
+        self.quotas = QuotaInformer(api, quotas, waker, readiness)
         self.pods = PodInformer(api, subscribers, nodes, watches_of_nodes, readiness, waker)
         self.verbs = NodeVerbs(
             vocabulary=vocabulary,
@@ -181,12 +179,20 @@ class Scheduler:
         verbs = (self.verbs.filter, self.verbs.prioritize, self.binding.bind, self.verbs.preempt)
         self.calls = ExtenderCalls(verbs, readiness, untried, metrics, last_node_names)
 
-    def follow(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what is to run for ever: all that this scheduler follows, and what comes of it."""
+    @property
+    def nodes(self) -> ClusterNodes:
+        """The nodes of its cluster."""
+        return self.claims.nodes
+
+    def follow(self, *, claims: bool = False) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield what is to run for ever: all that this scheduler follows, and what comes of it.
+
+        What claims hold it follows with `claims` alone.
+        """
         yield self.nodes.follow()
         yield self._follow_pods()
         yield self.quotas.follow()
-        if self.counts_claims:
+        if claims:
             yield self.claims.follow()
         yield self.groups.follow()
         yield self.signatures.follow()

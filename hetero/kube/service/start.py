@@ -85,11 +85,10 @@ def scheduler(
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=untried,
-                counts_claims=claims,
                 kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
             )
             registry = scheduler.calls.metrics.registry
-            coroutines = [*scheduler.follow(), _follow_keys(scheduler, environ)]
+            coroutines = [*scheduler.follow(claims=claims), _follow_keys(scheduler, environ)]
             coroutines += _expiry(listen, api, registry, environ)
             if leadership:
                 coroutines.append(
