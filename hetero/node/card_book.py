@@ -15,7 +15,6 @@ from attrs import evolve
 
 from hetero.model import Device, codec
 from hetero.model.errors import BadInput, HeteroError
-from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import create, replace
 from hetero.node.ledger.locks import lock
 from hetero.node.ledger.state import make
@@ -31,12 +30,11 @@ _WAIT = 5.0
 LONGEST_REASON = 200
 
 
-@frozen
 class CardBook:
     """The notes of a node's cards in `directory`, and those of `others`, which are only read."""
 
-    directory: Path
-    others: tuple[Path, ...] = ()
+    def __init__(self, directory: Path, others: tuple[Path, ...] = ()) -> None:
+        self.directory, self.others = directory, others
 
     def read(self) -> CardNotes:
         """Return all notes; the own ones count first. Raises `BadInput` for a broken file."""

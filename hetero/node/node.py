@@ -32,9 +32,9 @@ from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.placement import Explanation, explain, fit
 from hetero.plugin.vendor import Vendor
+from hetero.registry.fault_notes import FaultMemory
 from hetero.registry.pauses import Pauses
 from hetero.registry.registry import Discovery, Registry
-from hetero.registry.watch import FaultMemory
 
 
 @frozen(kw_only=True)

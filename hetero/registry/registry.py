@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
@@ -16,13 +17,16 @@ from hetero.plugin import hookspecs
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
 from hetero.registry.entry_points import Entry, entries, normalised
+from hetero.registry.fault_notes import FaultMemory, FaultNotes
 from hetero.registry.message import Serve, WorkerReply, WorkerRequest
 from hetero.registry.pauses import Pauses
 from hetero.registry.process import Forks, Starter
 from hetero.registry.respondent import Plugin, Respondent
 from hetero.registry.supervisor import InProcess, Supervisor
 from hetero.registry.vendor_row import VendorRow, addressable
-from hetero.registry.watch import FaultMemory, FaultNotes, Watch
+
+if TYPE_CHECKING:
+    from hetero.registry.watch import Watch
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
@@ -178,6 +182,8 @@ class Registry:
         acting_supervisor = Supervisor(plugin, self._starter, self._pauses)
         if not self._watch:
             return _Member(plugin, acting_supervisor, acting_supervisor)
+        from hetero.registry.watch import Watch  # here: no program that admits and ends watches
+
         looking_supervisor = Supervisor(plugin, self._starter)
         return _Member(
             plugin,

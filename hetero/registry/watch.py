@@ -9,11 +9,11 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Protocol
 
 from attrs import define, field
 
 from hetero.model.errors import HeteroError
+from hetero.registry.fault_notes import FaultNotes
 from hetero.registry.message import Failure, WorkerRequest
 from hetero.registry.pauses import doubled
 from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
@@ -26,37 +26,6 @@ PAUSE, LONGEST_PAUSE = 1.0, 60.0
 _INTERVAL = 0.1
 #: Seconds in which a process takes the request; until news it may compute for twice as many.
 _TAKEN = 5.0
-
-
-class FaultNotes(Protocol):
-    """Where faults are noted that drivers tell of once."""
-
-    def standing(self) -> Mapping[str, str]:
-        """Return the faults that stand, by the devices' UUIDs."""
-
-    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:
-        """Note what the driver of this kernel module told; None: that a device is well again.
-
-        Raises `HeteroError`.
-        """
-
-
-class FaultMemory:
-    """The notes of a program that has no other place for them."""
-
-    def __init__(self) -> None:
-        self._reason_by_uuid: Mapping[str, str] = {}
-
-    def standing(self) -> Mapping[str, str]:
-        """Return the faults that stand."""
-        return self._reason_by_uuid
-
-    def note(self, reason_by_uuid: Mapping[str, str | None], *, module: str | None) -> None:  # noqa: ARG002 - the program ends first
-        """Note what a driver told."""
-        merged = {**self._reason_by_uuid, **reason_by_uuid}
-        self._reason_by_uuid = {
-            uuid: reason for uuid, reason in merged.items() if reason is not None
-        }
 
 
 @define(eq=False)
