@@ -98,7 +98,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(test):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-    asyncio.run(asyncio.wait_for(test(**arguments), 180))
+    mark = pyfuncitem.get_closest_marker("timeout")
+    seconds = max(180, mark.args[0] if mark else 0)
+    asyncio.run(asyncio.wait_for(test(**arguments), seconds))
     return True
 
 

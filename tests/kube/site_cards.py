@@ -29,7 +29,7 @@ class Card:
 Story = Callable[[Site, Card], Coroutine[None, None, None]]
 
 
-def tell(story: Story, path: Path, *cards: Card) -> None:
+def tell(story: Story, path: Path, *cards: Card, seconds: float = 180) -> None:
     """Tell a story of the first of these cards, which a node has, in a process of its own.
 
     It is made by one that has no threads, as a process that has used gRPC has: vendors' processes
@@ -38,16 +38,16 @@ def tell(story: Story, path: Path, *cards: Card) -> None:
     clean = multiprocessing.get_context("forkserver")
     clean.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=clean) as process:
-        process.submit(_tell, story, path, cards).result()
+        process.submit(_tell, story, path, cards, seconds).result()
 
 
-def _tell(story: Story, path: Path, cards: tuple[Card, ...]) -> None:
+def _tell(story: Story, path: Path, cards: tuple[Card, ...], seconds: float) -> None:
     async def told() -> None:
         vendors = dict.fromkeys(card.vendor for card in cards)
         async with site(registry(*vendors), *(card.resource for card in cards)) as made:
             await story(made, cards[0])
 
-    Rack(path, *(card.rack for card in cards)).meet(lambda: run(told))
+    Rack(path, *(card.rack for card in cards)).meet(lambda: run(told, seconds=seconds))
 
 
 def _cambricon(eighths: int) -> dict[str, str]:

@@ -64,9 +64,9 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int) -> None:
     assert placed > pods / 4
 
 
-def _tell(path: Path, *, seed: int, pods: int) -> None:
+def _tell(path: Path, *, seed: int, pods: int, seconds: float = 180) -> None:
     print(f"seed {seed}", file=sys.stderr)
-    tell(partial(_live, seed=seed, pods=pods), path, *ALL.values())
+    tell(partial(_live, seed=seed, pods=pods), path, *ALL.values(), seconds=seconds)
 
 
 def _claimed(claims: Iterable[Plain]) -> dict[str, dict[str, int]]:
@@ -149,4 +149,4 @@ async def test_ten_thousand_random_claims_are_the_same_in_all_books(
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", random.sample(range(10**6), k=20))
 def test_ten_thousand_random_pods_are_the_same_in_all_books(tmp_path: Path, seed: int) -> None:
-    _tell(tmp_path, seed=seed, pods=500)
+    _tell(tmp_path, seed=seed, pods=500, seconds=1100)

@@ -292,8 +292,8 @@ async def world(
                     await made.kubelet.stop()
 
 
-def run(story: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(story(), 180))
+def run(story: Callable[[], Awaitable[None]], *, seconds: float = 180) -> None:
+    asyncio.run(asyncio.wait_for(story(), seconds))
 
 
 def refusal(caught: pytest.ExceptionInfo[grpc.aio.AioRpcError]) -> str:
