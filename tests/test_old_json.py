@@ -79,6 +79,7 @@ DIGESTS = {
     "node/data/grant-9.json": "8376b77cf8bfc5d4",
     "node/data/grant-3.json": "60d82bdaafd45946",
     "node/data/grant-10.json": "d81474b1203c8d79",
+    "node/data/grant-11.json": "b400738d7b225885",
 }
 
 
