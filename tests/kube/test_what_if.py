@@ -13,6 +13,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from attrs import evolve
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
@@ -439,6 +440,17 @@ def test_what_is_not_looked_at_is_said(tmp_path: Path) -> None:
         "its podAntiAffinity is not looked at",
         "its topologySpreadConstraints are not looked at",
     ] == document["items"][0]["notes"]
+
+
+def test_a_vendor_whose_package_is_missing_is_named(tmp_path: Path) -> None:
+    cards = [card("A"), evolve(card("B"), vendor="acme"), evolve(card("C"), vendor="zorn")]
+    document = answered(save(tmp_path, node("n1", *cards), pod("p", {"acme.com/card": "1"})))
+
+    assert [] == document["items"]
+    assert [
+        "no package here of acme, zorn: pods that ask for such cards are not placed, and what they "
+        "hold is not counted: install hetero-acme, hetero-zorn"
+    ] == document["notes"]
 
 
 # --- from the command line ------------------------------------------------------------------------

@@ -51,6 +51,7 @@ from hetero.kube.words.annotations import (
     Assignment,
 )
 from hetero.kube.words.pod import ended
+from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import PUBLIC_KEYS, PublicKeys, SigningKey
 from hetero.model import Allocation, Device, codec
@@ -139,6 +140,7 @@ async def _simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
     }
     totals_before = _totals(cache)
     vocabulary = scheduler.verbs.vocabulary
+    _warn_of_missing(vocabulary, devices.values())
     queue = [*waiting(snapshot, vocabulary), *added(snapshot, what_if_request, vocabulary, devices)]
     for node_name in what_if_request.without:
         queue += without(snapshot, node_name)
@@ -223,6 +225,18 @@ def _keys(snapshot: ClusterSnapshot) -> tuple[SigningKey, PublicKeys]:
             signed_metadata = {**metadata, "annotations": {**annotations, SIGNATURE: signature}}
             pod_by_name[pod_name] = {**pod, "metadata": signed_metadata}
     return signing_key, PublicKeys()
+
+
+def _warn_of_missing(vocabulary: Vocabulary, devices: Iterable[Device]) -> None:
+    """Log which vendors have cards in the cluster and no package here, which knows their names."""
+    installed = {vendor.name for vendor in vocabulary.vendors}
+    missing = sorted({device.vendor for device in devices} - installed)
+    if missing:
+        log.warning(
+            "no package here of %s: pods that ask for such cards are not placed, and what they "
+            "hold is not counted: install hetero-%s",
+            *(", ".join(missing), ", hetero-".join(missing)),
+        )
 
 
 def _totals(cache: SchedulerCache) -> Totals:
