@@ -128,9 +128,10 @@ class Node:
     def unseen(self) -> str | None:
         """Say that other users' grants are not seen, where that is so.
 
-        A ledger in $HETERO_STATE is private on purpose.
+        A ledger in $HETERO_STATE is private on purpose, and in a pod, such as the agent's, nobody
+        installs heterod for the machine.
         """
-        if self.environ.get("HETERO_STATE") or self.daemon:
+        if any(map(self.environ.get, ("HETERO_STATE", "KUBERNETES_SERVICE_HOST"))) or self.daemon:
             return None
         client = client_of(self.ledger.path)  # root's: it writes the ledger by itself
         if client and client.answers():

@@ -118,6 +118,14 @@ def test_without_heterod_a_user_has_a_ledger_of_its_own_and_is_told(stopped: Mac
     assert re.fullmatch(r"grants that other users made are not seen: `hetero install`.*", says)
 
 
+def test_in_a_pod_nobody_is_told_to_install_heterod(stopped: Machine) -> None:
+    def unseen(_: Node) -> str | None:
+        pod = {"XDG_RUNTIME_DIR": "/nowhere", "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+        return Node.here(pod).unseen
+
+    assert stopped.said_by(ALICE, unseen) is None
+
+
 class WaitsOnce(MemoryVendor):
     """Makes its first share when there is a file `go` in the ledger's directory."""
 
