@@ -24,11 +24,12 @@ def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int
     fitting_count = count_by_reason.pop(FITS, 0)
     if fitting_count >= wanted_devices:
         return FITS, None
-    if not count_by_reason:
-        if not verdicts:
-            return NO_DEVICE, None
+    if not verdicts:
+        return NO_DEVICE, None
+    # Whole devices that do not exist are not waited for.
+    if count_by_reason.keys() <= {NOT_EMPTY} and len(verdicts) < wanted_devices:
         return _TOO_FEW, Shortage(
-            counter=DEVICES, asked=wanted_devices, free=fitting_count, of=fitting_count
+            counter=DEVICES, asked=wanted_devices, free=len(verdicts), of=len(verdicts)
         )
     reason = min(
         count_by_reason,

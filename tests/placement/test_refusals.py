@@ -3,7 +3,18 @@
 import pytest
 from attrs import evolve
 
-from hetero.model import CORE, MEMORY, SLOTS, Ask, Inventory, Refusal, Request, Shortage, codec
+from hetero.model import (
+    CORE,
+    DEVICES,
+    MEMORY,
+    SLOTS,
+    Ask,
+    Inventory,
+    Refusal,
+    Request,
+    Shortage,
+    codec,
+)
 from hetero.model.units import GiB, MiB, format_memories
 from hetero.placement import explain, fit
 from hetero.placement.node_reason import DeviceVerdict, node_reason
@@ -49,6 +60,14 @@ def test_what_is_short_comes_before_what_will_never_be_there(
     wanted = 2 if verdicts == ["fits"] else 1
 
     assert reason == node_reason([(one, None) for one in verdicts], wanted_devices=wanted)[0]
+
+
+def test_whole_devices_that_a_node_does_not_have_are_not_waited_for() -> None:
+    few = Shortage(counter=DEVICES, asked=3, free=2, of=2)
+    verdicts: list[DeviceVerdict] = [("fits", None), ("not empty", None)]
+
+    assert ("have too few devices", few) == node_reason(verdicts, wanted_devices=3)
+    assert ("lack 2 whole devices", None) == node_reason(verdicts, wanted_devices=2)
 
 
 def test_the_sentence_over_nodes_has_the_most_common_reason_first() -> None:
