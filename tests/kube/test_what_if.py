@@ -698,7 +698,8 @@ def test_with_both_ways_each_pod_goes_to_nodes_of_its_own(tmp_path: Path) -> Non
 
     assert {"claims": "n1", "names": "n2", "large": None} == nodes_of(document)
     (large,) = (one["refusal"] for one in document["items"] if one["pod"] == "large")
-    assert large.startswith("0 of 1 node: 1 lack 2 whole devices")  # of those for its kind
+    # Of those for its kind.
+    assert large == "0 of 1 node: 1 have too few devices (2 wanted, most on a node 1)"
 
 
 def test_the_pods_of_a_node_that_goes_ask_by_claims_again(tmp_path: Path) -> None:
