@@ -137,7 +137,8 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
         if node.metadata.name in books.pools:
             pool = books.pools[node.metadata.name]
             devices, fault = devices_by_node.get(node.metadata.name, ((), None))
-            devices_by_node[node.metadata.name] = (devices or pool.devices, fault)
+            # An inventory beside slices is what an agent of another `allocation` left there.
+            devices_by_node[node.metadata.name] = (pool.devices or devices, fault)
     pod_views = (
         *(view for pod in pods for view in _holding(pod)),
         *_claiming(books.claims, pods),

@@ -318,6 +318,18 @@ async def test_a_node_that_has_withdrawn_its_inventory_shows_the_cards_of_its_sl
     assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
 
 
+async def test_an_inventory_from_before_its_node_gave_claims_hides_no_fault() -> None:
+    """An agent that gives claims alone may not withdraw what a classic one published."""
+    node, device = BY_VENDOR["nvidia"]
+    ill = evolve(device, health="too hot")
+    async with cluster(slices=slices_of(node, [ill])) as api:
+        api.nodes[node]["metadata"]["annotations"] = {INVENTORY: inventory_text((device,))}
+        async with Api(Access(server=api.url)).open() as client:
+            view = await snapshot(client)
+
+    assert ["too hot"] == [one.device.health for member in view.nodes for one in member.devices]
+
+
 async def test_no_odd_object_stops_the_view() -> None:
     node, device = BY_VENDOR["nvidia"]
     odd_slices: list[Plain] = [

@@ -676,6 +676,16 @@ def test_nodes_that_give_their_cards_by_claims_are_known_with_what_claims_hold(
     assert 0 < before["allocated"] < 100
 
 
+def test_an_inventory_from_before_its_node_gave_claims_does_not_count(tmp_path: Path) -> None:
+    bare, *slices = claim_node("n1", card("GPU-1"))
+    bare["metadata"]["annotations"] = {INVENTORY: inventory_text((card("GPU-1"), card("GPU-2")))}
+    added_pods = manifests(tmp_path, pod("a"))
+    document = answered(save(tmp_path, bare, *slices), "--add", added_pods)
+
+    assert {"a": "n1"} == nodes_of(document)
+    assert 1 == document["before"]["devices"]
+
+
 def test_pods_are_placed_by_claims_beside_the_claims_that_stand(tmp_path: Path) -> None:
     cards = (card("GPU-1"),)
     items = [*claim_node("n1", *cards), claim_of("held", part_of("n1", cards[0], memory=8 * GiB))]

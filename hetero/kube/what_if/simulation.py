@@ -18,8 +18,10 @@ from attrs import evolve, field, frozen
 from msgspec import json
 from msgspec.structs import replace
 
-from hetero.kube.objects.kinds import Pod
-from hetero.kube.objects.reading import read
+from hetero.kube.dra.node_pools import node_pools
+from hetero.kube.dra.standing_claims import SLICES
+from hetero.kube.objects.kinds import Pod, ResourceSlice
+from hetero.kube.objects.reading import read, read_all
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.scheduler.node_names import NodeNames
 from hetero.kube.scheduler.pod_groups import group_of
@@ -47,6 +49,7 @@ from hetero.kube.what_if.snapshot import (
 from hetero.kube.words import settings
 from hetero.kube.words.annotations import (
     ALLOCATION,
+    INVENTORY,
     SIGNATURE,
     Assignment,
 )
@@ -128,6 +131,7 @@ async def _simulate(what_if_request: WhatIfRequest) -> SimulatedPlacement:
     snapshot = (
         await read_api() if what_if_request.saved is None else read_file(what_if_request.saved)
     )
+    _drop_left_inventories(snapshot)
     cluster_settings = _settings(snapshot)
     if what_if_request.placement is not None:
         cluster_settings = _placed_by(what_if_request.placement, cluster_settings)
@@ -180,6 +184,19 @@ async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> S
     await scheduler.quotas.follow()
     await scheduler.groups.follow()
     return scheduler
+
+
+def _drop_left_inventories(snapshot: ClusterSnapshot) -> None:
+    """Have nodes with slices publish no inventory: an agent of another `allocation` left it."""
+    slices = read_all(ResourceSlice, snapshot.all(SLICES))
+    by_claims = {name for name, pool in node_pools(slices).items() if pool.devices}
+    for node_key, plain in snapshot.objects[NODES].items():
+        metadata = plain["metadata"]
+        if metadata["name"] in by_claims:
+            annotations = {**(metadata.get("annotations") or {})}
+            annotations.pop(INVENTORY, None)
+            metadata = {**metadata, "annotations": annotations}
+            snapshot.objects[NODES][node_key] = {**plain, "metadata": metadata}
 
 
 def _settings(snapshot: ClusterSnapshot) -> Settings:
