@@ -14,6 +14,9 @@ from hetero.model.errors import NotFound, Refused
 from hetero.node.card_book import expect_reason
 from hetero.node.cordon import CordonResult, card_named
 
+#: What an API server answers to a change of an object that somebody changed since it was read.
+_CONFLICT, _ABSENT = 409, 404
+
 
 def cordon_in_cluster(node_name: str, card_name: str, *, reason: str) -> CordonResult:
     """Give nothing new of a card from now on. Raises `HeteroError`."""
@@ -28,36 +31,47 @@ def uncordon_in_cluster(node_name: str, card_name: str) -> CordonResult:
 async def _changed(node_name: str, card_name: str, reason: str | None) -> CordonResult:
     """Cordon a card for a reason; None: uncordon it."""
     async with Api(Access.here(), connect=IMPATIENT).open() as api:
-        path = f"/api/v1/nodes/{node_name}"
-        try:
-            annotations = (await api.get(path))["metadata"].get("annotations") or {}
-        except ApiError as error:
-            if error.status == 404:
-                raise NotFound(f"no node {node_name!r} in the cluster: kubectl get nodes") from None
-            raise
-        holders_by_uuid, devices = await _cards(api, node_name)
-        number = card_named(devices, card_name, place=f"on node {node_name}")
-        device = devices[number]
-        if reason is None:
-            changes = without_cordon(annotations, device.uuid, node=node_name)
-            if not changes and device.cordon is not None:
-                raise Refused(
-                    f"node {node_name}: card {number} is cordoned there and not by an annotation "
-                    f"({device.cordon or 'no reason is given'}): hetero uncordon {number} on that "
-                    "machine, or its settings"
-                )
-        else:
-            own_text = annotations.get(CORDONED, "")
-            own_cordons = cordons({CORDONED: own_text}, node=node_name)
-            changes = {CORDONED: cordons_text({**own_cordons, device.uuid: reason})}
-        if changes:
-            await api.patch(path, {"metadata": {"annotations": changes}})
-        return CordonResult(
-            number=number,
-            device=evolve(device, cordon=reason),
-            holders=holders_by_uuid.get(device.uuid, ()),
-            node=node_name,
-        )
+        while True:
+            try:
+                return await _change(api, node_name, card_name, reason)
+            except ApiError as error:
+                if error.status == _ABSENT:
+                    raise NotFound(
+                        f"no node {node_name!r} in the cluster: kubectl get nodes"
+                    ) from None
+                if error.status != _CONFLICT:  # else somebody changed the node meanwhile
+                    raise
+
+
+async def _change(api: Api, node_name: str, card_name: str, reason: str | None) -> CordonResult:
+    """Do so, unless somebody changes the node meanwhile. Raises `ApiError`."""
+    path = f"/api/v1/nodes/{node_name}"
+    metadata = (await api.get(path))["metadata"]
+    annotations = metadata.get("annotations") or {}
+    holders_by_uuid, devices = await _cards(api, node_name)
+    number = card_named(devices, card_name, place=f"on node {node_name}")
+    device = devices[number]
+    if reason is None:
+        changes = without_cordon(annotations, device.uuid, node=node_name)
+        if not changes and device.cordon is not None:
+            raise Refused(
+                f"node {node_name}: card {number} is cordoned there and not by an annotation "
+                f"({device.cordon or 'no reason is given'}): hetero uncordon {number} on that "
+                "machine, or its settings"
+            )
+    else:
+        own_text = annotations.get(CORDONED, "")
+        own_cordons = cordons({CORDONED: own_text}, node=node_name)
+        changes = {CORDONED: cordons_text({**own_cordons, device.uuid: reason})}
+    if changes:
+        version = {"resourceVersion": metadata["resourceVersion"]}
+        await api.patch(path, {"metadata": {**version, "annotations": changes}})
+    return CordonResult(
+        number=number,
+        device=evolve(device, cordon=reason),
+        holders=holders_by_uuid.get(device.uuid, ()),
+        node=node_name,
+    )
 
 
 async def _cards(api: Api, node_name: str) -> tuple[dict[str, tuple[str, ...]], tuple[Device, ...]]:

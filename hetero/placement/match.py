@@ -326,8 +326,10 @@ def named(devices: Sequence[Device], device_name: str) -> list[Device]:
     """Return the devices that a name means.
 
     It is an inventory position, `vendor:index` by the index that its driver has, a UUID, or the
-    start of one.
+    start of one. An empty name, as of a variable that is not set, means none.
     """
+    if not device_name:
+        return []
     if device_name.isdecimal() and int(device_name) < len(devices):
         return [devices[int(device_name)]]
     vendor_name, _, index_text = device_name.lower().rpartition(":")

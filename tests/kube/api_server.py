@@ -147,8 +147,10 @@ class FakeApi:
 
     async def _annotate(self, request: web.Request) -> web.Response:
         """Merge annotations into a node: null removes one."""
-        node = self.nodes[request.match_info["name"]]
-        changes = (await request.json())["metadata"]["annotations"]
+        node, metadata = self.nodes[request.match_info["name"]], (await request.json())["metadata"]
+        changes, version = metadata["annotations"], node["metadata"]["resourceVersion"]
+        if metadata.get("resourceVersion", version) != version:
+            return web.json_response({"message": "it was changed meanwhile"}, status=409)
         merged = {**node["metadata"].get("annotations", {}), **changes}
         left = {name: text for name, text in merged.items() if text is not None}
         self.put("nodes", {**node, "metadata": {**node["metadata"], "annotations": left}})

@@ -10,6 +10,7 @@ from attrs import evolve
 from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
+from hetero.kube.cordon import cordon_in_cluster
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import Device
 from hetero.model.units import GiB
@@ -157,10 +158,26 @@ async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_pat
         await until(lambda: taints(at) == [None, None])
 
 
+async def test_who_cordons_at_once_cordons_each_their_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(*4 * [16 * GiB]) as at:
+        await until(lambda: len(cordons_of(at)) == 4)
+        await hetero_with(at, tmp_path, "cordon", "n1", "0")
+        monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+        calls = (
+            asyncio.to_thread(cordon_in_cluster, "n1", number, reason="ecc") for number in "123"
+        )
+        await asyncio.gather(*calls)
+
+        assert 4 == len(json.loads(annotations(at)[OURS]))
+
+
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
         (("cordon", "n2", "0"), 4, "no node 'n2' in the cluster: kubectl get nodes"),
+        (("cordon", "n1", ""), 4, "no card '' on node n1"),
         (("cordon", "n1", "7"), 4, "no card '7' on node n1: name one by its # in the inventory"),
         (("cordon", "n1", "memory"), 2, "card 'memory' may be any of memory-0, memory-1"),
         (("cordon", "n1", "0", "1"), 2, "3 names: write [NODE] CARD, one card at a time"),
