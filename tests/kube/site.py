@@ -12,7 +12,7 @@ from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words.settings import Settings
-from hetero.model import Counters, Device
+from hetero.model import CORE, MEMORY, SLOTS, Counters, Device
 from hetero.node.inventory import inventory_of
 from hetero.node.view.observe import observe_node
 from hetero.registry.registry import Registry
@@ -21,6 +21,12 @@ from tests.kube.world import KEY, World, until, world
 
 Limits = Mapping[str, str]
 Books = dict[str, dict[str, dict[str, int]]]
+#: The agent's metrics of what is taken of a device; that of the core is a part of all of it.
+_COUNTERS = {
+    "hetero_device_memory_allocated_bytes": MEMORY,
+    "hetero_device_core_allocated_ratio": CORE,
+    "hetero_device_slots_allocated": SLOTS,
+}
 
 
 def pod_of(
@@ -156,7 +162,7 @@ class Site:
     async def books(self, *, driver: bool = True) -> Books:
         """Return what each book says is taken of each device.
 
-        `driver`: also by the node's own commands, which ask the drivers.
+        `driver`: also by the node's own commands and the agent's metrics, which ask the drivers.
         """
         async with Api(Access(server=self.at.url)).open() as api:
             (member,) = (await snapshot(api)).nodes
@@ -166,6 +172,7 @@ class Site:
         return {
             "scheduler": self._of_scheduler(),
             "agent": self._of_agent(),
+            **({"agent's metrics": self._of_metrics()} if driver else {}),
             **{
                 name: {row.device.uuid: dict(row.held) for row in rows}
                 for name, rows in views.items()
@@ -188,6 +195,19 @@ class Site:
         discovery = self.at.agent.allocator.discovery
         free = inventory_of(discovery, self.at.node.snapshot()).free()
         return taken_amounts(discovery.devices, free)
+
+    def _of_metrics(self) -> dict[str, dict[str, int]]:
+        """Return what the metrics say; of counters that have none, what the agent says."""
+        taken_by_uuid, capacity_by_uuid = self._of_agent(), self.capacity
+        for family in self.at.agent.metrics.collect():
+            counter = _COUNTERS.get(family.name)
+            if counter is None:
+                continue
+            for sample in family.samples:
+                uuid = sample.labels["UUID"]
+                of = capacity_by_uuid[uuid][CORE] if counter == CORE else 1
+                taken_by_uuid[uuid][counter] = round(sample.value * of)
+        return taken_by_uuid
 
     async def _call(self, verb: str, **args: Any) -> Any:
         answer = await self._client.post(f"/{verb}", json=args)
