@@ -191,7 +191,7 @@ stubs: setup ## generate the stubs of the kubelet's interfaces
 # What runs kube-scheduler in its own image, which holds no C library.
 deploy/build/hetero-supervisor: deploy/supervisor.c
 	@mkdir -p $(@D)
-	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@ $<
+	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@.$$$$ $< && mv $@.$$$$ $@  # two suites may make it at once
 
 manifests: setup ## render the chart for those without Helm
 	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml

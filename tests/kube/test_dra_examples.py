@@ -592,11 +592,16 @@ def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
     [
         ({"Ascend910B3": "1", "Ascend910B3-memory": "16384"}, {}, ("N", "vir05_1c_16g")),
         ({"Ascend910B3": "1", "Ascend910B3-memory": "16385"}, {}, ("N", "vir10_3c_32g")),
-        # Memory decides: the cores come with it.
+        # A part has all that was asked: 10 of the 20 cores, and no part has 12.
+        (
+            {"Ascend910B3": "1", "Ascend910B3-memory": "9000", "Ascend910B3-core": "50"},
+            {},
+            ("N", "vir10_3c_32g"),
+        ),
         (
             {"Ascend910B3": "1", "Ascend910B3-memory": "9000", "Ascend910B3-core": "60"},
             {},
-            ("N", "vir05_1c_16g"),
+            ("N", None),
         ),
         ({"Ascend910B3": "1"}, {}, ("N", None)),
         ({"gpu": "1", "gpumem": "8000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
