@@ -152,11 +152,11 @@ async def test_whole_cards_are_taken_where_the_kubelet_aligns_processors() -> No
                 spare = 40 - 9 * (number + 1) if label else 40
                 await until(partial(counted, at, spare))
             cards = at.vendor.devices
-            beside = [
+            is_aligned = [
                 cards[number].numa == at.kubelet.kept[f"default/pod{number}", "main"][0] // 8
                 for number in range(4)
             ]
-            assert aligned == sum(beside)
+            assert aligned == sum(is_aligned)
             assert [] == told(at)
 
 

@@ -118,13 +118,13 @@ def test_whatever_a_card_offers_takes_of_it_what_its_agent_has_a_grant_take(
             prepared(claim, node_name=node, offers=offered).allocation.pieces
             for offered in (by_agent, pool.offers)
         )
-        for one, other in zip(agents, seen_here, strict=True):
-            counted = {k: n for k, n in one.takes.items() if k not in POLICY_SLOTS}
-            assert counted == other.takes
-            assert (one.device, one.core, one.template) == (
-                other.device,
-                other.core,
-                other.template,
+        for prepared_piece, seen_piece in zip(agents, seen_here, strict=True):
+            takes = prepared_piece.takes
+            assert {k: takes[k] for k in takes if k not in POLICY_SLOTS} == seen_piece.takes
+            assert (prepared_piece.device, prepared_piece.core, prepared_piece.template) == (
+                seen_piece.device,
+                seen_piece.core,
+                seen_piece.template,
             )
 
 
@@ -235,10 +235,10 @@ async def test_several_devices_of_a_claim_are_each_counted_and_parts_of_one_summ
 
 async def test_devices_of_other_drivers_are_said_and_not_counted() -> None:
     node, device = BY_VENDOR["nvidia"]
-    theirs = {"driver": "gpu.nvidia.com", "nodeName": node, "devices": [{"name": "gpu-0"}]}
+    foreign_spec = {"driver": "gpu.nvidia.com", "nodeName": node, "devices": [{"name": "gpu-0"}]}
     foreign_slice = {
         "metadata": {"name": "theirs"},
-        "spec": {**theirs, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
+        "spec": {**foreign_spec, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
     }
     result = {"driver": "gpu.nvidia.com", "pool": node, "request": "gpu", "device": "gpu-0"}
     view = await seen(

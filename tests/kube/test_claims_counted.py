@@ -49,8 +49,8 @@ async def both_ways() -> AsyncIterator[Running]:
 def metric(it: Running, name: str) -> dict[str, float]:
     """Return the values of a metric of nodes, by node."""
     lines = generate_latest(it.scheduler.calls.metrics.registry).decode().splitlines()
-    told = (line.rpartition(" ") for line in lines if line.startswith(f"{name}{{"))
-    return {labels.split('"')[1]: float(value) for labels, _, value in told}
+    samples = (line.rpartition(" ") for line in lines if line.startswith(f"{name}{{"))
+    return {labels.split('"')[1]: float(value) for labels, _, value in samples}
 
 
 async def test_a_quota_counts_what_claims_of_its_namespace_hold() -> None:
