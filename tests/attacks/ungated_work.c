@@ -4,7 +4,7 @@
 #define SMALL    (8 * MIB)
 #define LARGE    (128 * MIB)
 #define SHORT_MS 0.25
-#define NODES    16
+#define NODES    16 /* of a graph, where they all end within a round */
 #define ROUND_MS 10
 
 #define SECONDS       0.8
@@ -85,13 +85,13 @@ static CUresult launch_graph(void)
 }
 
 /* Nodes one after the other, uploaded and launched. */
-static void make_graph(void)
+static void make_graph(unsigned nodes)
 {
     CUgraph of;
     CUgraphNode node = NULL, before;
     CUDA_MEMSET_NODE_PARAMS params = {.dst = to, .value = 1, .elementSize = 4, .width = size / 4, .height = 1};
     must((int)CU(cuGraphCreate)(&of, 0), "cuGraphCreate");
-    for (unsigned i = 0; i < NODES; i++) {
+    for (unsigned i = 0; i < nodes; i++) {
         before = node;
         must((int)CU(cuGraphAddMemsetNode)(&node, of, &before, i > 0, &params, cu.context), "cuGraphAddMemsetNode");
     }
@@ -126,12 +126,15 @@ static double rate_of(CUresult (*work)(void), unsigned queued, double seconds)
 }
 
 /* Where copies are so short that the host takes as long to make them, the device waits for it, and they need less than
- * all of its time. */
-static void choose_size(void)
+ * all of its time. Where they are long, as on a simulated card, a graph of few is long enough: of one of 160 ms two or
+ * three end while they are counted, which is half as much again or not. Returns how many nodes a graph is to have. */
+static unsigned choose_size(void)
 {
     set_core(100);
-    if (rate_of(fill, 16, FREE_SECONDS) > 1e3 / SHORT_MS)
+    double ms = 1e3 / rate_of(fill, 16, FREE_SECONDS);
+    if (ms < SHORT_MS)
         size = LARGE;
+    return ms * NODES < ROUND_MS ? NODES : ms < ROUND_MS / 2. ? (unsigned)(ROUND_MS / ms) : 2;
 }
 
 /* What part of its rate without a limit this work has under the grant, in percent; 0: the driver lacks it. Both are of
@@ -178,8 +181,7 @@ int main(void)
     open_card();
     must(cu.allocate((uint64_t *)&to, LARGE) || cu.allocate((uint64_t *)&from, LARGE), "cuMemAlloc");
     must((int)CU(cuMemAllocManaged)(&managed, SMALL, CU_MEM_ATTACH_GLOBAL), "cuMemAllocManaged");
-    choose_size();
-    make_graph();
+    make_graph(choose_size());
     for (unsigned i = 0; i < sizeof ways / sizeof *ways; i++) {
         double share = share_of(ways[i].work, core);
         fprintf(stderr, "%s %.1f\n", ways[i].name, share);
