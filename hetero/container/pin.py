@@ -97,7 +97,8 @@ def pin(
     """Make an allocation stand for a container until it is unpinned, and say what confines it.
 
     One that stands already is answered as it is. `injection` says how the driver comes in
-    (`without_driver` unless set). Raises `Refused` when what is free does not cover it.
+    (`without_driver` unless set). Raises `Refused` when what is free does not cover it, `NotFound`
+    when a device of it is gone.
     """
     with node.ledger.admission() as own_snapshot:
         snapshot = node.with_system(own_snapshot)
@@ -109,8 +110,12 @@ def pin(
                     node.ledger.change(standing_grant)
                 return standing_grant
         node.expect_certain(snapshot)
+        device_by_uuid = devices_of(discovery)
+        for piece in allocation.pieces:
+            if piece.device not in device_by_uuid:
+                raise NotFound(f"device {piece.device} is not on this node (any more)")
         grant = new_grant(node, allocation, discovery, label=label)
-        expect_mode(grant, devices_of(discovery), snapshot)
+        expect_mode(grant, device_by_uuid, snapshot)
         _expect_room(evolve(grant, owner=owner), discovery, snapshot)
         # Pinned only when it is confined: until then it ends with this process.
         handle = node.ledger.add(grant)
@@ -134,8 +139,6 @@ def _expect_room(new_grant: Grant, discovery: Discovery, snapshot: Snapshot) -> 
     after = evolve(snapshot, grants=(*snapshot.grants, new_grant))
     free_by_uuid = inventory_of(discovery, after).free()
     for piece in new_grant.allocation.pieces:
-        if piece.device not in free_by_uuid:
-            raise NotFound(f"device {piece.device} is not on this node (any more)")
         lacking = [counter for counter in piece.takes if free_by_uuid[piece.device][counter] < 0]
         if lacking:
             raise Refused(
