@@ -340,6 +340,23 @@ async def test_a_pod_that_changed_since_it_was_filtered_is_read_anew() -> None:
         assert spread == await it.call("prioritize", Pod=pod, NodeNames=nodes)
 
 
+async def test_a_pod_that_hides_what_would_limit_it_is_sent_to_no_node_and_evicts_nobody() -> None:
+    """No webhook saw it: its namespace has the label. A node would never start it."""
+    mount = {"name": "own", "mountPath": "/etc"}
+    main = {"name": "main", "volumeMounts": [mount], "resources": {"limits": SHARE}}
+    helper = {"name": "helper", "volumeMounts": [mount]}
+    async with scenario(n1=(card("GPU-1"),)) as it:
+        pod = it.pod("hides", containers=[main])
+        for nodes in ({"NodeNames": ["n1"]}, {"Nodes": {"items": [{"metadata": {"name": "n1"}}]}}):
+            answer = await it.call("filter", Pod=pod, **nodes)
+            assert "container main: mounts its own at /etc, where what limits" in answer["Error"]
+            assert {"Error"} == answer.keys()
+
+        main["volumeMounts"] = []
+        pod = it.pod("helped", containers=[main, helper])
+        assert ["n1"] == (await it.call("filter", Pod=pod, NodeNames=["n1"]))["NodeNames"]
+
+
 async def test_a_call_that_names_no_nodes_and_sends_none_is_an_error() -> None:
     async with scenario(n1=(card("GPU-1"),)) as it:
         for absent in ({}, {"NodeNames": None}, {"NodeNames": None, "Nodes": None}):

@@ -29,7 +29,7 @@ from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
 from hetero.kube.scheduler.whole_nodes import decoded_names, names_of, simulated_refusals
 from hetero.kube.words.annotations import Assignment, without_core_limit
-from hetero.kube.words.pod import kinds, path_of, read_pod
+from hetero.kube.words.pod import expect_unhidden, kinds, path_of, read_pod
 from hetero.kube.words.pod_request import PodRequest, Vocabulary
 from hetero.kube.words.runtime_variables import notes_of_variables
 from hetero.model import Refusal
@@ -123,7 +123,7 @@ class NodeVerbs:
             return self._filtered(pod, args["nodenames"])
         if node_list is None:
             raise HeteroError("hetero: the call has neither NodeNames nor Nodes")
-        pod_request = self.vocabulary.pod_request(pod)
+        pod_request = self._request(pod)
         if pod_request is None or not pod_request.devices:
             return {"Nodes": node_list, "FailedNodes": {}}
         known_nodes = self.pods.cache.inventory.nodes
@@ -140,7 +140,7 @@ class NodeVerbs:
 
     def _filtered(self, pod: Pod, node_names: NodeNames) -> Plain:
         """Return the names of the nodes that can serve the pod, and what each other one said."""
-        pod_request = self.vocabulary.pod_request(pod)
+        pod_request = self._request(pod)
         if pod_request is None:
             return {"NodeNames": node_names.text, "FailedNodes": {}}
         self.pods.ask(pod, pod_request)
@@ -157,6 +157,20 @@ class NodeVerbs:
             self.waker.tell_unfit(pod, chosen.sentence)
             return {"NodeNames": [], "FailedNodes": dict.fromkeys(node_names.each, chosen.sentence)}
         return self._serving(pod, pod_request, node_names)
+
+    def _request(self, pod: Pod) -> PodRequest | None:
+        """Return the request of a pod that is to be placed, as `Vocabulary.pod_request` does.
+
+        Raises `BadInput` for one that its node would never start, as one that no webhook saw may
+        be. That is an error of the call and no refusal by nodes: nobody is evicted for the pod.
+        """
+        pod_request = self.vocabulary.pod_request(pod)
+        if pod_request is not None and pod_request.devices:
+            asking_names = {asked.container for asked in self.vocabulary.asked(pod)}
+            for container in pod.containers:
+                if container.name in asking_names:
+                    expect_unhidden(container)
+        return pod_request
 
     def _serving(self, pod: Pod, pod_request: PodRequest, node_names: NodeNames) -> Plain:
         """Return all nodes that serve the pod; if none does, tell it why and look for victims."""
