@@ -292,6 +292,23 @@ async def world(
                     await made.kubelet.stop()
 
 
+async def never_starts(at: World, pod: Plain) -> str:
+    """Admit a pod, which fails nothing, and return why its last container cannot start.
+
+    What the kubelet is answered lets no runtime start the container, and shows it no card.
+    """
+    answers = await at.kubelet.admit(pod)
+    name, answer = [*answers.items()][-1]
+    (mount,) = answer.mounts
+    with pytest.raises(NotADirectoryError):
+        Path(mount.host_path).mkdir(parents=True)
+    assert {} == answer.envs
+    assert [] == [*answer.devices, *answer.cdi_devices]
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await at.kubelet.start_container(pod, name)
+    return refusal(caught)
+
+
 def run(story: Callable[[], Awaitable[None]], *, seconds: float = 180) -> None:
     asyncio.run(asyncio.wait_for(story(), seconds))
 

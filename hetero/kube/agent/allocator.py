@@ -27,9 +27,9 @@ from attrs import define, evolve, field
 from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
-from hetero.kube.agent.node_pods import NodePods
+from hetero.kube.agent.node_pods import NeverGiven, NodePods
 from hetero.kube.agent.remembered_paths import RememberedPaths
-from hetero.kube.objects.kinds import Pod
+from hetero.kube.objects.kinds import Amounts, Pod
 from hetero.kube.words.annotations import ALLOCATION, Held, RunsOn, device_of
 from hetero.kube.words.pod import (
     SignedContainer,
@@ -41,6 +41,7 @@ from hetero.kube.words.pod import (
     kinds,
     named,
 )
+from hetero.kube.words.quantity import quantity
 from hetero.model import ContainerKind, DeviceAllocation, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
@@ -64,10 +65,6 @@ _AWAY = 10.0
 _AGAIN = 1.0
 #: Seconds within which Allocate follows a preference: no kubelet restarts as fast.
 _AT_ONCE = 1.0
-
-
-class NeverGiven(BadInput):
-    """A pod is bound to this node without an allocation, and so will never have one."""
 
 
 @define(eq=False)
@@ -155,8 +152,8 @@ class Allocator:
     async def allocate(self, resource: str, ids: Iterable[str]) -> Grant:
         """Give the container that is being admitted its share.
 
-        Its mounts are paths that the kubelet may remember. Raises `Refused`, and `NeverGiven` where
-        its pod was bound by another scheduler.
+        Its mounts are paths that the kubelet may remember. Raises `NeverGiven` where its pod gets
+        none as it is, else another `HeteroError`: the next pod that asks alike may get its share.
         """
         id_set = frozenset(ids)
         container = self._just_preferred(resource, id_set) or await self._wanted(
@@ -192,6 +189,8 @@ class Allocator:
             (pod, container_name), *other_owners = [
                 (self.pod_of(grant), grant.owner["container"]) for grant in grant_by_pod.values()
             ] or [(None, "")]
+        if pod is None:
+            await self._wanted(resource, len(id_set))  # says so of one that gets no share
         if pod is None or other_owners:
             raise Refused(f"the kubelet does not say which container got {_list(id_set)}")
         for grant in grants:
@@ -203,7 +202,7 @@ class Allocator:
                     "(delete the pod and create it anew)"
                 )
         if not any(grant.owner["container"] == container_name for grant in grants):
-            await self._give(self._signed(pod, container_name), line)
+            await self._give(self._signed(pod, container_name, resource), line)
         return pod, container_name
 
     # --- whose it is ----------------------------------------------------------------------------
@@ -211,7 +210,7 @@ class Allocator:
     async def _wanted(self, resource: str, device_count: int) -> SignedContainer:
         """Return the container that is being admitted.
 
-        Raises `Refused` when there is none, `NeverGiven` if every pod that asks has no allocation.
+        Raises `Refused` when there is none, `NeverGiven` if no pod that asks gets a share.
         """
         held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
         candidates: list[SignedContainer] = []
@@ -264,30 +263,41 @@ class Allocator:
         for container_name in asking(pod, resource):
             if held_by_container.get(container_name, {}).get(resource):
                 continue
-            share = self._signed(pod, container_name)
+            share = self._signed(pod, container_name, resource)
             # An init container, which older kubelets do not list, may be served all the same.
             if container_name in held_by_container or not self._notes(pod, container_name):
                 return share
         return None
 
-    def _signed(self, pod: Pod, container_name: str) -> SignedContainer:
-        """Return what the scheduler gave the container.
+    def _signed(self, pod: Pod, container_name: str, resource: str) -> SignedContainer:
+        """Return what the scheduler gave a container that asks for a resource.
 
-        Raises `BadInput` on a forgery, and where the container hides what would limit it;
-        `NeverGiven` if the pod has no allocation.
+        Raises `NeverGiven` where the pod has no allocation, another pod's or one of other cards
+        than its kubelet counts, and where the container hides what would limit it.
         """
+        limits: Amounts = {}
         for container_spec in pod.containers:
             if container_spec.name == container_name:
-                expect_unhidden(container_spec)
-        for signed_container in self.pods.signed(pod):
-            if signed_container.container == container_name:
-                return signed_container
-        error_type = BadInput if ALLOCATION in pod.metadata.annotations else NeverGiven
-        raise error_type(
-            f"{named(pod)}: the scheduler gave container {container_name} no share: is its "
-            "schedulerName the one of hetero? (if it started before hetero came, delete it and "
-            "create it anew)"
-        )
+                limits = container_spec.resources.limits
+                try:
+                    expect_unhidden(container_spec)
+                except BadInput as error:
+                    raise NeverGiven(f"{named(pod)}, {error}") from None
+        share_by_container = {share.container: share for share in self.pods.signed(pod)}
+        share = share_by_container.get(container_name)
+        if share is None:
+            raise NeverGiven(
+                f"{named(pod)}: the scheduler gave container {container_name} no share: is its "
+                "schedulerName the one of hetero? (if it started before hetero came, delete it and "
+                "create it anew)"
+            )
+        asked_count = quantity(limits, resource)
+        if asked_count != len(share.allocation.pieces):
+            raise NeverGiven(
+                f"{share}: asks for {asked_count} {resource}, and the scheduler gave it "
+                f"{len(share.allocation.pieces)}, as modules have: ask for so many"
+            )
+        return share
 
     def pod_of(self, grant: Grant) -> Pod | None:
         """Return the pod that a grant is for, None for one that has none any more."""

@@ -15,9 +15,10 @@ import grpc
 from attrs import define, evolve, field
 
 from hetero.kube.agent.alignment import Alignment, TakenSlots
-from hetero.kube.agent.allocator import Allocator, NeverGiven
+from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.kubelet import OPTIONS, Kubelet
 from hetero.kube.agent.metrics import Metrics
+from hetero.kube.agent.node_pods import NeverGiven
 from hetero.kube.agent.proto import deviceplugin_pb2 as wire
 from hetero.kube.agent.proto.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
@@ -213,7 +214,7 @@ class DevicePlugin(DevicePluginServicer):
         """Return the edits of the share of the container that is being admitted.
 
         A kubelet fails a refused pod for good, and a controller makes another at once. So a pod
-        that another scheduler bound is answered with what cannot start: it stays, and the kubelet
+        that gets no share as it is is answered with what cannot start: it stays, and the kubelet
         tries it ever more rarely.
         """
         response, began_s, outcome = wire.AllocateResponse(), monotonic(), "ok"

@@ -12,10 +12,15 @@ from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.annotations import ALLOCATION
 from hetero.kube.words.pod import SignedContainer, active, ended, identity_of, read_pod, signed
 from hetero.kube.words.signing import PublicKeys
+from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
 
 #: Seconds between two questions to an API server that is away.
 _PAUSE = 0.1
+
+
+class NeverGiven(BadInput):
+    """A pod on this node gets no share as it is, however often its kubelet asks."""
 
 
 @define(eq=False)
@@ -41,8 +46,15 @@ class NodePods:
         self._bound.pop(uid, None)
 
     def signed(self, pod: Pod) -> list[SignedContainer]:
-        """Return what the scheduler gave a pod here. Raises `BadInput` on a forgery."""
-        return signed(pod, PublicKeys.read(self.public_keys), node=self.node)
+        """Return what the scheduler gave a pod here.
+
+        Raises `NeverGiven` on a forgery, `BadInput` where the public keys cannot be read.
+        """
+        public_keys = PublicKeys.read(self.public_keys)
+        try:
+            return signed(pod, public_keys, node=self.node)
+        except BadInput as error:
+            raise NeverGiven(str(error)) from None
 
     def order(self, pod: Pod) -> int:
         """Return what pods are sorted by in the order in which they were bound."""
