@@ -468,6 +468,17 @@ def test_a_part_of_another_resources_card_is_not_refused() -> None:
     assert "hygon.com/dcunum" == asked(limits).resource_names.count
 
 
+@pytest.mark.parametrize("type_name", ["MLU370-X8", "MLU-MLU370-X8", "mlu-mlu370", "MLU370"])
+def test_a_type_of_cambricon_may_have_hamis_kind_of_device_before_it(type_name: str) -> None:
+    card = {"cambricon.com/vmlu": "1"}
+    chosen = asked(card, notes={"cambricon.com/use-mlutype": type_name}).request
+    avoided = asked(card, notes={"cambricon.com/nouse-mlutype": type_name}).request
+
+    assert chosen.model.allows("MLU370-X8")
+    assert not chosen.model.allows("MLU590-M9")
+    assert (False, True) == (avoided.model.allows("MLU370-X8"), avoided.model.allows("MLU590-M9"))
+
+
 @pytest.mark.parametrize(
     ("type_name", "model"),
     [

@@ -43,6 +43,7 @@ _RESOURCE_NAMES = plugin.ResourceNames(
     choice=plugin.DeviceChoice(
         include_model="cambricon.com/use-mlutype",
         exclude_model="cambricon.com/nouse-mlutype",
+        spelling={"MLU-": ""},  # HAMi's kind of device before the model: MLU-MLU370-X8
         include_uuid="cambricon.com/use-gpuuuid",
         exclude_uuid="cambricon.com/nouse-gpuuuid",
     ),
