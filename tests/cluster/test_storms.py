@@ -128,7 +128,10 @@ def test_a_label_of_a_pod_hides_it_from_no_webhook(either: Release) -> None:
 
 @contextmanager
 def without_webhook(release: Release) -> Iterator[None]:
-    """Have no replica of the webhook, and an API server that does without, as the docs have it."""
+    """Have no replica of the webhook, and an API server that does without, as the docs have it.
+
+    One that is being ended still answers, so all of them have ended when this is entered.
+    """
     lab = release.lab
     configured = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/hetero"
     scale = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/hetero-webhook"
@@ -136,8 +139,10 @@ def without_webhook(release: Release) -> Iterator[None]:
     webhooks = lab.call("GET", configured)["webhooks"]
     ignoring = [{**webhook, "failurePolicy": "Ignore"} for webhook in webhooks]
     lab.patch(configured, {"webhooks": ignoring})
+    pods = release.pods("hetero-webhook").values()
     lab.patch(scale, {"spec": {"replicas": 0}})
-    wait_for(lambda: not release.pods("hetero-webhook"))
+    for pod in pods:
+        lab.end(pod)
     try:
         yield
     finally:
