@@ -264,8 +264,7 @@ def test_a_pod_that_its_maker_binds_gets_nothing(either: Release, tenant: Tenant
 
     sentence = wait_for(lambda: waits(lab.pods()["past"]))
     assert "gave container main no share" in sentence
-    wait_for(lambda: lab.phases()["bound"] == "Failed")
-    assert "not signed by this" in lab.pods()["bound"]["status"]["message"]
+    assert "not signed by this" in wait_for(lambda: waits(lab.pods()["bound"]))
     assert ["default/mine/main"] == [one["label"] for one in lab.standing("n1")]
 
 

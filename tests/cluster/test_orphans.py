@@ -36,7 +36,8 @@ def events(lab: Lab, namespace: str, name: str) -> list[str]:
 def test_a_pod_that_its_node_refused_is_told_of_and_keeps_no_allocation(either: Release) -> None:
     lab = either.lab
     forged = {ALLOCATION: "{}", SIGNATURE: "00"}
-    about = lab.add("bare", share(), namespace=UNWATCHED, schedulerName="none", notes=forged)
+    elsewhere: Plain = {"nodeSelector": {"kubernetes.io/hostname": "n2"}, "schedulerName": "none"}
+    about = lab.add("bare", share(), namespace=UNWATCHED, notes=forged, **elsewhere)
     target = {"apiVersion": "v1", "kind": "Node", "name": "n1"}
     named = {"name": "bare", "uid": about["metadata"]["uid"]}
     path = f"/api/v1/namespaces/{UNWATCHED}/pods/bare"

@@ -49,13 +49,8 @@ def bind(lab: Lab, pod: Plain) -> None:
 
 
 def refused(lab: Lab, name: str) -> str:
-    """Wait until a pod's node refuses it, and return why."""
-    status = wait_for(
-        lambda: (
-            status if (status := lab.pods(UNWATCHED)[name]["status"])["phase"] == "Failed" else None
-        )
-    )
-    return str(status["message"])
+    """Wait until a pod's node refuses to start it, and return why."""
+    return str(wait_for(lambda: waits(lab.pods(UNWATCHED)[name])))
 
 
 def signed(pod: Plain) -> dict[str, str]:
