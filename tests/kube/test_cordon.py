@@ -15,6 +15,7 @@ from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.node.settings import NodeSettings
+from hetero.registry.message import SHOWN
 from tests.kube.claims import dra_world
 from tests.kube.world import CARD, World, until, world
 
@@ -121,6 +122,20 @@ async def test_an_annotation_that_cannot_be_read_changes_nothing(
         assert "node n1: hetero.io/cordoned is no JSON object of reasons by UUID" in caplog.text
         await asyncio.sleep(1)
         assert [None, "swap"] == cordons_of(at)
+
+
+async def test_a_reason_reaches_nobody_with_codes_that_a_terminal_obeys(tmp_path: Path) -> None:
+    reason = "a\0b\x1b[31mred\u202eback\r\n\tend" + "x" * 500
+    async with world() as at:
+        annotate(at, **{OURS: json.dumps({"memory-0": reason})})
+        await until(lambda: cordons_of(at) != [None, None])
+        (shown, _) = cordons_of(at)
+
+        assert shown is not None
+        assert shown.startswith("a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mred")
+        assert "back end" in shown
+        assert shown.isprintable()
+        assert SHOWN == len(shown)
 
 
 async def test_a_card_that_the_settings_exclude_is_the_kubelets_only_while_it_is_held() -> None:

@@ -98,7 +98,16 @@ def _cordons(text: str, source_name: str) -> dict[str, str]:
     reason_by_uuid = read_note(source_name, text)
     if not all(isinstance(reason, str) for reason in reason_by_uuid.values()):
         raise BadInput(f"{source_name} is no JSON object of reasons by UUID")
-    return {uuid: " ".join(reason.split())[:SHOWN] for uuid, reason in reason_by_uuid.items()}
+    return {uuid: _line(reason) for uuid, reason in reason_by_uuid.items()}
+
+
+def _line(reason: str) -> str:
+    """Return a reason as views, events and taints have it: a short line without control codes."""
+    printable = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
+        for letter in " ".join(reason.split())
+    )
+    return printable[:SHOWN]
 
 
 # --- inventory ------------------------------------------------------------------------------------
