@@ -31,4 +31,4 @@ def tell(result: CordonResult, sentence: str, *, as_json: bool, quiet: bool) -> 
     lines = [f"{card} {sentence}"]
     if device.cordon is not None and result.holders:
         lines.append(f"still held by {', '.join(result.holders)}")
-    say(*lines, quiet=quiet)
+    say(*lines, *result.notes, quiet=quiet)

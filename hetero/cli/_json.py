@@ -125,7 +125,7 @@ def what_if(answer: SimulatedPlacement) -> Plain:
 def cordon(result: CordonResult) -> Plain:
     """Return the document of `cordon`, `uncordon` and `health clear`."""
     card = {"node": result.node, **_card(result.number, result.device), "grants": result.holders}
-    return document("cordon", [card])
+    return document("cordon", [card], notes=result.notes)
 
 
 def faults(noted_faults: Iterable[CardFault]) -> Plain:

@@ -21,7 +21,13 @@ from hetero.kube.dra.standing_claims import StandingClaim, claim_books, read_cla
 from hetero.kube.objects.kinds import NodeObject, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
-from hetero.kube.words.annotations import ALLOCATION, INVENTORY, Assignment, published_devices
+from hetero.kube.words.annotations import (
+    ALLOCATION,
+    INVENTORY,
+    Assignment,
+    idle_cordons,
+    published_devices,
+)
 from hetero.kube.words.pod import ended, initialized, kinds
 from hetero.model import (
     MEMORY,
@@ -89,7 +95,7 @@ class MemberView:
 class ClusterView:
     """All nodes with published devices, and all containers and claims that hold some.
 
-    `notes` say what cards of claims are not shown, and why.
+    `notes` say what cards of claims are not shown, and why, and which cordons mean no card.
     """
 
     nodes: tuple[MemberView, ...]
@@ -166,7 +172,17 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
-    return ClusterView(nodes=members, pods=tuple(views), notes=(*notes, *books.notes))
+    idle = (
+        sentence
+        for node in nodes
+        if devices_by_node.get(node.metadata.name, ((), None))[0]
+        for sentence in idle_cordons(
+            node.metadata.annotations,
+            [device.uuid for device in devices_by_node[node.metadata.name][0]],
+            node=node.metadata.name,
+        )
+    )
+    return ClusterView(nodes=members, pods=tuple(views), notes=(*notes, *books.notes, *idle))
 
 
 # --- what is used -----------------------------------------------------------------------------

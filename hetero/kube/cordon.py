@@ -8,7 +8,13 @@ from attrs import evolve
 
 from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
 from hetero.kube.cluster_view import snapshot
-from hetero.kube.words.annotations import CORDONED, cordons, cordons_text, without_cordon
+from hetero.kube.words.annotations import (
+    CORDONED,
+    cordons,
+    cordons_text,
+    idle_cordons,
+    without_cordon,
+)
 from hetero.model import Device
 from hetero.model.errors import NotFound, Refused
 from hetero.node.card_book import expect_reason
@@ -63,6 +69,11 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
         own_text = annotations.get(CORDONED, "")
         own_cordons = cordons({CORDONED: own_text}, node=node_name)
         changes = {CORDONED: cordons_text({**own_cordons, device.uuid: reason})}
+    notes = idle_cordons(
+        {name: text for name, text in {**annotations, **changes}.items() if text is not None},
+        [device.uuid for device in devices],
+        node=node_name,
+    )
     if changes:
         version = {"resourceVersion": metadata["resourceVersion"]}
         await api.patch(path, {"metadata": {**version, "annotations": changes}})
@@ -71,6 +82,7 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
         device=evolve(device, cordon=reason),
         holders=holders_by_uuid.get(device.uuid, ()),
         node=node_name,
+        notes=notes,
     )
 
 

@@ -15,13 +15,15 @@ from hetero.placement.match import named
 class CordonResult:
     """A card after a change, by its number in the inventory; `node` is None on this machine.
 
-    `holders` are the ids of the grants on it, in a cluster the names of the containers.
+    `holders` are the ids of the grants on it, in a cluster the names of the containers. `notes` say
+    which other cordons of the node mean no card.
     """
 
     number: int
     device: Device
     holders: tuple[str, ...]
     node: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

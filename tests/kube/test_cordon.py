@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hetero.model.units import GiB
 from hetero.node.settings import NodeSettings
 from hetero.registry.message import SHOWN
 from tests.kube.claims import dra_world
-from tests.kube.world import CARD, World, until, world
+from tests.kube.world import CARD, DISCOVER, World, until, world
 
 OURS, HAMIS = "hetero.io/cordoned", "hami.io/device-cordon"
 
@@ -120,8 +121,63 @@ async def test_an_annotation_that_cannot_be_read_changes_nothing(
         await until(lambda: "cards stay cordoned as they were" in caplog.text)
 
         assert "node n1: hetero.io/cordoned is no JSON object of reasons by UUID" in caplog.text
+        assert "kubectl annotate node n1 hetero.io/cordoned-: cards stay" in caplog.text
         await asyncio.sleep(1)
         assert [None, "swap"] == cordons_of(at)
+
+
+#: Annotations that cordon nothing, and what a node's event says of each.
+IDLE = {
+    "memory-9": "names 'memory-9', and no card of this node has that UUID",
+    '{"memory-8": "swap"}': "names 'memory-8', and no card of this node has that UUID",
+    '["memory-0"]': """names '["memory-0"]', and no card of this node""",
+    "0": "names '0', and no card of this node",
+    "null": "names 'null', and no card of this node",
+    "memory-0;memory-1": "names 'memory-0;memory-1', and no card of this node",
+    '{"a\\u0000\\u001b[31m": ""}': r"names 'a\x00\x1b[31m', and no card of this node",
+    '{"memory-0": 1}': "is no JSON object of reasons by UUID: mend it, or remove it with",
+    '{"memory-0": ': "is no JSON: leave it out",
+    ",".join(f"m{n}" for n in range(900)): "names 896 more that are no cards of this node",
+}
+
+
+def tells(at: World, start: str) -> bool:
+    """Return whether an event says what begins so."""
+    return any(event["message"].startswith(start) for event in at.api.events)
+
+
+@pytest.mark.parametrize("annotation", [OURS, HAMIS])
+async def test_a_cordon_that_means_no_card_is_told_of_once(tmp_path: Path, annotation: str) -> None:
+    async with world() as at:
+        await until(lambda: cordons_of(at) == [None, None])
+        for text, sentence in IDLE.items():
+            at.api.events.clear()
+            annotate(at, **{annotation: text})
+            await until(partial(tells, at, f"node n1: {annotation} {sentence}"))
+        event = at.api.events[-1]
+        assert "NoSuchCard" == event["reason"]
+        assert {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "uid-n1"} == (
+            event["involvedObject"]
+        )
+        view = await hetero_with(at, tmp_path, "inventory", "--cluster")
+        assert "names 896 more that are no cards of this node" in " ".join(view.output.split())
+        count = len(at.api.events)
+        annotate(at, other="changed")
+        await asyncio.sleep(3 * DISCOVER)
+        assert [None, None] == cordons_of(at)
+        assert count == len(at.api.events)
+
+
+async def test_who_cordons_a_card_hears_of_cordons_that_mean_none(tmp_path: Path) -> None:
+    async with world() as at:
+        await until(lambda: cordons_of(at) == [None, None])
+        annotate(at, **{OURS: "memory-9,memory-1"})
+        await until(lambda: cordons_of(at) == [None, ""])
+        done = await hetero_with(at, tmp_path, "cordon", "n1", "0")
+        note = "node n1: hetero.io/cordoned names 'memory-9', and no card of this node has that"
+        assert note in done.output
+        done = await hetero_with(at, tmp_path, "uncordon", "n1", "0", "--json")
+        assert note in json.loads(done.output)["notes"][0]
 
 
 async def test_a_reason_reaches_nobody_with_codes_that_a_terminal_obeys(tmp_path: Path) -> None:

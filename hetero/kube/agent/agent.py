@@ -250,6 +250,7 @@ class Agent:
         self.allocator.discovery = self.discovery
         if changed_devices and self.driver:
             self.allocator.reconcile_due.set()  # claims say how their devices are
+        await self.cards.tell_of_idle_cordons(self.guard.events)
         await self._tell_of_health(device for device in changed_devices if not device.healthy)
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
@@ -328,7 +329,7 @@ class Agent:
             self.inventory.published = node.metadata.annotations.get(INVENTORY, "")
             self.inventory.capacity = node.status.capacity
             self.by_claims = by_claims(self.options.allocation, node)
-            self.cards.note_annotations(node.metadata.annotations)
+            self.cards.note_metadata(node.metadata)
             self.plugins.alignment.note_labels(node.metadata.labels)
             if self.publisher:
                 self.publisher.uid = node.metadata.uid

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 
 from attrs import define, field
 
-from hetero.kube.words.annotations import cordons
+from hetero.kube.client.events import Events
+from hetero.kube.objects.kinds import Metadata
+from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_cordons
 from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.node.inventory import with_lost
@@ -27,7 +30,10 @@ class NodeCards:
     node_name: str
     discovery: Discovery
     due: asyncio.Event = field(init=False, factory=asyncio.Event)
+    # What the API tells of the node; None: nothing yet.
+    _metadata: Metadata | None = field(init=False, default=None)
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
+    _idle: tuple[str, ...] = field(init=False, default=())  # cordons that mean no card
     _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
 
     @property
@@ -49,16 +55,29 @@ class NodeCards:
             device for device in devices if not excluded(device) or device.uuid in held_uuids
         )
 
-    def note_annotations(self, annotations: Mapping[str, str]) -> None:
+    def note_metadata(self, metadata: Metadata) -> None:
         """Note what the node's annotations cordon, and have a look obey if that changed."""
-        try:
-            reason_by_uuid = cordons(annotations, node=self.node_name)
-        except BadInput as error:
-            log.warning("%s: cards stay cordoned as they were", error)
-            return
-        if reason_by_uuid != self._cordons:
-            self._cordons = reason_by_uuid
+        annotations_before = self._metadata.annotations if self._metadata else {}
+        self._metadata = metadata
+        if self._cordons is None or any(
+            annotations_before.get(name) != metadata.annotations.get(name)
+            for name in (CORDONED, HAMI_CORDON)
+        ):
+            with suppress(BadInput):  # which `tell_of_idle_cordons` tells
+                self._cordons = cordons(metadata.annotations, node=self.node_name)
             self.due.set()
+
+    async def tell_of_idle_cordons(self, events: Events) -> None:
+        """Put what is cordoned and means no card into the node's events, once while it is so."""
+        if self._metadata is None:
+            return
+        uuids = [device.uuid for device in self.discovery.devices]
+        sentences = idle_cordons(self._metadata.annotations, uuids, node=self.node_name)
+        for sentence in sentences:
+            if sentence not in self._idle:
+                log.warning("%s", sentence)
+                await events.tell(self._metadata, "NoSuchCard", sentence, kind="Node")
+        self._idle = sentences
 
     def look(self) -> tuple[Device, ...]:
         """Discover; return the devices that are new, or whose health changed.

@@ -7,7 +7,7 @@ scheduler alone has: a user who can annotate a pod still cannot give it a card.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +36,8 @@ CORDONED, HAMI_CORDON = "hetero.io/cordoned", "hami.io/device-cordon"
 
 #: Between a card's UUID and the slot in the ids of kubelet devices: `<uuid>::<slot>`.
 _BETWEEN = "::"
+#: How many names that mean no card are told of, and how much of each.
+_MOST_NAMES, _LONGEST_UUID = 4, 64
 #: What is not written.
 _EMPTY: tuple[Any, ...] = ({}, [])
 
@@ -69,6 +71,34 @@ def cordons(annotations: Mapping[str, str], *, node: str) -> dict[str, str]:
     }
 
 
+def idle_cordons(
+    annotations: Mapping[str, str], uuids: Iterable[str], *, node: str
+) -> tuple[str, ...]:
+    """Return a sentence for each cordon of a node that means none of its cards.
+
+    `uuids` are those of its cards.
+    """
+    sentences: list[str] = []
+    known_uuids = {uuid.lower() for uuid in uuids}
+    for annotation_name in (CORDONED, HAMI_CORDON):
+        source_name = f"node {node}: {annotation_name}"
+        try:
+            reason_by_uuid = _cordons(annotations.get(annotation_name, ""), source_name)
+        except BadInput as error:
+            sentences.append(f"{error}: cards stay cordoned as they were")
+            continue
+        strange_names = [name for name in reason_by_uuid if name.lower() not in known_uuids]
+        sentences += [
+            f"{source_name} names {name[:_LONGEST_UUID]!r}, and no card of this node has that "
+            "UUID: `hetero cordon NODE CARD` writes it"
+            for name in strange_names[:_MOST_NAMES]
+        ]
+        if strange_names[_MOST_NAMES:]:
+            count = len(strange_names) - _MOST_NAMES
+            sentences.append(f"{source_name} names {count} more that are no cards of this node")
+    return tuple(sentences)
+
+
 def without_cordon(
     annotations: Mapping[str, str], uuid: str, *, node: str
 ) -> dict[str, str | None]:
@@ -97,7 +127,10 @@ def _cordons(text: str, source_name: str) -> dict[str, str]:
         return {uuid.strip(): "" for uuid in text.split(",") if uuid.strip()}
     reason_by_uuid = read_note(source_name, text)
     if not all(isinstance(reason, str) for reason in reason_by_uuid.values()):
-        raise BadInput(f"{source_name} is no JSON object of reasons by UUID")
+        raise BadInput(
+            f"{source_name} is no JSON object of reasons by UUID: mend it, or remove it with "
+            f"kubectl annotate {source_name.replace(': ', ' ')}-"
+        )
     return {uuid: _line(reason) for uuid, reason in reason_by_uuid.items()}
 
 
