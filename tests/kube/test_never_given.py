@@ -60,6 +60,10 @@ def of_other_cards(at: World) -> Plain:
     return pod
 
 
+def of_too_many_cards(at: World) -> Plain:
+    return at.bind("pod", count=17)
+
+
 def mounting(**fields: Any) -> Callable[[World], Plain]:
     def made(at: World) -> Plain:
         pod = at.bind("pod")
@@ -92,6 +96,7 @@ def only_in_an_init_container(at: World) -> Plain:
         (with_nonsense, FORGED),
         (of_another_node, FORGED),
         (of_other_cards, f"asks for 1 {CARD}, and the scheduler gave it 2"),
+        (of_too_many_cards, f"asks for 17 {CARD}, and a container has at most 16 cards"),
         (at_path("/etc"), f"mounts its own at /etc, {MOUNT}"),
         (at_path("/"), f"mounts its own at /, {MOUNT}"),
         (at_path("/etc/hetero/usage"), MOUNT),
@@ -104,7 +109,7 @@ def only_in_an_init_container(at: World) -> Plain:
 async def test_a_pod_that_gets_no_share_as_it_is_stays_and_says_why(
     make: Callable[[World], Plain], sentence: str
 ) -> None:
-    async with world() as at:
+    async with world(*(17 if make is of_too_many_cards else 2) * [16 * GiB]) as at:
         pod = make(at)
         at.api.put("pods", pod, event="ADDED")
 

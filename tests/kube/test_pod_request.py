@@ -235,6 +235,7 @@ def test_priority_zero_goes_first() -> None:
     ("limits", "sentence"),
     [
         ({"nvidia.com/gpucores": "110"}, "gpucores 110 is more than a card has"),
+        ({"nvidia.com/gpu": "17"}, "nvidia.com/gpu 17: a container has at most 16 cards"),
         ({"nvidia.com/gpu": "1000000000"}, "gpu '1000000000' is not a number of devices"),
         ({"nvidia.com/gpumem-percentage": "101"}, "101 is over 100 percent"),
         (

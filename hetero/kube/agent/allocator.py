@@ -45,6 +45,7 @@ from hetero.kube.words.quantity import quantity
 from hetero.model import ContainerKind, DeviceAllocation, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
+from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.containers import in_use
@@ -296,6 +297,11 @@ class Allocator:
             raise NeverGiven(
                 f"{share}: asks for {asked_count} {resource}, and the scheduler gave it "
                 f"{len(share.allocation.pieces)}, as modules have: ask for so many"
+            )
+        if asked_count > MAX_DEVICES:
+            raise NeverGiven(
+                f"{share}: asks for {asked_count} {resource}, and a container has at most "
+                f"{MAX_DEVICES} cards"
             )
         return share
 

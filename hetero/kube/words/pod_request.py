@@ -29,6 +29,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_count
+from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.placement.cluster import PlacedContainer, PlacedPod
 from hetero.plugin.resource_names import DeviceChoice, QosClasses, ResourceNames
 from hetero.plugin.vendor import Vendor
@@ -312,6 +313,11 @@ class Vocabulary:
         device_count = _count(
             resource_names, ask, quantity(amounts, resource_names.count) or self.defaults.count
         )
+        if device_count > MAX_DEVICES:
+            raise BadInput(
+                f"{resource_names.count} {device_count}: "
+                f"a container has at most {MAX_DEVICES} cards"
+            )
         _expect_no_contradiction(resource_names.choice, annotations)
         placements = names(_first(annotations, DEVICE_PLACEMENT))
         policy = self._policy(resource_names, {**variables, **annotations}, annotations.get(POLICY))
