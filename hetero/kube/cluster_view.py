@@ -25,10 +25,12 @@ from hetero.kube.words.annotations import (
     ALLOCATION,
     INVENTORY,
     Assignment,
+    Held,
+    RunsOn,
     idle_cordons,
-    published_devices,
+    published,
 )
-from hetero.kube.words.pod import ended, initialized, kinds
+from hetero.kube.words.pod import ended, has_ended, kinds
 from hetero.model import (
     MEMORY,
     Allocation,
@@ -40,7 +42,6 @@ from hetero.model import (
     codec,
 )
 from hetero.model.errors import BadInput
-from hetero.model.occupancy import PodAllocations
 from hetero.node.view.observe import DeviceView, Share, lending
 
 #: How the agents' pods are known, and the names of the port their metrics are on: the second is one
@@ -49,14 +50,17 @@ _AGENTS, _PORTS = {"app": "hetero-agent"}, {"https-metrics": "https:", "metrics"
 #: Whose tokens let in who reads them through the API.
 _READER = "hetero-metrics"
 _LABELS = ("UUID", "namespace", "pod", "container", "claim")
+#: Phases of containers that are not those of their pods.
+ENDED, RUNS_ON = "ended", "runs on"
 
 
 @frozen(kw_only=True)
 class PodView:
     """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod.
 
-    `over`: an init container that has ended, for which its pod may still hold something. Of a
-    `claim`, `pod` and `container` name all that use it, and are empty where it is for no pod yet.
+    It is `ENDED` of a container that has ended and for which its pod holds something until it ends
+    itself, and `RUNS_ON` of one whose pod is over. Of a `claim`, `pod` and `container` name all
+    that use it, and are empty where it is for no pod yet.
     """
 
     namespace: str
@@ -66,7 +70,6 @@ class PodView:
     phase: str
     allocation: Allocation
     kind: ContainerKind = ContainerKind.MAIN
-    over: bool = False
     claim: str | None = None
     shares: tuple[Share, ...] = ()  # of the device of each grant
 
@@ -104,6 +107,15 @@ class ClusterView:
 
 
 @frozen(kw_only=True)
+class _Published:
+    """What a node's annotation says: its devices, and what runs on; or why it cannot be read."""
+
+    devices: tuple[Device, ...] = ()
+    running_on: Held = field(factory=dict)
+    fault: str | None = None
+
+
+@frozen(kw_only=True)
 class _Heard:
     """The metrics of one agent: values by metric and labels, at a time; or why there are none."""
 
@@ -131,27 +143,33 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
         api.get("/api/v1/nodes"), api.get("/api/v1/pods"), read_claims(api)
     )
     nodes, pods = read_all(NodeObject, node_reply["items"]), read_all(Pod, pod_reply["items"])
-    devices_by_node = {
+    published_by_node = {
         node.metadata.name: _inventory(node)
         for node in nodes
         if INVENTORY in node.metadata.annotations
     }
-    books = claim_books(
-        slices, claims, {name: devices for name, (devices, _) in devices_by_node.items()}
-    )
+    devices_by_node = {name: inventory.devices for name, inventory in published_by_node.items()}
+    books = claim_books(slices, claims, devices_by_node)
     for node in nodes:
         if node.metadata.name in books.pools:
             pool = books.pools[node.metadata.name]
-            devices, fault = devices_by_node.get(node.metadata.name, ((), None))
+            inventory = published_by_node.get(node.metadata.name, _Published())
             # An inventory beside slices is what an agent of another `allocation` left there.
-            devices_by_node[node.metadata.name] = (pool.devices or devices, fault)
-    pod_views = (
-        *(view for pod in pods for view in _holding(pod)),
-        *_claiming(books.claims, pods),
+            published_by_node[node.metadata.name] = evolve(
+                inventory, devices=pool.devices or inventory.devices
+            )
+    # The views of each pod and each claim, of which each is one sum.
+    holders = (
+        *map(_holding, pods),
+        *(
+            _running_on(name, ended_pod)
+            for name, inventory in published_by_node.items()
+            for ended_pod in inventory.running_on.values()
+        ),
+        *((view,) for view in _claiming(books.claims, pods)),
     )
     members = tuple(
-        _member(name, devices, fault, pod_views)
-        for name, (devices, fault) in devices_by_node.items()
+        _member(name, inventory, holders) for name, inventory in published_by_node.items()
     )
     metrics_before: dict[str, _Heard] = {}
     metrics_now: dict[str, _Heard] = {}
@@ -167,8 +185,8 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     )
     used_views = tuple(
         evolve(view, shares=tuple(share_of(view, piece) for piece in view.allocation.pieces))
-        for view in pod_views
-        if not view.over
+        for holder in holders
+        for view in _shown(holder)
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
@@ -302,24 +320,23 @@ def _share(
 # --- what stands ------------------------------------------------------------------------------
 
 
-def _inventory(node: NodeObject) -> tuple[tuple[Device, ...], str | None]:
-    """Return the devices in a node's annotation, or why they cannot be read."""
+def _inventory(node: NodeObject) -> _Published:
+    """Return what a node's annotation says, or why it cannot be read."""
     try:
-        devices = published_devices(node.metadata.annotations[INVENTORY], node=node.metadata.name)
+        devices, running_on = published(
+            node.metadata.annotations[INVENTORY], node=node.metadata.name
+        )
     except BadInput as error:
-        return (), str(error)
-    return devices, None
+        return _Published(fault=str(error))
+    return _Published(devices=devices, running_on=running_on)
 
 
 def _member(
-    node_name: str, devices: tuple[Device, ...], fault: str | None, pod_views: Iterable[PodView]
+    node_name: str, inventory: _Published, holders: Iterable[tuple[PodView, ...]]
 ) -> MemberView:
-    node_views = tuple(view for view in pod_views if view.node == node_name)
-    pods: dict[tuple[str, str, str | None], PodAllocations] = {}
-    for view in node_views:
-        holder = view.namespace, view.claim or view.pod, view.claim
-        pods[holder] = (*pods.get(holder, ()), (view.kind, view.allocation))
-    free_by_uuid = Inventory(devices, pods=tuple(pods.values())).free()
+    node_holders = [holder for holder in holders if holder and holder[0].node == node_name]
+    pods = (tuple((view.kind, view.allocation) for view in holder) for holder in node_holders)
+    free_by_uuid = Inventory(inventory.devices, pods=tuple(pods)).free()
 
     def held(device: Device) -> dict[str, int]:
         return {
@@ -329,7 +346,7 @@ def _member(
 
     return MemberView(
         name=node_name,
-        fault=fault,
+        fault=inventory.fault,
         devices=tuple(
             DeviceView(
                 number=device_number,
@@ -338,13 +355,47 @@ def _member(
                 usage=Usage(),
                 grants=tuple(
                     view.holder
-                    for view in node_views
-                    if not view.over
-                    and any(piece.device == device.uuid for piece in view.allocation.pieces)
+                    for holder in node_holders
+                    for view in _shown(holder)
+                    if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
-            for device_number, device in enumerate(devices)
+            for device_number, device in enumerate(inventory.devices)
         ),
+    )
+
+
+def _shown(holder: tuple[PodView, ...]) -> Iterator[PodView]:
+    """Yield the views of a pod, or of a claim, with the devices for which people see them.
+
+    An init container that ended is named where nobody else of its pod has the device.
+    """
+    past = [view for view in holder if view.kind is ContainerKind.INIT and view.phase == ENDED]
+    named_uuids = {
+        piece.device for view in holder if view not in past for piece in view.allocation.pieces
+    }
+    for view in holder:
+        if view in past:
+            pieces = view.allocation.pieces
+            alone = tuple(piece for piece in pieces if piece.device not in named_uuids)
+            view = evolve(view, allocation=evolve(view.allocation, pieces=alone))
+        if view.allocation.pieces:
+            yield view
+
+
+def _running_on(node_name: str, ended_pod: RunsOn) -> tuple[PodView, ...]:
+    """Return what the containers of a pod hold that run on after its end."""
+    return tuple(
+        PodView(
+            namespace=ended_pod.namespace,
+            pod=ended_pod.pod,
+            container=container,
+            node=node_name,
+            phase=RUNS_ON,
+            allocation=allocation,
+            kind=kind,
+        )
+        for container, kind, allocation in ended_pod.containers
     )
 
 
@@ -359,7 +410,7 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
         pod=metadata.name,
         container="",
         node=node,
-        phase=pod.status.phase or "Unknown",
+        phase=_phase(pod),
         allocation=Allocation(pieces=()),
     )
     try:
@@ -371,10 +422,14 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
 
     def of_container(container: str, allocation: Allocation) -> PodView:
         kind = kind_by_container.get(container, ContainerKind.MAIN)
-        is_over = kind is ContainerKind.INIT and initialized(pod)
-        return evolve(view, container=container, allocation=allocation, kind=kind, over=is_over)
+        phase = ENDED if has_ended(pod, container) else view.phase
+        return evolve(view, container=container, allocation=allocation, kind=kind, phase=phase)
 
     return tuple(starmap(of_container, assignment.containers))
+
+
+def _phase(pod: Pod) -> str:
+    return pod.status.phase or "Unknown"
 
 
 def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[PodView]:
@@ -382,10 +437,15 @@ def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[
     pod_by_uid = {pod.metadata.uid: pod for pod in pods if not ended(pod)}
     for claim in claims:
         users_of_claim = [pod_by_uid[uid] for uid in claim.pods if uid in pod_by_uid]
-        container_names = (
-            container.name for pod in users_of_claim for container in users(pod, claim.name)
-        )
-        phases = (pod.status.phase or "Unknown" for pod in users_of_claim)
+        names_and_phases = [
+            (container.name, ENDED if has_ended(pod, container.name) else _phase(pod))
+            for pod in users_of_claim
+            for container in users(pod, claim.name)
+        ]
+        container_names = [name for name, _ in names_and_phases]
+        phases = [phase for _, phase in names_and_phases] or [*map(_phase, users_of_claim)]
+        if any(phase != ENDED for phase in phases):
+            phases = [phase for phase in phases if phase != ENDED]
         yield PodView(
             namespace=claim.namespace,
             pod=", ".join(pod.metadata.name for pod in users_of_claim),

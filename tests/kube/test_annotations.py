@@ -17,7 +17,7 @@ from hetero.kube.words.annotations import (
     signed_assignment,
 )
 from hetero.kube.words.signing import PublicKeys, SigningKey
-from hetero.model import Allocation, DeviceAllocation, Link
+from hetero.model import Allocation, ContainerKind, DeviceAllocation, Link
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card
 
@@ -81,13 +81,18 @@ def test_attributes_are_read_where_older_agents_put_them() -> None:
 
 
 def test_what_runs_on_comes_back_as_it_was_published_and_is_never_less_than_nothing() -> None:
-    held = {"grant": RunsOn(takes={"GPU-1": {"core": 30, "memory": 2**30}}, namespace="team")}
     devices = (card("GPU-1"),)
 
-    assert (devices, held) == published(inventory_text(devices, held), node="n1")
-    less = {"grant": RunsOn(takes={"GPU-1": {"core": -1}})}
+    def held(core_units: int) -> dict[str, RunsOn]:
+        piece = DeviceAllocation(
+            device="GPU-1", vendor="nvidia", takes={"core": core_units, "memory": 2**30}
+        )
+        containers = (("first", ContainerKind.INIT, Allocation(pieces=(piece,))),)
+        return {"uid": RunsOn(namespace="team", pod="pod", containers=containers)}
+
+    assert (devices, held(30)) == published(inventory_text(devices, held(30)), node="n1")
     with pytest.raises(BadInput, match="less than nothing is held"):
-        published(inventory_text(devices, less), node="n1")
+        published(inventory_text(devices, held(-1)), node="n1")
 
 
 def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:

@@ -10,17 +10,24 @@ import pytest
 from hetero.kube.agent import agent, allocator, inventory_publisher, node_pods
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.inventory_publisher import InventoryPublisher
-from hetero.kube.client.api import Api, ApiError
+from hetero.kube.client.api import Access, Api, ApiError
+from hetero.kube.cluster_view import snapshot
 from hetero.kube.dra import node_claims
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import standing_pods
 from hetero.kube.scheduler.waker import AGAIN
 from hetero.kube.words import pod
-from hetero.kube.words.annotations import INVENTORY, Held, RunsOn
+from hetero.kube.words.annotations import (
+    INVENTORY,
+    Assignment,
+    Held,
+    RunsOn,
+    signed_assignment,
+)
 from hetero.kube.words.annotations import published as read_inventory
 from hetero.kube.words.pod import identity_of
-from hetero.model import Device
+from hetero.model import Allocation, ContainerKind, Device, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, dra_world, prepare, unprepare
 from tests.kube.conftest import card
@@ -28,6 +35,8 @@ from tests.kube.fake_api import PODS
 from tests.kube.test_quota import allow
 from tests.kube.test_scheduler import scenario
 from tests.kube.world import (
+    CARD,
+    KEY,
     World,
     cgroup,
     container,
@@ -294,23 +303,23 @@ async def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_kno
         identity = identity_of("uid-held", "main")
         with container(at.node.ledger, identity):
             at.api.put("pods", held, event="DELETED")
-            await until(lambda: identity in published(at))
-            assert "default" == published(at)[identity].namespace
+            await until(lambda: "uid-held" in published(at))
+            assert "default" == published(at)["uid-held"].namespace
             await at.crash()
             hindered.set()
             looks[0] = tries[0] = 0
             await at.start()
             await until(lambda: looks[0] >= 3 and tries[0] >= 3)
-            assert identity in published(at)
+            assert "uid-held" in published(at)
             hindered.clear()
             await until(lambda: at.agent.allocator.running_on)
             looks[0] = 0
             await until(lambda: looks[0] >= 2)
-            assert identity in published(at)
+            assert "uid-held" in published(at)
             hindered.set()  # what is known by now is forgotten by no failure
             tries[0] = looks[0] = 0
             await until(lambda: looks[0] >= 3 and tries[0])
-            assert identity in published(at)
+            assert "uid-held" in published(at)
             hindered.clear()
         at.agent.allocator.reconcile_due.set()
         await until(lambda: not published(at))
@@ -330,6 +339,16 @@ async def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
         assert not at.agent.allocator.reconciled
 
 
+def piece(uuid: str, **takes: int) -> DeviceAllocation:
+    return DeviceAllocation(device=uuid, vendor="nvidia", takes=takes)
+
+
+def alone(*pieces: DeviceAllocation, namespace: str = "default") -> RunsOn:
+    """Return a pod whose one container has these pieces and runs on."""
+    containers = (("main", ContainerKind.MAIN, Allocation(pieces=pieces)),)
+    return RunsOn(namespace=namespace, pod="pod", containers=containers)
+
+
 def published(at: World) -> Held:
     """Return what the node's inventory says that containers hold whose pods are over."""
     notes = at.api.nodes["n1"]["metadata"].get("annotations", {})
@@ -345,9 +364,9 @@ async def test_what_a_container_of_an_ended_pod_holds_is_not_offered_until_its_n
         held = it.given("held")
         assert held is not None
         ((_, allocation),) = held.containers
-        takes = RunsOn(takes={piece.device: piece.takes for piece in allocation.pieces})
+        runs_on = {"uid-held": alone(*allocation.pieces)}
         it.api.delete(f"{PODS}/held")
-        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        it.publish("n1", card("GPU-1"), running_on=runs_on)
         answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
 
         assert {"n1": "lack memory on one device"} == answer["FailedNodes"]
@@ -360,9 +379,52 @@ async def test_what_a_container_of_an_ended_pod_holds_is_not_offered_until_its_n
         it.publish("n1", card("GPU-1"))
         answer = await it.call("filter", Pod=it.pod("next", most), NodeNames=["n1"])
         assert ["n1"] == answer["NodeNames"]
-        it.publish("n1", card("GPU-1"), running_on={"grant": takes})
+        it.publish("n1", card("GPU-1"), running_on=runs_on)
         it.api.delete("/api/v1/nodes/n1")
         assert {} == it.scheduler.cache.standing
+
+
+async def test_a_pod_that_runs_on_takes_in_cache_and_quota_what_it_took_before() -> None:
+    first, main = (
+        (name, kind, Allocation(pieces=(piece("GPU-1", memory=gib * GiB, slots=1),)))
+        for name, kind, gib in (("first", ContainerKind.INIT, 6), ("main", ContainerKind.MAIN, 4))
+    )
+    runs_on = RunsOn(namespace="default", pod="pod", containers=(first, main))
+    async with scenario(n1=(card("GPU-1"),)) as it:
+        free = it.scheduler.cache.free("n1")["GPU-1"]["memory"]
+        it.publish("n1", card("GPU-1"), running_on={"uid-pod": runs_on})
+
+        assert 6 * GiB == free - it.scheduler.cache.free("n1")["GPU-1"]["memory"]
+        assert 6 * 1024 == it.scheduler.quotas.quotas.used["default"]["nvidia.com/gpumem"]
+
+
+async def test_a_pod_that_runs_on_is_in_the_cluster_s_view_by_its_containers() -> None:
+    async with world(16 * GiB) as at:
+        pod = with_init(at, "held", init=9 * GiB, main=6 * GiB)
+        await at.kubelet.admit(pod)
+        with in_cgroups(cgroup("uid-held", engine="crio-")):
+            at.api.put("pods", pod, event="DELETED")
+            await until(lambda: "uid-held" in published(at))
+            async with Api(Access(server=at.url)).open() as api:
+                view = await snapshot(api)
+            ((row,),) = (node.devices for node in view.nodes)
+            assert 9 * GiB == row.held["memory"]
+            assert ["default/held/first", "default/held/main"] == sorted(row.grants)
+            assert {("held", "first", "runs on"), ("held", "main", "runs on")} == {
+                (one.pod, one.container, one.phase) for one in view.pods
+            }
+
+
+def with_init(at: World, name: str, *, init: int, main: int) -> dict[str, Any]:
+    """Bind a pod whose init container and main container have so many bytes each."""
+    given = (("main", at.fit(memory=main)), ("first", at.fit(memory=init)))
+    pod = pod_named(name, "main")
+    pod["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": {CARD: "1"}}}]
+    pod["metadata"]["annotations"] = signed_assignment(
+        Assignment(node="n1", uid=f"uid-{name}", containers=given), KEY
+    )
+    at.api.put("pods", pod, event="ADDED")
+    return pod
 
 
 async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
@@ -402,9 +464,8 @@ async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         )
         it.scheduler.pods.listed([])
         assert 8000 == quota()
-        takes = {"GPU-1": {"memory": 4000 * MiB, "slots": 1}}
         runs_on = {
-            identity_of(f"uid-{name}", "main"): RunsOn(takes=takes, namespace="default")
+            f"uid-{name}": alone(piece("GPU-1", memory=4000 * MiB, slots=1))
             for name in ("first", "second")
         }
         it.publish("n1", card("GPU-1"), running_on=runs_on)
@@ -413,7 +474,7 @@ async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         assert 0 == quota()
         waits = f"{PODS}/more"
         await until(lambda: AGAIN in it.api.objects[waits]["metadata"].get("annotations", ()))
-        lie = RunsOn(takes={"GPU-1": {"memory": 2**60}, "GPU-2": {"memory": 1}}, namespace="theirs")
+        lie = alone(piece("GPU-1", memory=2**60), piece("GPU-2", memory=1), namespace="theirs")
         it.publish("n1", card("GPU-1"), running_on={"one": lie, "two": lie})
         assert 0 == quota()
         assert 16384 == it.scheduler.quotas.quotas.used["theirs"]["nvidia.com/gpumem"]  # all it has

@@ -78,7 +78,7 @@ class Allocator:
     libraries: Libraries
     discovery: Discovery
     driver: DriverInjection = field(factory=DriverInjection)
-    # What the running containers of ended pods hold, by grant.
+    # The pods that ended and whose containers run, by UID.
     running_on: Held = field(init=False, factory=dict)
     # Whether all of these were checked once, and the API answered for each pod.
     reconciled: bool = field(init=False, default=False)
@@ -415,7 +415,7 @@ class Allocator:
             is_over = await self.pods.is_over(grant)
             is_unsure |= is_over is None
             if is_over or (
-                is_over is None and grant.id in self.running_on
+                is_over is None and grant.owner["uid"] in self.running_on
             ):  # what is over stays so
                 ended_grants.append(grant)
             else:
@@ -427,16 +427,9 @@ class Allocator:
                 await asyncio.to_thread(self.node.ledger.unpin, grant.id)
                 log.info("%s: its pod is gone, grant %s is unpinned", grant.label, grant.id)
                 vendors_gone |= grant.allocation.vendors
-            elif grant.id not in self.running_on:
+            elif grant.owner["uid"] not in self.running_on:
                 log.warning("%s: its pod is over, and a container runs on", grant.label)
-        self.running_on = {
-            grant.id: RunsOn(
-                takes={piece.device: piece.takes for piece in grant.allocation.pieces},
-                namespace=grant.owner["namespace"],
-            )
-            for grant in ended_grants
-            if grant.id in running_ids
-        }
+        self.running_on = _running_on(grant for grant in ended_grants if grant.id in running_ids)
         if vendors_gone:
             await asyncio.to_thread(LocalGrants(self.node).sweep, vendors_gone)
         self.reconciled |= self.pods.listed and not is_unsure
@@ -448,6 +441,20 @@ class Allocator:
     @property
     def _remembered(self) -> RememberedPaths:
         return RememberedPaths(self.node.ledger)
+
+
+def _running_on(grants: Iterable[Grant]) -> Held:
+    """Return what these grants are of pods that are over, by the pods' UIDs."""
+    running_on: dict[str, RunsOn] = {}
+    for grant in grants:
+        owner = grant.owner
+        ended_pod = running_on.get(
+            owner["uid"], RunsOn(namespace=owner["namespace"], pod=owner["pod"], containers=())
+        )
+        kind = ContainerKind(owner.get("kind", ContainerKind.MAIN))
+        container = (owner["container"], kind, grant.allocation)
+        running_on[owner["uid"]] = evolve(ended_pod, containers=(*ended_pod.containers, container))
+    return running_on
 
 
 def _line(resource: str, ids: Iterable[str]) -> str:

@@ -226,11 +226,13 @@ class ContainerState(Part, frozen=True):
     """What a container does."""
 
     running: Part | None = None
+    terminated: Part | None = None
 
 
 class ContainerStatus(Part, frozen=True):
     """What a kubelet says of a container."""
 
+    name: str = ""
     ready: bool = False
     state: ContainerState = ContainerState()
 

@@ -98,10 +98,10 @@ class ClusterNodes:
             return
         devices_before = self.cache.inventory.devices(name)
         devices: tuple[Device, ...] = ()
-        grants: Held = {}
+        running_on: Held = {}
         try:
             if inventory_text is not None:
-                devices, grants = published(inventory_text, node=name)
+                devices, running_on = published(inventory_text, node=name)
             if not devices:  # its agent never published any, or has withdrawn them
                 self._unpublished[name] = node
                 devices = self.pools[name].devices if name in self.pools else ()
@@ -117,7 +117,7 @@ class ClusterNodes:
         if self.cache.inventory.devices(name) != devices_before:
             self.counted.count_hami(name)
             self.devices_changed(name)
-        if self.counted.orphans.count(name, grants):
+        if self.counted.orphans.count(name, running_on):
             self.waker.wake_for(name)
         self._cordon(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from attrs import define, evolve, field
 
@@ -17,7 +17,7 @@ from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Held
 from hetero.kube.words.host import pod_host
-from hetero.kube.words.pod import ended, identity_of, kinds, running
+from hetero.kube.words.pod import ended, kinds, running
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Counters, Occupancy
 from hetero.model.errors import BadInput
@@ -41,40 +41,40 @@ class Orphans:
 
     pods: PodTable
     waker: Waker
-    _by_node: dict[str, set[str]] = field(factory=dict)  # names of their grants in the cache
+    _by_node: dict[str, set[str]] = field(factory=dict)  # the names of their pods in the cache
 
     def standing(self) -> set[str]:
-        """Return what stands in the cache for them: names of grants, and UIDs of pods."""
+        """Return what stands in the cache for them: names by node, and UIDs of pods."""
         uids = (record.uid for record in self.pods.within(PodState.UNCONFIRMED))
         return set().union(uids, *self._by_node.values())
 
-    def count(self, node: str, grants: Held) -> bool:
+    def count(self, node: str, running_on: Held) -> bool:
         """Count what runs on on a node, by its word; return whether something is free.
 
         Quotas of their namespaces are charged: so no more of a device than the node has.
         """
         cache, names_before = self.pods.cache, self._by_node.pop(node, set())
-        grant_by_name = {f"{node}/{grant_id}": grant for grant_id, grant in grants.items()}
+        pod_by_name = {f"{node}/{uid}": ended_pod for uid, ended_pod in running_on.items()}
         for record in self.pods.within(PodState.UNCONFIRMED):
-            if record.pod and not grant_by_name.keys().isdisjoint(_grants_of(record.pod)):
+            if record.uid in running_on:
                 self.pods.forget(record.uid, ran=False)
-        for name in names_before - grant_by_name.keys():
+        for name in names_before - pod_by_name.keys():
             namespace = cache.standing[name].pod.namespace
             cache.forget(name, ran=False)
             self.waker.wake_in(namespace)
         free = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
-        for name, grant in grant_by_name.items():
+        for name, ended_pod in pod_by_name.items():
             usages = tuple(
-                Occupancy(uuid, _taken_of(free.get(uuid, {}), takes))
-                for uuid, takes in grant.takes.items()
+                Occupancy(usage.device, _taken_of(free.get(usage.device, {}), usage.takes))
+                for usage in ended_pod.takes
             )
-            pod = evolve(WITHOUT_DEVICES, namespace=grant.namespace)
+            pod = evolve(WITHOUT_DEVICES, namespace=ended_pod.namespace)
             cache.restore(
                 name, Placement(node=node, pod=pod, allocations=(None,), holds=usages, host={})
             )
-        if grants:
-            self._by_node[node] = {*grant_by_name}
-        return bool(names_before - grant_by_name.keys())
+        if running_on:
+            self._by_node[node] = {*pod_by_name}
+        return bool(names_before - pod_by_name.keys())
 
     def count_unconfirmed(self, pod: Pod, placement: Placement) -> None:
         """Count what a pod held that was deleted by force until its node says what runs on.
@@ -205,12 +205,6 @@ class StandingPods:
             node=node, pod=WITHOUT_DEVICES, allocations=(None,), holds=(), host=host
         )
         self.pods.cache.restore(pod.metadata.uid, placement)
-
-
-def _grants_of(pod: Pod) -> Iterator[str]:
-    """Yield the names that grants of a pod's containers have in the cache if they run on."""
-    for container in pod.containers:
-        yield f"{pod.spec.node_name}/{identity_of(pod.metadata.uid, container.name)}"
 
 
 def _taken_of(free: dict[str, int], takes: Counters) -> Counters:

@@ -15,7 +15,18 @@ from attrs import evolve, field, frozen
 from msgspec import DecodeError, json, to_builtins
 
 from hetero.kube.words.signing import PublicKeys, SigningKey
-from hetero.model import Allocation, Counters, Device, Enforcement, Granularity, Link, codec
+from hetero.model import (
+    Allocation,
+    ContainerKind,
+    Counters,
+    Device,
+    Enforcement,
+    Granularity,
+    Link,
+    Occupancy,
+    codec,
+    occupancies,
+)
 from hetero.model.errors import BadInput
 from hetero.registry.message import SHOWN, expect_sound_device
 
@@ -177,16 +188,19 @@ class _Card:
 
 @frozen(kw_only=True)
 class RunsOn:
-    """The amounts that containers of ended pods still hold, by device UUID, with the namespace.
+    """A pod that ended in the API, and those of its containers that still run, by name."""
 
-    Inventories of older agents have no namespace.
-    """
+    namespace: str
+    pod: str
+    containers: tuple[tuple[str, ContainerKind, Allocation], ...]
 
-    takes: Mapping[str, Counters]
-    namespace: str = ""
+    @property
+    def takes(self) -> tuple[Occupancy, ...]:
+        """What the pod still takes of each device: what any pod of these containers does."""
+        return occupancies((kind, allocation) for _, kind, allocation in self.containers)
 
 
-#: What is held of devices by containers whose pods are over, by grant.
+#: The pods that are over and run on, by UID.
 Held = Mapping[str, RunsOn]
 
 
@@ -194,14 +208,13 @@ Held = Mapping[str, RunsOn]
 class _Rack:
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
-    running_on: Mapping[str, Mapping[str, Counters]] = field(factory=dict)
-    namespaces: Mapping[str, str] = field(factory=dict)  # of what runs on, by grant
+    ended_pods: Held = field(factory=dict)
 
 
 def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
     """Return the text of `INVENTORY` for a node's devices.
 
-    `running_on` are the amounts of containers that still run though their pods ended in the API.
+    `running_on` are the pods whose containers still run though they ended in the API.
     """
     kinds: list[_Kind] = []
     card_records = []
@@ -235,18 +248,12 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
                 attributes=device.attributes,
             )
         )
-    held_by_grant = running_on or {}
-    rack = _Rack(
-        kinds=tuple(kinds),
-        cards=tuple(card_records),
-        running_on={grant_id: holding.takes for grant_id, holding in held_by_grant.items()},
-        namespaces={grant_id: holding.namespace for grant_id, holding in held_by_grant.items()},
-    )
+    rack = _Rack(kinds=tuple(kinds), cards=tuple(card_records), ended_pods=running_on or {})
     return _compact(codec.to_plain(rack))
 
 
 def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
-    """Return the devices in the text of `INVENTORY`, and the held amounts. Raises `BadInput`."""
+    """Return the devices in the text of `INVENTORY`, and what runs on. Raises `BadInput`."""
     rack = codec.loads(inventory_json, _Rack, source=f"node {node}: {INVENTORY}")
     try:
         devices = tuple(_device(card, rack) for card in rack.cards)
@@ -263,15 +270,13 @@ def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], He
         uuids.add(device.uuid)
     if any(
         amount < 0
-        for takes_by_device in rack.running_on.values()
-        for takes in takes_by_device.values()
-        for amount in takes.values()
+        for ended_pod in rack.ended_pods.values()
+        for _, _, allocation in ended_pod.containers
+        for piece in allocation.pieces
+        for amount in piece.takes.values()
     ):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
-    return devices, {
-        grant_id: RunsOn(takes=takes, namespace=rack.namespaces.get(grant_id, ""))
-        for grant_id, takes in rack.running_on.items()
-    }
+    return devices, rack.ended_pods
 
 
 def published_devices(inventory_json: str, *, node: str) -> tuple[Device, ...]:

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from hetero.container.preload import PLACE, TARGET
 from hetero.kube.client.api import ApiCalls
-from hetero.kube.objects.kinds import Container, Pod
+from hetero.kube.objects.kinds import Container, ContainerStatus, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.words.annotations import read_assignment
 from hetero.kube.words.signing import PublicKeys
@@ -158,10 +158,23 @@ def ended(pod: Pod) -> bool:
     return pod.status.phase in ("Succeeded", "Failed")
 
 
+def has_ended(pod: Pod, container_name: str) -> bool:
+    """Return whether a container has ended, as its kubelet said last; it may start again."""
+    if kinds(pod).get(container_name) is ContainerKind.INIT and initialized(pod):
+        return True
+    return any(
+        status.name == container_name and status.state.terminated is not None
+        for status in _statuses(pod)
+    )
+
+
 def running(pod: Pod) -> bool:
     """Return whether a container of a pod runs, as its kubelet said last."""
-    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return any(status.state.running is not None for status in statuses)
+    return any(status.state.running is not None for status in _statuses(pod))
+
+
+def _statuses(pod: Pod) -> tuple[ContainerStatus, ...]:
+    return (*pod.status.container_statuses, *pod.status.init_container_statuses)
 
 
 def active(pod: Pod) -> bool:
