@@ -415,6 +415,22 @@ async def test_a_pod_that_runs_on_is_in_the_cluster_s_view_by_its_containers() -
             }
 
 
+async def test_a_container_gets_no_slot_of_one_that_runs_on() -> None:
+    """A kubelet takes the slots of a pod that was deleted by force for free."""
+    async with world(16 * GiB) as at:
+        held, following = at.bind("held", memory=GiB), at.bind("next", memory=GiB)
+        await at.kubelet.admit(held)
+        (_, held_ids) = at.kubelet.held["default/held", "main"]
+        with in_cgroups(cgroup("uid-held", engine="crio-")):
+            at.kubelet.forget(held)
+            at.api.put("pods", held, event="DELETED")
+            await until(lambda: at.agent.allocator.running_on)
+            await at.kubelet.admit(following)
+            (_, next_ids) = at.kubelet.held["default/next", "main"]
+            assert {*held_ids}.isdisjoint(next_ids)
+            await at.kubelet.start_container(following, "main")
+
+
 def with_init(at: World, name: str, *, init: int, main: int) -> dict[str, Any]:
     """Bind a pod whose init container and main container have so many bytes each."""
     given = (("main", at.fit(memory=main)), ("first", at.fit(memory=init)))

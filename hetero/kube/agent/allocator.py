@@ -137,6 +137,8 @@ class Allocator:
         container = await self._wanted(resource, id_count)
         chosen_ids = list(required_ids)
         other_ids = [slot_id for slot_id in available_ids if slot_id not in chosen_ids]
+        # Of a pod that was deleted by force a kubelet takes the ids for free before it has ended.
+        other_ids.sort(key=self._running_ids().__contains__)
         for piece in container.allocation.pieces:
             if any(device_of(slot_id) == piece.device for slot_id in chosen_ids):
                 continue
@@ -324,6 +326,16 @@ class Allocator:
         """Return the standing grants of pods."""
         snapshot = await asyncio.to_thread(self.node.ledger.snapshot)
         return tuple(grant for grant in snapshot.grants if grant.owner.get("uid"))
+
+    def _running_ids(self) -> set[str]:
+        """Return the ids that were given to containers that run on after their pods."""
+        return {
+            slot_id
+            for uid, ended_pod in self.running_on.items()
+            for container_name, _, _ in ended_pod.containers
+            for line in self.node.ledger.notes(identity_of(uid, container_name))
+            for slot_id in line.partition(" ")[2].split(",")
+        }
 
     def _notes(self, pod: Pod, container_name: str) -> tuple[str, ...]:
         """Return the notes of the devices for which a container was given its grant."""
