@@ -1,23 +1,28 @@
 """One node with agent and kubelet, the scheduler that places pods on it, and their books."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from subprocess import Popen
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import define, field
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
 from hetero.kube.scheduler.extender import Scheduler
+from hetero.kube.words.annotations import INVENTORY, Held, published
 from hetero.kube.words.settings import Settings
-from hetero.model import CORE, MEMORY, SLOTS, Counters, Device
+from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, occupancies
 from hetero.node.inventory import inventory_of
+from hetero.node.view import containers
 from hetero.node.view.observe import observe_node
 from hetero.registry.registry import Registry
 from tests.kube.api_server import Plain
-from tests.kube.world import KEY, World, until, world
+from tests.kube.world import KEY, World, cgroup, until, world
 
 Limits = Mapping[str, str]
 Books = dict[str, dict[str, dict[str, int]]]
@@ -72,6 +77,9 @@ class Site:
     _client: Any = field(init=False, default=None)
     _api: Api = field(init=False)
     _tasks: list[asyncio.Task[None]] = field(init=False, factory=list)
+    # The processes that stand for containers of pods that are over, and whose cgroups they are in.
+    _running_on: dict[str, Popen[bytes]] = field(init=False, factory=dict)
+    cgroups: dict[int, str] = field(init=False, factory=dict)
 
     async def start_scheduler(self) -> None:
         """Start a scheduler that knows nothing, or another one."""
@@ -129,6 +137,7 @@ class Site:
         pod["status"] = {
             "phase": "Running",
             "conditions": [{"type": "Initialized", "status": "True"}],
+            "containerStatuses": _statuses(pod["spec"]["containers"], "running"),
         }
         self.at.api.put("pods", pod)
 
@@ -144,13 +153,56 @@ class Site:
     async def end(self, pod: Plain, *, deleted: bool = True) -> None:
         """End a pod, and wait until the node has taken back what it held."""
         self.at.kubelet.forget(pod)
+        pod["status"]["containerStatuses"] = _statuses(pod["spec"]["containers"], "terminated")
+        self._over(pod, deleted=deleted)
+        await self._given_back(pod)
+
+    async def leave(self, pod: Plain, *, deleted: bool = True) -> None:
+        """Have a pod be over while its containers run on, and wait until its node says so."""
+        uid = pod["metadata"]["uid"]
+        process = self._running_on[uid] = Popen(["sleep", "infinity"])
+        self.cgroups[process.pid] = cgroup(uid, engine="crio-")
+        self.at.kubelet.forget(pod)
+        self._over(pod, deleted=deleted)
+        await self._published(lambda running_on: uid in running_on)
+
+    async def stop(self, pod: Plain) -> None:
+        """End the containers of a pod that is over, and wait until its node gives it no room."""
+        uid = pod["metadata"]["uid"]
+        process = self._running_on.pop(uid)
+        process.kill()
+        process.wait()
+        del self.cgroups[process.pid]
+        self.at.agent.allocator.reconcile_due.set()  # which it is within a second
+        await self._given_back(pod)
+        await self._published(lambda running_on: uid not in running_on)
+
+    async def stop_all(self) -> None:
+        """End all processes that run on."""
+        for process in self._running_on.values():
+            process.kill()
+            process.wait()
+
+    def _over(self, pod: Plain, *, deleted: bool) -> None:
         if deleted:
             self.at.api.put("pods", pod, event="DELETED")
         else:
             pod["status"]["phase"] = "Succeeded"
             self.at.api.put("pods", pod)
+
+    async def _given_back(self, pod: Plain) -> None:
         label = f"default/{pod['metadata']['name']}/"
         await until(lambda: not any(one.startswith(label) for one in self.at.standing()))
+
+    async def _published(self, right: Callable[[Held], bool]) -> None:
+        """Wait until the node's inventory says what is right of what runs on."""
+
+        def is_right() -> bool:
+            self.at.agent.cards.due.set()  # the agent looks now, not at its next time
+            notes = self.at.api.nodes["n1"]["metadata"]["annotations"]
+            return right(published(notes[INVENTORY], node="n1")[1])
+
+        await until(is_right)
 
     @property
     def capacity(self) -> dict[str, Counters]:
@@ -209,9 +261,24 @@ class Site:
                 taken_by_uuid[uuid][counter] = round(sample.value * of)
         return taken_by_uuid
 
+    def charges(self) -> dict[str, Counter[str]]:
+        """Return what a quota counts, and what it should of all that stands on the node."""
+        quotas = self.scheduler.quotas.quotas
+        discovery = self.at.agent.allocator.discovery
+        device_by_uuid = {device.uuid: device for device in discovery.devices}
+        due = Counter[str]()
+        for pod in inventory_of(discovery, self.at.node.snapshot()).pods:
+            for one in occupancies(pod):
+                due += quotas.charge(device_by_uuid[one.device], one.takes)
+        return {"quota": +quotas.used.get("default", Counter()), "agent": due}
+
     async def _call(self, verb: str, **args: Any) -> Any:
         answer = await self._client.post(f"/{verb}", json=args)
         return await answer.json()
+
+
+def _statuses(containers: Sequence[Plain], state: str) -> list[Plain]:
+    return [{"name": container["name"], "state": {state: {}}} for container in containers]
 
 
 def taken_amounts(
@@ -229,12 +296,15 @@ def taken_amounts(
 @asynccontextmanager
 async def site(registry: Registry, *resources: str) -> AsyncIterator[Site]:
     """Run a node of a registry's cards, which offers these resources, and a scheduler."""
-    async with world(registry=registry, awaited=resources[0]) as at:
-        made = Site(at, registry, frozenset(resources))
-        async with Api(Access(server=at.url)).open() as made._api:
-            await made.offered()
-            await made.start_scheduler()
-            try:
-                yield made
-            finally:
-                await made.stop_scheduler()
+    with pytest.MonkeyPatch.context() as patch:
+        async with world(registry=registry, awaited=resources[0]) as at:
+            made = Site(at, registry, frozenset(resources))
+            patch.setattr(containers, "container_cgroup", made.cgroups.get)
+            async with Api(Access(server=at.url)).open() as made._api:
+                await made.offered()
+                await made.start_scheduler()
+                try:
+                    yield made
+                finally:
+                    await made.stop_scheduler()
+                    await made.stop_all()

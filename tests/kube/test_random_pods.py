@@ -22,42 +22,67 @@ from tests.kube.site_cards import ALL, Card, tell
 
 #: Of a card's eighths, how many containers ask for.
 _SIZES = (1, 1, 1, 2, 2, 3, 4, 8)
+#: How many cards a container asks for, where a node has two.
+_CARDS = (1, 1, 2)
+_PAIRS = ("cambricon", "hygon", "ascend", "nvidia")
 #: So many steps lie between two looks at the node by its own commands, which ask each driver.
-_LOOK = 25
+_LOOK = 10
 
 
 def random_pod(rng: random.Random, name: str) -> Plain:
-    """Return a pod of up to three of each kind of container, of which each asks for a card."""
-    vendors = rng.sample([*ALL.values()], k=rng.choice((1, 1, 1, 2)))
+    """Return a pod of up to three of each kind of container, of which each asks for some cards.
+
+    Its sidecars are anywhere among its init containers.
+    """
+    kinds_of_cards = rng.sample([*ALL.items()], k=rng.choice((1, 1, 1, 2)))
 
     def containers(count: int) -> list[dict[str, str]]:
-        return [rng.choice(vendors).part(rng.choice(_SIZES)) for _ in range(count)]
+        return [_part(rng, *rng.choice(kinds_of_cards)) for _ in range(count)]
 
-    return pod_of(
+    pod = pod_of(
         name,
         *containers(rng.choice((1, 1, 1, 2, 3))),
         init=containers(rng.choice((0, 0, 1, 1, 2, 3))),
         sidecars=containers(rng.choice((0, 0, 0, 1, 2))),
     )
+    rng.shuffle(pod["spec"]["initContainers"])
+    return pod
+
+
+def _part(rng: random.Random, kind: str, card: Card) -> dict[str, str]:
+    limits = card.part(rng.choice(_SIZES))
+    if kind in _PAIRS:
+        limits[card.resource] = str(rng.choice(_CARDS))
+    return limits
 
 
 async def _live(it: Site, _: Card, *, seed: int, pods: int) -> None:
     rng = random.Random(seed)
     standing: list[Plain] = []
+    running_on: list[Plain] = []
     placed = 0
     for step in range(pods):
-        pod = random_pod(rng, f"pod-{step}")
+        pod = random_pod(rng, f"pod-{step:05}")  # no UID is part of another
         if await it.apply(pod) is None:
             standing.append(pod)
             placed += 1
         while standing and rng.random() < (0.3 if placed < 5 else 0.6):
-            await it.end(standing.pop(rng.randrange(len(standing))), deleted=rng.random() < 0.5)
+            ended, deleted = standing.pop(rng.randrange(len(standing))), rng.random() < 0.5
+            if rng.random() < 0.15:
+                await it.leave(ended, deleted=deleted)
+                running_on.append(ended)
+            else:
+                await it.end(ended, deleted=deleted)
+        while running_on and rng.random() < 0.2:
+            await it.stop(running_on.pop(rng.randrange(len(running_on))))
         if rng.random() < 0.02:
             await it.restart_agent()
         if rng.random() < 0.02:
             await it.start_scheduler()
         books = await it.settled(driver=step % _LOOK == 0)
         assert dict.fromkeys(books, books["scheduler"]) == books, f"seed {seed}, step {step}"
+        charges = it.charges()
+        assert charges["agent"] == charges["quota"], f"seed {seed}, step {step}"
         for uuid, taken in books["scheduler"].items():
             capacity = it.capacity[uuid]
             assert all(0 <= taken[name] <= capacity[name] for name in capacity), (seed, step, uuid)
@@ -66,7 +91,8 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int) -> None:
 
 def _tell(path: Path, *, seed: int, pods: int, seconds: float = 180) -> None:
     print(f"seed {seed}", file=sys.stderr)
-    tell(partial(_live, seed=seed, pods=pods), path, *ALL.values(), seconds=seconds)
+    cards = (*ALL.values(), *(ALL[kind] for kind in _PAIRS))
+    tell(partial(_live, seed=seed, pods=pods), path, *cards, seconds=seconds)
 
 
 def _claimed(claims: Iterable[Plain]) -> dict[str, dict[str, int]]:
