@@ -30,8 +30,8 @@ from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
 from hetero.node.simulation import enter
-from hetero.node.view.containers import describe
-from hetero.node.view.oci import read_json, runtime_state
+from hetero.node.tenants.containers import describe
+from hetero.node.tenants.oci import read_json, runtime_state
 
 
 @frozen

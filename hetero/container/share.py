@@ -20,8 +20,8 @@ from hetero.node.inventory import devices_of
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.ledger import EDITS, ContainerInfo, Grant
 from hetero.node.node import Node
+from hetero.node.tenants.containers import containers
 from hetero.node.transaction import with_parts
-from hetero.node.view.containers import containers
 from hetero.registry.registry import Discovery
 
 

@@ -29,7 +29,7 @@ from hetero.node.card_book import CardBook
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.node.view import containers
+from hetero.node.tenants import containers
 from hetero.placement import fit
 from hetero.plugin.resource_names import MeantDevices, ResourceNames
 from hetero.registry.registry import Registry

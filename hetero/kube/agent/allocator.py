@@ -48,7 +48,7 @@ from hetero.node.grants import LocalGrants
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.node.view.containers import in_use
+from hetero.node.tenants.containers import in_use
 from hetero.placement.handing_on import with_slices_of
 from hetero.registry.registry import Discovery
 

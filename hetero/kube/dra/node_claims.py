@@ -36,7 +36,7 @@ from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.node.view.containers import in_use
+from hetero.node.tenants.containers import in_use
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)

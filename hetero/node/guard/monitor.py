@@ -29,11 +29,11 @@ from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
 from hetero.node.quota import User
+from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import NOISE, Comparison, Excess, compare
 from hetero.node.view.hurt import Hurt
-from hetero.node.view.owners import Owners
 
 #: Seconds for which memory has to be no process's before it is reported: an ending process leaves a
 #: driver's list before its memory is free.

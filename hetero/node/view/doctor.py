@@ -23,11 +23,11 @@ from hetero.node.ledger.usage_region import SIZE
 from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.settings import NodeSettings, Partitioned
+from hetero.node.tenants.containers import containers
+from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import find_bypass, unowned_memory
-from hetero.node.view.containers import containers
 from hetero.node.view.excess import compare
 from hetero.node.view.gangs import apart, by_hand, clock
-from hetero.node.view.owners import Owners
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 

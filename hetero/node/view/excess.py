@@ -18,7 +18,7 @@ from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.usage_region import Region, read_region
 from hetero.node.node import Node
-from hetero.node.view.owners import Owner, Owners
+from hetero.node.tenants.owners import Owner, Owners
 
 #: The most bytes believed for the contexts of a process, and the assumption where they could not be
 #: measured: on an H100 a context takes 0.5 GiB.

@@ -26,11 +26,11 @@ from hetero.node.ledger.ledger import (
 from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.usage_region import Region, read_region, slots_of
 from hetero.node.node import Node
+from hetero.node.tenants.containers import containers_by_space, space_of
+from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
-from hetero.node.view.containers import containers_by_space, space_of
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
-from hetero.node.view.owners import Owners
 from hetero.registry.vendor_row import VendorRow
 
 

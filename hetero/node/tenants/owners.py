@@ -19,7 +19,7 @@ from hetero.node.ledger.holders import held_files
 from hetero.node.ledger.ledger import ALIVE, Grant
 from hetero.node.ledger.usage_region import slots_of
 from hetero.node.node import Node
-from hetero.node.view.containers import (
+from hetero.node.tenants.containers import (
     container_cgroup,
     is_of_pod,
     processes,

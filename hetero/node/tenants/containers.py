@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import ContainerInfo, Ledger
-from hetero.node.view.oci import read_json, runtime_state
+from hetero.node.tenants.oci import read_json, runtime_state
 
 _INSIDE = "root/etc/hetero/grant"
 #: Where OCI runtimes keep their containers' states: by themselves, under containerd, under docker.
