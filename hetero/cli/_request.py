@@ -105,6 +105,15 @@ def size_options(function: F) -> F:
     return _with(_SIZES, function)
 
 
+def anyway_option(function: F) -> F:
+    """Add the flag that takes memory which programs without a grant hold."""
+    return click.option(
+        "--anyway",
+        is_flag=True,
+        help="Also where programs without a grant hold the memory: what they hold is missing.",
+    )(function)
+
+
 def _with(options: Iterable[Callable[[F], F]], function: F) -> F:
     for option in reversed([*options]):
         function = option(function)

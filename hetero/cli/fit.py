@@ -9,10 +9,11 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._render import Part, Text, core_limit, percent, table
-from hetero.cli._request import request_from, request_options
+from hetero.cli._request import anyway_option, request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
 from hetero.model.units import format_memory
+from hetero.node.foreign import explain_now, fit_now
 from hetero.node.node import Node
 from hetero.node.selection import refused
 from hetero.placement import Explanation
@@ -20,9 +21,10 @@ from hetero.placement import Explanation
 
 @click.command()
 @request_options
+@anyway_option
 @click.option("--explain", is_flag=True, help="Show what every device says, with numbers.")
 @json_option
-def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
+def command(*, as_json: bool, explain: bool, anyway: bool, **flags: Any) -> int:
     """Show what a request would get now, without taking it. Exits 3 if refused.
 
     \b
@@ -32,7 +34,7 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
     request = request_from(**flags)
     node = Node.here()
     if explain:
-        explanation = node.explain(request)
+        explanation = explain_now(node, request, anyway=anyway)
         answer = explanation.answer
         show(
             lambda: explanation,
@@ -41,7 +43,7 @@ def command(*, as_json: bool, explain: bool, **flags: Any) -> int:
             as_json=as_json,
         )
     else:
-        answer = node.fit(request)
+        answer = fit_now(node, request, anyway=anyway)
     error = refused(answer, request) if isinstance(answer, Refusal) else None
     if error and not as_json and not explain:
         raise error

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from hetero.cli._done import gang, limits, quiet_option
-from hetero.cli._request import request_from, request_options
+from hetero.cli._request import anyway_option, request_from, request_options
 from hetero.cli._terminal import note
 from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
@@ -17,15 +17,20 @@ from hetero.node.run import run
 
 @click.command(context_settings={"allow_interspersed_args": False})
 @request_options
+@anyway_option
 @click.option("--label", help="A name of yours for the grant, shown and taken by all commands.")
 @quiet_option
 @click.argument("command", metavar="CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags: Any) -> None:
+def command(
+    *, command: tuple[str, ...], label: str | None, quiet: bool, anyway: bool, **flags: Any
+) -> None:
     """Run CMD with a share of a device, and free it when CMD and its children are gone.
 
     CMD takes the place of this program: its exit code, its signals and its
     terminal are its own. Without --memory it gets a whole card. What it got is
-    said on standard error, unless -q.
+    said on standard error, unless -q. Cards come first on which no program runs
+    without a grant; where none has room for what is asked, it is refused unless
+    --anyway.
 
     \b
       hetero run --memory 3000Mi --core 30 -- python train.py
@@ -45,4 +50,11 @@ def command(*, command: tuple[str, ...], label: str | None, quiet: bool, **flags
         for line in () if quiet else (*limits(grant), *gang(grant, row)):
             note(f"hetero: {line}")
 
-    run(request_from(**flags), command=command, label=label, report_grant=tell, warn=warn)
+    run(
+        request_from(**flags),
+        command=command,
+        label=label,
+        report_grant=tell,
+        warn=warn,
+        anyway=anyway,
+    )

@@ -121,7 +121,9 @@ def _confine(
         image_preload = _preload_of(creation.bundle, config)
         assert request is not None  # noqa: S101 - something was asked
         command = tuple((config.get("process") or {}).get("args") or ())
-        admission = LocalGrants(node).take(request, command=command, container=container)
+        admission = LocalGrants(node).take(
+            request, command=command, container=container, anyway=True
+        )
     except HeteroError as error:
         log_event(f"refused, nothing was taken: {error}")
         raise

@@ -34,7 +34,14 @@ from hetero.model.granularity import (
     Templated,
     Whole,
 )
-from hetero.model.occupancy import ContainerKind, Inventory, Occupancy, occupancies, peak
+from hetero.model.occupancy import (
+    ContainerKind,
+    Inventory,
+    Occupancy,
+    left_of,
+    occupancies,
+    peak,
+)
 from hetero.model.request import (
     POLICY_SLOTS,
     Ask,
@@ -94,6 +101,7 @@ __all__ = [
     "Usage",
     "Whole",
     "following",
+    "left_of",
     "occupancies",
     "peak",
 ]

@@ -145,7 +145,8 @@ class Refusal:
     for does not exist, or a quota is used up. `of` is what the verdicts are about. Verdicts of
     thousands of nodes are only counted: `counts` has the number of each. `shortages` has the
     amounts of the verdicts that have any. Where enough devices fit but not together, `group` is
-    what they must have in common (`vendor`), and `fitting` how many fit of each group.
+    what they must have in common (`vendor`), and `fitting` how many fit of each group. `crowded` is
+    the whole sentence where only programs without a grant stand in the way.
     """
 
     wanted: int
@@ -156,10 +157,13 @@ class Refusal:
     shortages: Mapping[str, Shortage] = field(factory=dict)
     group: str | None = None
     fitting: Mapping[str, int] = field(factory=dict)
+    crowded: str | None = None
 
     @property
     def sentence(self) -> str:
         """The sentence that the command line, a pod's event and the tests show."""
+        if self.crowded:
+            return self.crowded
         if self.missing:
             return self.missing
         if self.group:

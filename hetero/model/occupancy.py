@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum
+
+from attrs import field
 
 from hetero.model.allocation import Allocation
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
-from hetero.model.granularity import Counters
+from hetero.model.granularity import MEMORY, Counters
 
 
 class ContainerKind(str, Enum):
@@ -67,23 +69,46 @@ def occupancies(
     )
 
 
+def left_of(device: Device, taken: Counters, *, foreign_bytes: int = 0) -> dict[str, int]:
+    """Return what is free of each counter of a device in fact.
+
+    That is what it gives (its driver's reserve is no part of that), less what was granted, used or
+    not, and less the memory that programs without a grant hold. So it may be below 0.
+    """
+    left_counters = dict(device.capacity)
+    for counter, amount in taken.items():
+        left_counters[counter] = left_counters.get(counter, 0) - amount
+    if foreign_bytes:
+        left_counters[MEMORY] -= foreign_bytes
+    return left_counters
+
+
 @frozen
 class Inventory:
-    """The devices of a node, the allocations that stand on them, and those of pods."""
+    """The devices of a node, the allocations that stand on them, and those of pods.
+
+    `foreign` are the bytes of each device, by UUID, that programs without a grant hold.
+    """
 
     devices: tuple[Device, ...]
     standing: tuple[Allocation, ...] = ()
     pods: tuple[PodAllocations, ...] = ()
+    foreign: Mapping[str, int] = field(factory=dict)
 
     def free(self) -> dict[str, dict[str, int]]:
-        """Return what is left of each counter of each device, by UUID."""
-        free_by_uuid = {device.uuid: dict(device.capacity) for device in self.devices}
+        """Return what is left of each counter of each device, by UUID: see `left_of`."""
+        taken_by_uuid: dict[str, dict[str, int]] = {device.uuid: {} for device in self.devices}
         alone = (((ContainerKind.MAIN, allocation),) for allocation in self.standing)
         for containers in (*alone, *self.pods):
             for occupancy in occupancies(containers):
-                free_counters = free_by_uuid.get(occupancy.device)
-                if free_counters is None:
+                taken_counters = taken_by_uuid.get(occupancy.device)
+                if taken_counters is None:
                     continue  # the card is gone; its grants end with their owners
                 for counter, amount in occupancy.takes.items():
-                    free_counters[counter] = free_counters.get(counter, 0) - amount
-        return free_by_uuid
+                    taken_counters[counter] = taken_counters.get(counter, 0) + amount
+        return {
+            device.uuid: left_of(
+                device, taken_by_uuid[device.uuid], foreign_bytes=self.foreign.get(device.uuid, 0)
+            )
+            for device in self.devices
+        }

@@ -96,6 +96,12 @@ def format_memory(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def rounded_memory(size_bytes: int) -> str:
+    """Return bytes with at most one decimal, rounded down: `14.1 GiB`, `300 MiB`."""
+    unit_bytes, unit = (GiB, "GiB") if size_bytes >= GiB else (MiB, "MiB")
+    return f"{max(size_bytes, 0) * 10 // unit_bytes / 10:.1f}".removesuffix(".0") + f" {unit}"
+
+
 def format_percent(percent: float) -> str:
     """Return a percentage with one decimal where it has any: `30 %`, `71.4 %`."""
     return f"{f'{percent:.1f}'.removesuffix('.0')} %"

@@ -52,9 +52,10 @@ _ERRORS: dict[str, type[HeteroError]] = {
 class DaemonRequest:
     """A request to heterod.
 
-    `admit` (a request), `sweep`, or `resize` (a grant, by `ask` and, if its policy changes,
-    `policy`). `detach` (a grant) has services end what it has on its devices. `quota` returns what
-    the user holds of its quotas. The user is not in it: the kernel says who connects.
+    `admit` (a request; `anyway` as in `Outlook`), `sweep`, or `resize` (a grant, by `ask` and, if
+    its policy changes, `policy`). `detach` (a grant) has services end what it has on its devices.
+    `quota` returns what the user holds of its quotas. The user is not in it: the kernel says who
+    connects.
     """
 
     #: Its name in errors.
@@ -66,6 +67,7 @@ class DaemonRequest:
     grant: str | None = None
     ask: Ask | None = None
     policy: Policy | None = None
+    anyway: bool = False
 
 
 @frozen(kw_only=True)
@@ -117,10 +119,12 @@ class DaemonClient:
         return False
 
     def admit(
-        self, request: Request, *, command: Sequence[str], label: str | None
+        self, request: Request, *, command: Sequence[str], label: str | None, anyway: bool = False
     ) -> tuple[DaemonReply, int]:
         """Have a request admitted; return the reply and the descriptor that keeps the grant."""
-        message = DaemonRequest(do="admit", request=request, command=_shown(command), label=label)
+        message = DaemonRequest(
+            do="admit", request=request, command=_shown(command), label=label, anyway=anyway
+        )
         reply, descriptor = self._ask(message)
         if descriptor is None or reply.grant is None:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")

@@ -16,8 +16,9 @@ from hetero.model.names import check_label
 from hetero.node import services
 from hetero.node.confinement import persisting, reconcile, slices_held
 from hetero.node.daemon_client import DaemonClient, NoAnswer
+from hetero.node.foreign import Outlook
 from hetero.node.grant_names import one_of
-from hetero.node.inventory import devices_of, hidden, inventory_of
+from hetero.node.inventory import devices_of, hidden
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
@@ -25,8 +26,6 @@ from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
-from hetero.placement import fit
-from hetero.registry.registry import Discovery
 
 #: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
 _BRIEFLY = 0.5
@@ -61,30 +60,37 @@ class LocalGrants:
         container: ContainerInfo | None = None,
         share: str | None = None,
         watch: Watch | None = None,
+        anyway: bool = False,
     ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
-        `watch` as in `admit_program`. Raises `Refused` with the reason; after any error nothing is
-        taken.
+        `watch` as in `admit_program`, `anyway` as in `Outlook`. Raises `Refused` with the reason;
+        after any error nothing is taken.
         """
         if label is not None:
             check_label(label)
         node = self.node
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = node.discover_for(request)
-        with node.ledger.admission() as own_snapshot:
-            _expect_new(own_snapshot, container=container, share=share)
-            allocation = self._chosen(request, discovery, own_snapshot)
-            limiters = node.limiters(allocation, discovery.vendors)
-            grant = new_grant(
-                node,
-                allocation,
-                discovery,
-                command=tuple(command),
-                label=label,
-                asker=self.asker,
-            )
-            added_handle = node.ledger.add(grant)
+        outlook = Outlook(node, discovery, request, anyway=anyway)
+        while True:
+            with node.ledger.admission() as own_snapshot:
+                _expect_new(own_snapshot, container=container, share=share)
+                snapshot = node.with_system(own_snapshot)
+                allocation = self._chosen(outlook, snapshot)
+                if allocation is not None:
+                    limiters = node.limiters(allocation, discovery.vendors)
+                    grant = new_grant(
+                        node,
+                        allocation,
+                        discovery,
+                        command=tuple(command),
+                        label=label,
+                        asker=self.asker,
+                    )
+                    added_handle = node.ledger.add(grant)
+                    break
+            outlook.look(snapshot)
         draft = GrantDraft(node, discovery, added_handle)
         is_sliced = bool(draft.persisting)
         handle = evolve(added_handle, sliced=is_sliced)
@@ -102,14 +108,15 @@ class LocalGrants:
         handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
-    def _chosen(self, request: Request, discovery: Discovery, own_snapshot: Snapshot) -> Allocation:
-        """Return what the request gets of what is free; within `admission`."""
-        snapshot = self.node.with_system(own_snapshot)
+    def _chosen(self, outlook: Outlook, snapshot: Snapshot) -> Allocation | None:
+        """Return what the request gets of what is free, or None; within `admission`."""
         self.node.expect_certain(snapshot)
-        outcome = fit(inventory_of(discovery, snapshot), request)
+        outcome = outlook.choose(snapshot)
         if isinstance(outcome, Refusal):
-            raise refused(outcome, request)
-        self.node.expect_within_quota(outcome, snapshot, devices_of(discovery), self.asker)
+            raise refused(outcome, outlook.request)
+        if outcome is not None:
+            devices = devices_of(outlook.discovery)
+            self.node.expect_within_quota(outcome, snapshot, devices, self.asker)
         return outcome
 
     def resize(self, grant_name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
@@ -182,12 +189,13 @@ class RemoteGrants:
         command: Sequence[str] = (),
         label: str | None = None,
         watch: Watch | None = None,
+        anyway: bool = False,
     ) -> Admission:
         """Take it from heterod; the limiters are those that this user's programs can read."""
         if label is not None:
             check_label(label)
         node = self.node
-        reply, descriptor = self.daemon.admit(request, command=command, label=label)
+        reply, descriptor = self.daemon.admit(request, command=command, label=label, anyway=anyway)
         try:
             assert reply.grant is not None  # noqa: S101 - `admit` saw to it
             limiters = node.limiters(reply.grant.allocation, node.registry.declarations())
@@ -247,14 +255,16 @@ def admit_program(
     command: Sequence[str],
     label: str | None = None,
     watch: Watch | None = None,
+    anyway: bool = False,
 ) -> tuple[GrantHandle, dict[str, str]]:
     """Take what the request asks: the grant, held by this process, and a confined environment.
 
     If something outlives the grant's program, `watch` is called with the grant before that is made.
+    `anyway` is that of `Outlook`.
     Raises `Refused` with the reason; after any error nothing is taken.
     """
     node = grants.node
-    admission = grants.take(request, command=command, label=label, watch=watch)
+    admission = grants.take(request, command=command, label=label, watch=watch, anyway=anyway)
     environment = dict(node.environ)
     if node.simulation:
         vendors = admission.handle.grant.allocation.vendors

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Policy, Refusal, Request
+from hetero.model import Allocation, Device, Policy, Request
 from hetero.model.errors import BadInput, Refused
 from hetero.model.frozen import frozen
 from hetero.node.card_book import CardBook
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
-from hetero.node.inventory import devices_of, inventory_of
+from hetero.node.inventory import devices_of
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import holders
@@ -30,7 +30,6 @@ from hetero.node.quota import Held, User, expect_within, held_of_quotas
 from hetero.node.selection import expect_here
 from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
-from hetero.placement import Explanation, explain, fit
 from hetero.plugin.vendor import Vendor
 from hetero.registry.fault_notes import FaultMemory
 from hetero.registry.pauses import Pauses
@@ -159,29 +158,6 @@ class Node:
     def snapshot(self) -> Snapshot:
         """Return all that stands on this node's devices, as far as this user can see."""
         return self.with_system(self.ledger.snapshot())
-
-    def fit(self, request: Request) -> Allocation | Refusal:
-        """Return what the request would get now, without taking it.
-
-        Raises `Refused` where the devices could give it and the user's quota does not.
-        """
-        discovery = self.discover_for(request)
-        snapshot = self.snapshot()
-        self.expect_certain(snapshot)
-        outcome = fit(inventory_of(discovery, snapshot), request)
-        if isinstance(outcome, Allocation):
-            self.expect_within_quota(outcome, snapshot, devices_of(discovery))
-        return outcome
-
-    def explain(self, request: Request) -> Explanation:
-        """Return the answer of `fit` with the verdict of every device; raises what `fit` raises."""
-        discovery = self.discover_for(request)
-        snapshot = self.snapshot()
-        self.expect_certain(snapshot)
-        explanation = explain(inventory_of(discovery, snapshot), request)
-        if isinstance(explanation.answer, Allocation):
-            self.expect_within_quota(explanation.answer, snapshot, devices_of(discovery))
-        return explanation
 
     def limits_of(
         self, allocation: Allocation, devices: Mapping[str, Device]

@@ -25,11 +25,13 @@ def run(
     label: str | None = None,
     report_grant: Callable[[Grant, GangRow | None], None],
     warn: Callable[[str], None],
+    anyway: bool = False,
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
     `warn` is called with what the user should know of this machine's ledger. `report_grant` is
     called with the grant and its row in time, if it has one, before the grant is handed over.
+    `anyway` takes memory that programs without a grant hold.
     Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
@@ -41,7 +43,7 @@ def run(
 
     grants = grants_of(node)
     handle, environment = admit_program(
-        grants, request, command=command, label=label, watch=watch_grant
+        grants, request, command=command, label=label, watch=watch_grant, anyway=anyway
     )
     try:
         enter(handle.mounts)

@@ -202,11 +202,18 @@ def _heard(
 
 
 def explain(
-    inventory: Inventory, request: Request, *, policy: PlacementPolicy = binpack
+    inventory: Inventory,
+    request: Request,
+    *,
+    policy: PlacementPolicy = binpack,
+    answer: Allocation | Refusal | None = None,
 ) -> Explanation:
-    """Return what `fit` answers, with every device's verdict and what it costs by the policy."""
+    """Return what `fit` answers, with every device's verdict and what it costs by the policy.
+
+    `answer` is that answer where it was chosen by more than this inventory.
+    """
     free = inventory.free()
-    outcome = fit(inventory, request, policy=policy)
+    outcome = fit(inventory, request, policy=policy) if answer is None else answer
     taken_uuids = (
         {piece.device for piece in outcome.pieces} if isinstance(outcome, Allocation) else set()
     )

@@ -21,6 +21,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
+from hetero.node.foreign import fit_now
 from hetero.node.grants import grants_of, release
 from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
@@ -179,7 +180,7 @@ def test_a_corrupt_entry_is_one_line_and_harms_nobody_else(make_node: MakeNode) 
     with pytest.raises(Refused, match=f"release --force {broken}"):
         admit(node, request(memory=GiB))
     with pytest.raises(Refused, match="what is free is not known"):
-        node.fit(request(memory=GiB))
+        fit_now(node, request(memory=GiB))
     drop(ill)
     admit(node, request(memory=GiB))
 

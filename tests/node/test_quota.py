@@ -12,6 +12,7 @@ from attrs import evolve
 from hetero.model import Ask
 from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
+from hetero.node.foreign import explain_now, fit_now
 from hetero.node.grants import grants_of
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_within, held_of_quotas
@@ -44,7 +45,7 @@ def test_a_user_has_a_quota_of_memory_core_and_grants(stopped: Machine) -> None:
     with pytest.raises(Refused, match=f"{quota}: core would be 60 and may be 50 percent"):
         stopped.said_by(ALICE, lambda node: grants_of(node).resize(alices.grant, Ask(core=60)))
     with pytest.raises(Refused, match=f"{quota}: memory would be 7 GiB"):
-        stopped.said_by(ALICE, lambda node: node.fit(request(memory=3 * GiB, core=10)))
+        stopped.said_by(ALICE, lambda node: fit_now(node, request(memory=3 * GiB, core=10)))
     stopped.hold(ALICE, request(memory=GiB, core=10))
     with pytest.raises(Refused, match=f"{quota}: grants would be 3 and may be 2"):
         stopped.hold(ALICE, request(memory=GiB, core=10))
@@ -63,15 +64,15 @@ def test_the_quota_is_that_of_heterods_settings_and_doctor_shows_what_is_held(
     asked = request(memory=3 * GiB, core=10)
     sentence = f"quota of {ALICE}: memory would be 7.1 GiB and may be 6 GiB"
     with pytest.raises(Refused, match=sentence):
-        stopped.said_by(ALICE, lambda node: node.fit(asked))
+        stopped.said_by(ALICE, lambda node: fit_now(node, asked))
     with pytest.raises(Refused, match=sentence):
-        stopped.said_by(ALICE, lambda node: node.explain(asked))
+        stopped.said_by(ALICE, lambda node: explain_now(node, asked))
     examined_as = {each.subject: each.says for each in stopped.said_by(ALICE, examined)}
     says = "grants 1 of 2, memory 4 GiB of 6 GiB, core 30 of 50 percent of a card"
     assert says == examined_as[f"quota of {ALICE}"]
     assert not any(each.subject.startswith("quota") for each in stopped.said_by(ROOT, examined))
     stopped.stop(signal.SIGKILL)
-    stopped.said_by(ALICE, lambda node: node.fit(asked))
+    stopped.said_by(ALICE, lambda node: fit_now(node, asked))
 
 
 def test_the_members_of_a_group_hold_no_more_than_its_quota_together(

@@ -17,6 +17,7 @@ from racks import CARDS, SHARE, Machine, Rack, apart, card, die_after, registry,
 from hetero.model import MEMORY, SLOTS, Allocation, Ask, Policy, Refusal
 from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
+from hetero.node.foreign import fit_now
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
@@ -222,7 +223,7 @@ def test_a_resized_slice_still_counts_for_its_policy(tmp_path: Path) -> None:
         node = Node(registry=registry("metax"), ledger=Ledger(tmp_path / "state"))
         handle, _ = admit_program(grants_of(node), SHARE, command=["true"])
         resize(node, handle.grant.id, Ask(memory=8 * GiB))
-        refusal = node.fit(evolve(SHARE, policy=Policy.ELASTIC))
+        refusal = fit_now(node, evolve(SHARE, policy=Policy.ELASTIC))
         assert isinstance(refusal, Refusal)
         return refusal.sentence
 

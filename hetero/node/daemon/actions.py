@@ -52,7 +52,9 @@ def refusal(error: HeteroError) -> DaemonReply:
 
 
 def _admit(grants: LocalGrants, request: Request, message: DaemonRequest) -> Done:
-    admission = grants.take(request, command=message.command, label=message.label)
+    admission = grants.take(
+        request, command=message.command, label=message.label, anyway=message.anyway
+    )
     handle = admission.handle
     return Done(
         DaemonReply(grant=handle.grant, edits=admission.edits, sliced=handle.sliced), handle

@@ -20,6 +20,7 @@ from hetero.model import Device, Enforcement, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.daemon_client import client_of
+from hetero.node.foreign import NOISE
 from hetero.node.grants import LocalGrants
 from hetero.node.guard.notes import note_time, note_unowned
 from hetero.node.guard.services_watch import ServicesWatch
@@ -32,7 +33,7 @@ from hetero.node.quota import User
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
 from hetero.node.view.device_time import DeviceTime
-from hetero.node.view.excess import NOISE, Comparison, Excess, compare
+from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import Hurt
 
 #: Seconds for which memory has to be no process's before it is reported: an ending process leaves a
@@ -190,11 +191,7 @@ class Monitor:
         for grant in snapshot.grants:
             note_time(self.node, grant.id, overuse_by_device)
         note_unowned(self.node, unowned_findings)
-        bypass = tuple(
-            process_bypass
-            for process_bypass in find_bypass(self.node, snapshot, comparison)
-            if process_bypass.grant
-        )
+        bypass = find_bypass(self.node, snapshot, comparison)
         excess = tuple(comparison.excess.values())
         device_by_uuid = {device.uuid: device for device, _ in comparison.usages}
         ended_processes = (

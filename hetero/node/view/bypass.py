@@ -8,7 +8,6 @@ run.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -32,14 +31,13 @@ UNOWNED = "unowned"
 class Bypass:
     """A process on a shared device with memory, or time of it, that no limiter counted.
 
-    `memory` is in bytes, `core` in percent of the device. `grant` is the one it runs under, None
-    for a process that holds no grant of the device.
+    `memory` is in bytes, `core` in percent of the device. `grant` is the one it runs under.
     """
 
     device: str
     pid: int
     program: str
-    grant: str | None
+    grant: str
     memory: int = 0
     core: float = 0.0
 
@@ -96,7 +94,7 @@ class Unowned:
 
 
 def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple[Bypass, ...]:
-    """Return the processes that no limiter holds, as far as this user can see.
+    """Return the processes of grants that no limiter holds, as far as this user can see.
 
     Only devices with grants that a limiter keeps (enforcement preload) are looked at. A grant whose
     policy is off is not limited.
@@ -111,7 +109,7 @@ def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple
         for pid, memory_bytes in (usage.processes or {}).items()
         if pid in comparison.owners and pid not in comparison.limited
         for grant_id in (comparison.grant_of(pid),)
-        if (memory_bytes and grant_id not in off_ids if grant_id else _ours(pid))
+        if memory_bytes and grant_id and grant_id not in off_ids
     ]
     return (
         *bypasses,
@@ -146,10 +144,3 @@ def unowned_memory(node: Node) -> Iterator[Unowned]:
             if path.stat().st_mtime > time.time() - 3 * PERIOD:
                 for memory_bytes, device in map(str.split, path.read_text().splitlines()):
                     yield Unowned(device=device, memory=int(memory_bytes))
-
-
-def _ours(pid: int) -> bool:
-    """Whether this user could see a grant that the process holds."""
-    with suppress(OSError):
-        return os.geteuid() in (0, os.stat(f"/proc/{pid}").st_uid)
-    return False

@@ -14,6 +14,7 @@ from attrs import frozen
 from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
+from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.foreign_drivers import foreign_drivers
 from hetero.node.grants import grants_of
 from hetero.node.ledger.grant_dir import GRANT
@@ -223,21 +224,33 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
     It is bad where a process of a grant has no limiter, or the grant holds more than its limit.
     """
     snapshot = node.snapshot()
-    comparison = compare(node, snapshot, discovery.devices, Owners(node))
+    owner_finder = Owners(node)
+    comparison = compare(node, snapshot, discovery.devices, owner_finder)
     for fault in comparison.faults:
         yield Finding("usage", Diagnosis.BAD, f"{fault}: nothing is known of its devices' usage")
     for bypass in find_bypass(node, snapshot, comparison):
-        if bypass.grant:
-            yield Finding(bypass.subject, Diagnosis.BAD, str(bypass))
-        else:
-            message = f"{bypass.program} holds {bypass.memory >> 20} MiB of {bypass.device[:12]}"
-            yield Finding(bypass.subject, Diagnosis.NOTE, f"{message} without a grant")
+        yield Finding(bypass.subject, Diagnosis.BAD, str(bypass))
+    yield from _foreign(foreign_uses(node, snapshot, comparison.usages, owner_finder))
     for excess in comparison.excess.values():
         if excess.is_told:
             verdict = Diagnosis.BAD if excess.is_over else Diagnosis.NOTE
             yield Finding(excess.subject, verdict, excess.what)
     for unowned in unowned_memory(node):
         yield Finding(unowned.subject, Diagnosis.NOTE, str(unowned))
+
+
+def _foreign(use_by_uuid: Mapping[str, ForeignUse]) -> Iterator[Finding]:
+    """Yield who holds memory of a device without a grant."""
+    for uuid, use in use_by_uuid.items():
+        for process in use.processes:
+            owner_text = f" of {process.user}" if process.user else ""
+            message = (
+                f"{process.program or 'a program'}{owner_text} holds "
+                f"{process.memory >> 20} MiB of {uuid[:12]} without a grant"
+            )
+            yield Finding(f"process {process.pid}", Diagnosis.NOTE, message)
+        if use.memory and not use.processes:
+            yield Finding(f"device {uuid[:12]}", Diagnosis.NOTE, use.sentence)
 
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:

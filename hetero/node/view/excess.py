@@ -12,19 +12,13 @@ from attrs import evolve
 
 from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
-from hetero.model.units import GiB, MiB
+from hetero.node.foreign import CONTEXT, NOISE
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.usage_region import Region, read_region
 from hetero.node.node import Node
 from hetero.node.tenants.owners import Owner, Owners
-
-#: The most bytes believed for the contexts of a process, and the assumption where they could not be
-#: measured: on an H100 a context takes 0.5 GiB.
-CONTEXT = GiB
-#: The least excess that is reported: less comes and goes with a driver's memory for its kernels.
-NOISE = 64 * MiB
 
 
 @frozen(kw_only=True)
