@@ -193,10 +193,10 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     idle = (
         sentence
         for node in nodes
-        if devices_by_node.get(node.metadata.name, ((), None))[0]
+        if devices_by_node.get(node.metadata.name)
         for sentence in idle_cordons(
             node.metadata.annotations,
-            [device.uuid for device in devices_by_node[node.metadata.name][0]],
+            [device.uuid for device in devices_by_node[node.metadata.name]],
             node=node.metadata.name,
         )
     )

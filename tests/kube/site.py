@@ -18,7 +18,7 @@ from hetero.kube.words.annotations import INVENTORY, Held, published
 from hetero.kube.words.settings import Settings
 from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, occupancies
 from hetero.node.inventory import inventory_of
-from hetero.node.view import containers
+from hetero.node.tenants import containers
 from hetero.node.view.observe import observe_node
 from hetero.registry.registry import Registry
 from tests.kube.api_server import Plain
