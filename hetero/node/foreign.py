@@ -48,7 +48,7 @@ CONTEXT = GiB
 #: and with the services of a vendor.
 NOISE = 64 * MiB
 #: The part of a card's memory that a driver may hold of an idle card, where it does not count by
-#: process: an Ascend 910B of 64 GiB lists up to 3.4 GiB in use when nothing runs.
+#: process: a card of 64 GiB lists up to 3.4 GiB in use when nothing runs.
 _IDLE = 1 / 16
 #: Cards that a refusal names one by one.
 _NAMED = 4
