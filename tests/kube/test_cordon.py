@@ -179,6 +179,13 @@ async def test_who_cordons_a_card_hears_of_cordons_that_mean_none(tmp_path: Path
         done = await hetero_with(at, tmp_path, "uncordon", "n1", "0", "--json")
         assert note in json.loads(done.output)["notes"][0]
 
+        annotate(at, **{OURS: '{"memory-0": 1}'})
+        done = await hetero_with(at, tmp_path, "cordon", "n1", "0")
+        assert "or remove it with kubectl annotate node n1 hetero.io/cordoned-" in str(
+            done.exception
+        )
+        assert '{"memory-0": 1}' == annotations(at)[OURS]
+
 
 async def test_a_reason_reaches_nobody_with_codes_that_a_terminal_obeys(tmp_path: Path) -> None:
     reason = "a\0b\x1b[31mred\u202eback\r\n\tend" + "x" * 500
