@@ -1,14 +1,17 @@
 """What a namespace may hold, counted over all cards and never passed, whoever asks at once."""
 
 import asyncio
+import random
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from attrs import evolve
 
+from hetero.kube.dra.way import AllocationWay
 from hetero.model.units import GiB
 from tests.kube.conftest import card
-from tests.kube.fake_api import FakeApi
+from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import pod
 from tests.kube.test_scheduler import Running, scenario
 from tests.kube.test_webhook import webhook
@@ -169,10 +172,15 @@ async def test_prometheus_is_told_what_a_quota_allows_and_what_is_used() -> None
 # --- at admission ---------------------------------------------------------------------------------
 
 
-def admitted(plain: dict[str, Any], hard: Mapping[str, str]) -> Any:
+def admitted(
+    plain: dict[str, Any],
+    hard: Mapping[str, str],
+    *,
+    way: AllocationWay = AllocationWay.CLASSIC,
+) -> Any:
     api = FakeApi()
     api.objects[QUOTAS] = {"items": [{"metadata": {"name": "team"}, "spec": {"hard": dict(hard)}}]}
-    hook = webhook(api)
+    hook = evolve(webhook(api), way=way)
     asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
     return asyncio.run(hook.admit(asked))
 
@@ -215,3 +223,58 @@ def test_a_pod_passes_a_quota_by_what_it_takes_at_any_time() -> None:
     for resource, amount in ((GPUMEM, 3999), (GPUCORES, 59)):
         refused = admitted(plain, {f"limits.{resource}": str(amount)})
         assert f"{amount} allowed, {amount + 1} asked" in refused["status"]["message"]
+
+
+@pytest.mark.parametrize(("init_memory", "charged"), [(2500, 6500), (3000, 4000), (500, 4500)])
+def test_by_claims_a_pod_passes_a_quota_by_the_sum_of_its_claims(
+    init_memory: int, charged: int
+) -> None:
+    """They are held until it ends; an init container has the claim of a main one like it."""
+    plain = pod(of(3000))
+    plain["spec"]["initContainers"] = [
+        {"name": "beside", "restartPolicy": "Always", "resources": {"limits": of(1000)}},
+        {"name": "before", "resources": {"limits": of(init_memory)}},
+    ]
+    for allowed in (charged - 1, charged):
+        hard = {f"limits.{GPUMEM}": str(allowed)}
+        answer = admitted(plain, hard, way=AllocationWay.DRA)
+        assert (charged == allowed) is answer["allowed"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_webhook_and_scheduler_charge_a_random_pod_of_one_card_alike(seed: int) -> None:
+    rng = random.Random(seed)
+
+    def containers(kind: str, count: int, **more: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": f"{kind}-{number}",
+                "resources": {"limits": of(rng.randrange(500, 3000), rng.randrange(5, 20))},
+                **more,
+            }
+            for number in range(count)
+        ]
+
+    plain = pod({})
+    plain["spec"]["containers"] = containers("main", rng.randint(1, 3))
+    init = containers("init", rng.randint(0, 3))
+    init += containers("beside", rng.randint(0, 2), restartPolicy="Always")
+    rng.shuffle(init)
+    plain["spec"]["initContainers"] = init
+
+    async with scenario(n1=(card("GPU-1", memory=80 * GiB),)) as it:
+        asked = it.pod("a", {}, **plain["spec"])
+        answer = await it.call("filter", Pod=asked, NodeNames=["n1"])
+        assert ["n1"] == answer["NodeNames"]
+        assert {} == await it.bind("a", "n1")
+        used = it.scheduler.quotas.quotas.used["default"]
+        charge = {name: used[name] for name in (GPUMEM, GPUCORES)}
+        it.api.delete(f"{PODS}/a")
+        for resource, amount in charge.items():
+            enough, lacking = ({f"limits.{resource}": str(amount - less)} for less in (0, 1))
+            assert (await asyncio.to_thread(admitted, plain, enough))["allowed"]
+            refused = await asyncio.to_thread(admitted, plain, lacking)
+            assert f"{amount - 1} allowed, {amount} asked" in refused["status"]["message"]
+            allow(it.api, lacking)
+            answer = await it.call("filter", Pod=it.pod("b", {}, **plain["spec"]), NodeNames=["n1"])
+            assert f"{amount - 1} allowed, {amount} asked" in str(answer["FailedNodes"])

@@ -34,9 +34,9 @@ from hetero.kube.words.pod_request import (
     expect_no_size_in_annotations,
 )
 from hetero.kube.words.quantity import bytes_of, quantity
-from hetero.kube.words.quota import Quotas, limits
+from hetero.kube.words.quota import Quotas, least_of_pod, limits
 from hetero.kube.words.runtime_variables import VISIBLE, InjectionWay
-from hetero.model import peak
+from hetero.model import ContainerKind
 from hetero.model.errors import BadInput, HeteroError
 from hetero.plugin.resource_names import ResourceNames
 
@@ -246,8 +246,10 @@ class Webhook:
                 f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        await _within_quota(self.api, self.vocabulary, request.namespace, pod, container_requests)
-        if asks_by_claims(self.way, pod):
+        is_by_claims = asks_by_claims(self.way, pod)
+        charge = self._charge(pod, container_requests, is_by_claims=is_by_claims)
+        await _within_quota(self.api, self.vocabulary, request.namespace, charge)
+        if is_by_claims:
             return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
         return [
             *self._resources(pod, spec, container_requests),
@@ -255,6 +257,24 @@ class Webhook:
             *self._names(pod, container_requests),
             *hiding_patches,
         ]
+
+    def _charge(
+        self, pod: Pod, container_requests: Iterable[ContainerRequest], *, is_by_claims: bool
+    ) -> Counter[str]:
+        """Return what the pod asks of memory and core in so many words, over all its cards.
+
+        Each of its claims is held until the pod ends.
+        """
+        kind_by_container = kinds(pod)
+        if is_by_claims:
+            claim_templates = templates.templates(self.vocabulary, pod)
+            holders = {*templates.claim_holders(pod, claim_templates).values()}
+            kind_by_container = dict.fromkeys(holders, ContainerKind.MAIN)
+        return least_of_pod(
+            (kind_by_container[container_request.container], _charge_of(container_request))
+            for container_request in container_requests
+            if container_request.container in kind_by_container
+        )
 
     def _by_claims(self, pod: Pod, spec: Plain, scheduler_name: str) -> list[Plain]:
         """Ask by claims for what a pod asks; for whole cards kube-scheduler makes claims itself."""
@@ -465,8 +485,7 @@ async def _within_quota(
     api: ApiCalls,
     vocabulary: Vocabulary,
     namespace: str,
-    pod: Pod,
-    container_requests: tuple[ContainerRequest, ...],
+    charge: Counter[str],
 ) -> None:
     """Refuse what passes a quota all by itself; what others hold is counted when a pod is bound."""
     try:
@@ -477,20 +496,9 @@ async def _within_quota(
     for quota in read_all(ResourceQuota, quota_list["items"]):
         allowed_amounts = limits(quota.spec.hard, vocabulary.resources)
         quotas.allow(namespace, quota.metadata.name, allowed_amounts)
-    passed_quota = quotas.over(namespace, _charge(pod, container_requests))
+    passed_quota = quotas.over(namespace, charge)
     if passed_quota:
         raise BadInput(passed_quota)
-
-
-def _charge(pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> Counter[str]:
-    """Return what the pod asks of memory and core in so many words, over all its cards."""
-    kind_by_container = kinds(pod)
-    return Counter(
-        peak(
-            (kind_by_container[container_request.container], _charge_of(container_request))
-            for container_request in container_requests
-        )
-    )
 
 
 def _charge_of(container_request: ContainerRequest) -> Counter[str]:

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.quantity import quantity
-from hetero.model import CORE, MEMORY, Counters, Device
+from hetero.model import CORE, MEMORY, ContainerKind, Counters, Device, peak
 from hetero.model.errors import BadInput
 from hetero.placement.cluster import PlacedContainer, PlacedPod
 from hetero.placement.offer import cut_of
@@ -39,6 +39,14 @@ def limits(hard: Mapping[str, object], resources: Iterable[str]) -> dict[str, in
         if allowed_amount is not None:
             allowed_amounts[resource] = allowed_amount
     return allowed_amounts
+
+
+def least_of_pod(charges: Iterable[tuple[ContainerKind, Counter[str]]]) -> Counter[str]:
+    """Return the least that a pod is charged for containers of these charges, wherever they are.
+
+    That is what it takes of one card that has them all. On several it takes no less in sum.
+    """
+    return Counter(peak(charges))
 
 
 @define(eq=False)
@@ -115,19 +123,9 @@ class Quotas:
     def least(self, pod: PlacedPod, example_cards: Iterable[Device]) -> Counter[str]:
         """Return the least that a pod is charged on a node with cards of these kinds."""
         devices = list(example_cards)
-
-        def charges_of(containers: Iterable[PlacedContainer]) -> list[Counter[str]]:
-            return [self._least(container, devices) for container in containers]
-
-        main, init, sidecars = (
-            charges_of(pod.containers),
-            charges_of(pod.init),
-            charges_of(pod.sidecars),
+        return least_of_pod(
+            (kind, self._least(container, devices)) for kind, container in pod.kinds_and_containers
         )
-        largest_amounts = sum(main, Counter())
-        for charge in init:
-            largest_amounts |= charge  # name by name the larger
-        return sum(sidecars, largest_amounts)
 
     def _least(self, container: PlacedContainer, devices: list[Device]) -> Counter[str]:
         request, least_charge = container.request, Counter[str]()
