@@ -131,14 +131,16 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     }
     if not is_first:
         text_by_column.update({column: Text() for column in grant_cells})
-    text_by_column["note"] = note_of(share)
+    text_by_column["note"] = note_of(grant, share)
     return text_by_column
 
 
-def note_of(share: Share) -> Text:
-    """Return what its user should know of a share: refusals, memory that lies with the host."""
+def note_of(grant: GrantView, share: Share) -> Text:
+    """Return what its user should know of a share: refusals, an end, memory with the host."""
     if share.denied:
         return Text(f"{share.denied} refused", "bold red")
+    if grant.ended:
+        return Text("ended")
     return Text("spills" if share.spill else "")
 
 

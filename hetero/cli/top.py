@@ -337,7 +337,7 @@ def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
             {
                 **_of_share(share),
                 " ": _bar(memory_part),
-                "note": note_of(share),
+                "note": note_of(grant, share),
                 **({} if position else _of_grant(grant, only_container)),
             }
         )

@@ -207,6 +207,22 @@ async def test_a_claim_of_several_pods_is_counted_once_and_names_them_all() -> N
     ]
 
 
+@pytest.mark.parametrize("ended", ["", "first", "first main"])
+async def test_a_claim_whose_containers_have_all_ended_is_not_shown_as_running(ended: str) -> None:
+    node, device = BY_VENDOR["nvidia"]
+    user = user_of("a", "shared", conditions=[{"type": "Initialized", "status": "True"}])
+    user["spec"]["initContainers"] = [{**user["spec"]["containers"][0], "name": "first"}]
+    if "first" not in ended:
+        user["status"]["conditions"] = []
+    if "main" in ended:
+        user["status"]["containerStatuses"] = [{"name": "main", "state": {"terminated": {}}}]
+    view = await seen(claim_of("shared", part_of(node, device), pods=["a"]), pods=[user])
+    (pod,) = view.pods
+
+    assert ("first, main", "ended" if "main" in ended else "Running") == (pod.container, pod.phase)
+    assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
+
+
 async def test_a_claim_that_no_pod_uses_yet_holds_what_it_was_allocated() -> None:
     node, device = BY_VENDOR["hygon"]
     view = await seen(claim_of("early", part_of(node, device, core=40)))

@@ -12,15 +12,18 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client import generate_latest
 
-from hetero.cli import hetero
+from hetero.cli import _json, hetero
+from hetero.cli._grants import holdings
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.words.annotations import INVENTORY, Assignment, signed_assignment
-from hetero.kube.words.pod import initialized
+from hetero.kube.words.pod import identity_of, initialized
 from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import USAGE
+from hetero.node.ledger.ledger import ENDED
+from hetero.node.view.observe import observe_grants, observe_node
 from tests.kube.world import CARD, KEY, World, pod_named, until, world
 
 
@@ -125,6 +128,60 @@ async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summ
         at.api.put("pods", pod)
         await until(lambda: initialized(at.agent.allocator.pods.by_uid["uid-pod"]))
         assert (9, ["main"], ["main"], {"main"}) == await shown()
+
+
+async def test_containers_that_ended_are_named_so_where_their_pod_holds_a_card_for_them() -> None:
+    async with published() as at:
+        agent_pod(at)
+        names = ("first", "one", "two")
+        sizes = dict(zip(names, (12, 5, 6), strict=True))
+        given = {name: at.fit(memory=size * GiB) for name, size in sizes.items()}
+        (alone,) = {piece.device for piece in given["first"].pieces}
+        assert all(piece.device != alone for name in names[1:] for piece in given[name].pieces)
+        pod = pod_named("pod", "one", "two")
+        pod["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": {CARD: "1"}}}]
+        containers = tuple((name, given[name]) for name in ("one", "two", "first"))
+        pod["metadata"]["annotations"] = signed_assignment(
+            Assignment(node="n1", uid="uid-pod", containers=containers), KEY
+        )
+        at.api.put("pods", pod, event="ADDED")
+        await at.kubelet.admit(pod)
+        pod["status"] = {
+            "phase": "Running",
+            "conditions": [{"type": "Initialized", "status": "True"}],
+            "containerStatuses": [
+                {"name": "one", "state": {"terminated": {"exitCode": 0}}},
+                {"name": "two", "state": {"running": {}}},
+            ],
+        }
+        at.api.put("pods", pod)
+        await until(lambda: initialized(at.agent.allocator.pods.by_uid["uid-pod"]))
+
+        async def ended() -> tuple[set[str], set[str], set[str]]:
+            view = await seen(at)
+            cards = {name for row in view.nodes[0].devices for name in row.grants}
+            assert {f"default/pod/{name}" for name in names} == cards
+            documents = (
+                _json.grants(observe_grants(at.node), seconds=None),
+                _json.node(observe_node(at.node)),
+            )
+            in_cluster = {one.container for one in view.pods if one.phase == "ended"}
+            in_ps, in_top = (
+                {grant["label"].rpartition("/")[2] for grant in grants if grant["ended"]}
+                for grants in (documents[0]["items"], documents[1]["grants"])
+            )
+            return in_cluster, in_ps, in_top
+
+        expected = {"first", "one"}
+        assert (expected, expected, expected) == await ended()
+        table = holdings(observe_grants(at.node).grants)
+        assert 2 == str(table).count("'ended'")
+        pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
+        at.api.put("pods", pod)
+        again = {"first"}
+        mark = at.node.directory(identity_of("uid-pod", "one")) / ENDED
+        await until(lambda: not mark.exists())
+        assert (again, again, again) == await ended()
 
 
 async def test_what_is_used_is_what_the_agents_measure() -> None:

@@ -17,6 +17,7 @@ from hetero.model import CORE, MEMORY, SLOTS
 from hetero.model.units import GiB, MiB
 from hetero.node.inventory import inventory_of
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
+from hetero.node.view.observe import observe_grants
 from tests.kube.api_server import Plain
 from tests.kube.claims import allocated, dra_world, kubelet, prepare, specs, unprepare
 from tests.kube.world import CARD, World, cut_short, pod_named, until
@@ -233,6 +234,39 @@ async def test_a_claim_of_a_container_that_hides_what_would_limit_it_is_not_prep
         at.api.put("pods", {**pod, "status": {"phase": "Failed"}}, event="MODIFIED")
         await until(lambda: at.agent.allocator.pods.by_uid[f"uid-{name}"].status.phase)
         assert "" == (await prepare(at, "one")).error
+
+
+async def test_a_claim_is_marked_as_ended_while_all_containers_that_use_it_have() -> None:
+    async with dra_world() as at:
+        allocated(at, "one")
+        pod = pod_named("one", "main")
+        pod["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimName": "one"}]
+        uses_it = {"resources": {"claims": [{"name": "card"}]}}
+        pod["spec"]["initContainers"] = [{"name": "first", **uses_it}]
+        at.api.put("pods", pod)
+        assert "" == (await prepare(at, "one")).error
+
+        async def is_marked(status: Plain, *, user: str = "") -> bool:
+            if user:
+                later = {**pod_named(user, "main"), "status": status}
+                later["spec"]["containers"][0] |= uses_it
+                later["spec"]["resourceClaims"] = pod["spec"]["resourceClaims"]
+                at.api.put("pods", later, event="ADDED")
+            else:
+                at.api.put("pods", {**pod, "status": status})
+            uid = f"uid-{user or 'one'}"
+            known = at.agent.allocator.pods.by_uid
+            await until(lambda: uid in known and known[uid].status.phase == status["phase"])
+            (grant,) = observe_grants(at.node).grants
+            return grant.ended
+
+        initialised = [{"type": "Initialized", "status": "True"}]
+        assert not await is_marked({"phase": "Pending"})
+        assert await is_marked({"phase": "Running", "conditions": initialised})
+        assert not await is_marked({"phase": "Running"}, user="later")
+        ended = [{"name": "main", "state": {"terminated": {}}}]
+        assert await is_marked({"phase": "Unknown", "containerStatuses": ended}, user="later")
+        assert not await is_marked({"phase": "Pending"})  # its sandbox is made anew
 
 
 async def test_a_claim_that_took_anothers_name_is_not_prepared_for_it() -> None:

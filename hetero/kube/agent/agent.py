@@ -319,6 +319,7 @@ class Agent:
         if self.driver:
             for pod in pods:
                 self.driver.claims.note_user(pod)
+                self.driver.claims.note_ended(pod, self.allocator.pods.by_uid)
 
     def _nodes_listed(self, nodes: list[NodeObject]) -> None:
         for node in nodes:

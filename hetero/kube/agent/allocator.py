@@ -37,6 +37,7 @@ from hetero.kube.words.pod import (
     asking,
     ended,
     expect_unhidden,
+    has_ended,
     identity_of,
     kinds,
     named,
@@ -103,6 +104,9 @@ class Allocator:
         A grant that fails is reported to the kubelet when it asks.
         """
         self.pods.update(pod)
+        for container in pod.containers if ALLOCATION in pod.metadata.annotations else ():
+            grant_id = identity_of(pod.metadata.uid, container.name)
+            self.node.ledger.set_ended(grant_id, has_ended=has_ended(pod, container.name))
         if ended(pod):  # then alone: while pods start, their admission has the processor
             self.reconcile_due.set()
         elif active(pod) and ALLOCATION in pod.metadata.annotations:

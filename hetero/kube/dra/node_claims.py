@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -29,7 +29,7 @@ from hetero.kube.dra.proto import dra_pb2 as wire
 from hetero.kube.dra.resizing import resize_claim
 from hetero.kube.objects.kinds import Pod, ResourceClaim
 from hetero.kube.objects.reading import read
-from hetero.kube.words.pod import ended, expect_unhidden
+from hetero.kube.words.pod import ended, expect_unhidden, has_ended
 from hetero.kube.words.pod import named as pod_name
 from hetero.model import Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
@@ -72,6 +72,7 @@ class NodeClaims:
     # By a claim's UID, while it is being changed.
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
+    _ended_by_pod: dict[str, frozenset[str]] = field(init=False, factory=dict)  # as its grants say
     # By UID, what was unprepared while a container runs with it: whether no pod has it any more.
     _unprepared: dict[str, bool] = field(init=False, factory=dict)
 
@@ -231,9 +232,29 @@ class NodeClaims:
         if len(used_grants) == len({*claim_names}):
             self._noted.add(uid)
 
+    def note_ended(self, pod: Pod, pod_by_uid: Mapping[str, Pod]) -> None:
+        """Note in the grants of a pod's claims whether all containers that use them have ended."""
+        uid = pod.metadata.uid
+        ended_names = frozenset(
+            container.name for container in pod.containers if has_ended(pod, container.name)
+        )
+        if not used_by(pod) or self._ended_by_pod.get(uid) == ended_names:
+            return
+        self._ended_by_pod[uid] = ended_names
+        for grant in self.node.ledger.snapshot().grants:
+            if uses(pod, grant):
+                noted_pods = map(pod_by_uid.get, self.node.ledger.notes(grant.id))
+                ends = [
+                    has_ended(user, container.name)
+                    for user in filter(None, noted_pods)
+                    for container in users(user, grant.owner[_CLAIM])
+                ]
+                self.node.ledger.set_ended(grant.id, has_ended=bool(ends) and all(ends))
+
     def forget_user(self, uid: str) -> None:
         """Note that a pod is gone; its grants keep its note until they go."""
         self._noted.discard(uid)
+        self._ended_by_pod.pop(uid, None)
 
     def _note(self, grant: Grant, uid: str) -> None:
         if uid not in self.node.ledger.notes(grant.id):

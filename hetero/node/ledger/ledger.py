@@ -9,6 +9,8 @@
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
     grants/<id>/pinned            there while something that is no process, a pod say, owns it;
                                   what that notes of it is inside, line by line
+    grants/<id>/ended             there while the container that it is for has ended, as its owner
+                                  says, and may start again
     grants/.<id>/                 a grant on its way in or out; nothing in it counts
 
 A grant stands while `alive` is locked, or any byte of `usage` is: the limiter locks one in every
@@ -56,7 +58,7 @@ from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows, with
 from hetero.node.ledger.state import make, prepare
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
-EDITS = "edits.json"
+EDITS, ENDED = "edits.json", "ended"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
@@ -273,6 +275,18 @@ class Ledger:
             return tuple((self.directory(grant_id) / PINNED).read_text().splitlines())
         except FileNotFoundError:
             return ()
+
+    def set_ended(self, grant_id: str, *, has_ended: bool) -> None:
+        """Note for views whether the container of a grant has ended, if the grant is there.
+
+        What the grant takes stays the same: its pod may start the container again.
+        """
+        path = self.directory(grant_id) / ENDED
+        with suppress(FileNotFoundError):
+            if has_ended and not path.exists():
+                write(path, b"", mode=0o644)
+            elif not has_ended:
+                path.unlink()
 
     def unpin(self, grant_id: str) -> None:
         """Stop keeping a grant: it ends now, or with the last process that uses its devices."""

@@ -17,6 +17,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import (
     ALIVE,
+    ENDED,
     ContainerInfo,
     Grant,
     Snapshot,
@@ -116,6 +117,7 @@ class GrantView:
     `bypass` says which of its processes have memory or device time past the limiter. `unknown`
     counts the driver's functions that they asked for and the limiter does not know (None: unread).
     `hurt` is what ended its programs on a device that a service shares. `row`: it is a gang.
+    `ended`: its container has ended, and its pod, which may start it again, has not.
     """
 
     id: str
@@ -134,6 +136,7 @@ class GrantView:
     unknown: int | None = None
     hurt: str | None = None
     row: RowView | None = None
+    ended: bool = False
 
 
 @frozen(kw_only=True)
@@ -407,6 +410,7 @@ def _views(
             row=_row(row_by_grant[grant.id], region_by_grant[grant.id])
             if grant.id in row_by_grant
             else None,
+            ended=(node.directory(grant.id) / ENDED).exists(),
         )
         for grant in snapshot.grants
     )
