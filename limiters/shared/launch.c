@@ -76,3 +76,21 @@ void launch_leave(const struct launch_ticket *ticket, result_t answer)
     else if (ticket->is_recorded)
         leave_recorded(ticket, answer);
 }
+
+void wait_enter(struct wait_ticket *ticket, stream_t stream)
+{
+    ticket->governor = NULL;
+    int device = capturing() || tenancy() == TENANCY_REFUSED ? DEVICE_FOREIGN : device_of_stream(stream);
+    if (device < 0 || !terms_limit_core(tenant_terms(device)))
+        return;
+    struct governor *governor = governor_of(device);
+    struct stream_key key = stream_key(stream);
+    if (governor != NULL && gate_begin_wait(&governor->gate, &key, &ticket->wait))
+        ticket->governor = governor;
+}
+
+void wait_leave(const struct wait_ticket *ticket, result_t answer)
+{
+    if (ticket->governor != NULL)
+        gate_end_wait(&ticket->governor->gate, ticket->wait, answer == RESULT_OK);
+}

@@ -42,6 +42,14 @@ bool launch_count_devices(void);
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
 void launch_leave(const struct launch_ticket *ticket, result_t answer);
 
+/* An operation that waits, and that computes nothing, is put into this stream (gate_begin_wait); it passes no gate. */
+struct wait_ticket {
+    struct governor *governor; /* NULL: nothing is to be told of it */
+    struct gate_wait wait;
+};
+void wait_enter(struct wait_ticket *ticket, stream_t stream);
+void wait_leave(const struct wait_ticket *ticket, result_t answer);
+
 /* The key by which a gate knows a stream. */
 struct stream_key stream_key(stream_t stream);
 

@@ -111,3 +111,30 @@
             real = gated_##name;                                                                                       \
         return real arguments;                                                                                         \
     }
+/* An operation that waits: it is told to the gate, and passes none. */
+#define WAITS_IN(name, default_stream, parameters, arguments, stream)                                                  \
+    static __attribute__((noinline)) result_t told_##name parameters                                                   \
+    {                                                                                                                  \
+        typeof(&name) real = REAL(name);                                                                               \
+        if (__builtin_expect(real == NULL, 0))                                                                         \
+            return RESULT_NO_FUNCTION;                                                                                 \
+        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                \
+            return real arguments;                                                                                     \
+        if (is_nested_work(__builtin_return_address(0)))                                                               \
+            return real arguments;                                                                                     \
+        const stream_t null_stream = default_stream;                                                                   \
+        struct wait_ticket ticket;                                                                                     \
+        wait_enter(&ticket, stream);                                                                                   \
+        work_begins();                                                                                                 \
+        result_t answer = real arguments;                                                                              \
+        work_ends();                                                                                                   \
+        wait_leave(&ticket, answer);                                                                                   \
+        return answer;                                                                                                 \
+    }                                                                                                                  \
+    EXPORT result_t name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = (typeof(&name))symbol_known(&driver_rows[ROW_##name]);                                    \
+        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
+            real = told_##name;                                                                                        \
+        return real arguments;                                                                                         \
+    }

@@ -156,6 +156,17 @@ static bool is_behind(const struct gate *gate, unsigned at)
     return false;
 }
 
+/* How many of the fences pass when somebody ends a wait: what is behind it does not keep the device from a launch into
+ * another stream. */
+static uint32_t waiting_fences(struct gate *gate, const struct stream_key *key)
+{
+    uint32_t waiting = 0;
+    for (unsigned at = 0; at < gate->backlog && gate->streams.waits > 0; at++)
+        waiting += !same_stream(&gate->fences[at].stream->key, key) &&
+                   tracked_stream_stands_at_wait(&gate->streams, gate->fences[at].stream);
+    return waiting;
+}
+
 /* Not by age: one stream may wait for what another process does, and the device works on in the rest. */
 static void pop_passed(struct gate *gate)
 {
@@ -172,6 +183,8 @@ static void pop_passed(struct gate *gate)
         }
         uint64_t set = gate->fences[at].set_ns, popped = atomic_load(&gate->popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
+        uint64_t stood = gate->fences[at].stream->stood_ns;
+        since = since > stood ? since : stood;
         atomic_store_explicit(&gate->long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
         pop_fence(gate, at);
@@ -537,9 +550,9 @@ static inline __attribute__((always_inline)) bool is_last(const struct gate *gat
 
 /* Long kernels are launched one at a time, or each thread would have one in flight: the sole launch is made by one
  * thread until its fence is set. With the lock: whether this thread may go ahead. */
-static bool may_launch(struct gate *gate, uint64_t now)
+static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t now)
 {
-    if (gate->backlog >= bound(gate))
+    if (gate->backlog >= bound(gate) && gate->backlog - waiting_fences(gate, key) >= bound(gate))
         return false;
     if (!is_long(gate) || mine.depth > 0) /* a handler may have interrupted the sole launch */
         return true;
@@ -561,7 +574,7 @@ static void end_sole(struct gate *gate)
 }
 
 /* Wait until less is in flight. */
-static void throttle(struct gate *gate)
+static void throttle(struct gate *gate, const struct stream_key *key)
 {
     uint64_t since = gate->engine->now();
     while (lock(gate)) {
@@ -575,14 +588,15 @@ static void throttle(struct gate *gate)
                 pop_fence(gate, 0);
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
-        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || may_launch(gate, now);
+        bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
+        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || may_launch(gate, key, now);
         unlock(gate);
         if (enough)
             return;
         /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
          * device waits for who looks late. */
         bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
-        gate->engine->pause(low_latency ? 2 * US : 20 * US);
+        gate->engine->pause(waits ? 200 * US : low_latency ? 2 * US : 20 * US);
     }
 }
 
@@ -652,7 +666,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
     for (bool let_through = false;;) {
         if (!let_through && ((is_long(gate) && !FAULT(long_kernels_at_once)) ||
                              atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate)))
-            throttle(gate);
+            throttle(gate, stream);
         step_in(gate, stream);
         FAULT_PAUSE(handler_inside_while_it_waits);
         if (let_through)
@@ -777,6 +791,25 @@ void gate_leave_failed(struct gate *gate)
     end_sole(gate);
 }
 
+bool gate_begin_wait(struct gate *gate, const struct stream_key *stream, struct gate_wait *wait)
+{
+    if (!lock(gate))
+        return false;
+    hold_spoil(&gate->hold); /* what is held would seem to take as long as the wait */
+    wait->stream = tracked_streams_get(&gate->streams, stream);
+    bool known = wait->stream != NULL && tracked_stream_begin_wait(&gate->streams, wait->stream, &wait->wait);
+    unlock(gate);
+    return known;
+}
+
+void gate_end_wait(struct gate *gate, struct gate_wait wait, bool made)
+{
+    if (!lock(gate))
+        return;
+    tracked_stream_end_wait(&gate->streams, wait.stream, wait.wait, made);
+    unlock(gate);
+}
+
 void gate_before_capture(struct gate *gate)
 {
     if (!lock(gate))
@@ -884,7 +917,7 @@ static bool is_settled(struct gate *gate)
     bool settled = true;
     if (!atomic_load(&gates_retired)) {
         pop_passed(gate);
-        settled = tracked_streams_settled(&gate->streams);
+        settled = !tracked_streams_work(&gate->streams);
     }
     pthread_mutex_unlock(&gate->lock); /* signals are blocked in the thread as they were */
     return settled;
@@ -893,6 +926,17 @@ static bool is_settled(struct gate *gate)
 bool gate_is_idle(struct gate *gate)
 {
     return !is_inside(gate) && is_settled(gate);
+}
+
+bool gate_waits(struct gate *gate)
+{
+    if (atomic_load(&gate->streams.waits) == 0)
+        return false;
+    if (pthread_mutex_trylock(&gate->lock) != 0)
+        return true;
+    bool waits = !atomic_load(&gates_retired) && !tracked_streams_settled(&gate->streams);
+    pthread_mutex_unlock(&gate->lock);
+    return waits;
 }
 
 bool gate_marks(struct gate *gate, struct gate_moment *moment)
@@ -905,7 +949,7 @@ bool gate_marks(struct gate *gate, struct gate_moment *moment)
     bool idle = true;
     if (!atomic_load(&gates_retired)) {
         pop_passed(gate);
-        idle = tracked_streams_settled(&gate->streams);
+        idle = !tracked_streams_work(&gate->streams);
         uint32_t behind = gate_launches(gate) - gate->fenced, stride = gate->stride > 0 ? gate->stride : gate->strode;
         moment->least = gate->backlog == 0 ? 0 : (gate->backlog - 1) * stride + behind;
         moment->most = gate->backlog * stride + behind;

@@ -119,6 +119,16 @@ void gate_made_graph(struct gate *gate);
  * succeeds, overwrite what the program asks for next: its last error. */
 void gate_leave_failed(struct gate *gate);
 
+/* An operation is put into a stream at which the device may stand without work. False: it will not be known as one, and
+ * nothing is called after it. It was made, or it failed. Nothing is charged for the time in which everything that is in
+ * flight stands at such ones. */
+struct gate_wait {
+    struct tracked_stream *stream;
+    struct stream_wait wait;
+};
+bool gate_begin_wait(struct gate *gate, const struct stream_key *stream, struct gate_wait *wait);
+void gate_end_wait(struct gate *gate, struct gate_wait wait, bool made);
+
 /* Before a stream starts or joins a capture: from then on no fence may be set in it, nor in the legacy stream. */
 void gate_before_capture(struct gate *gate);
 
@@ -188,10 +198,13 @@ static inline uint32_t gate_graphs(struct gate *gate)
     return atomic_load_explicit(&gate->graphs, memory_order_acquire);
 }
 
-/* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, and no
- * launcher is between enter and leave but one that waits at the gate in a signal handler. False where that cannot be
- * told at once. */
+/* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, or stands at
+ * waits before the rest, and no launcher is between enter and leave but one that waits at the gate in a signal handler.
+ * False where that cannot be told at once. */
 bool gate_is_idle(struct gate *gate);
+
+/* Of an idle one: whether something is left that goes on when a wait ends. True where that cannot be told at once. */
+bool gate_waits(struct gate *gate);
 
 /* A moment at which something was in flight, for gate_stands. */
 struct gate_moment {

@@ -174,19 +174,36 @@ static void charge_last(struct governor *governor, uint64_t from, uint64_t to)
     charge(governor, elapsed(from, to) < PAGES_STOPPED_NS ? from : to - PAGES_STOPPED_NS, to);
 }
 
-/* Charge what an ended time slice left in flight, for as long as it is. */
+/* What an ended time slice left in flight is charged up to now. */
+static void begin_trail(struct governor *governor, uint64_t now, bool works)
+{
+    governor->trails_ns = works || gate_waits(&governor->gate) ? now : 0;
+    governor->trail_waits = !works;
+    governor->trail_moved = gate_moved(&governor->gate);
+}
+
+/* Charge what an ended time slice left in flight, but not the time between two looks at which the device stood at the
+ * same waits. */
 static void trail(struct governor *governor)
 {
     if (governor->trails_ns == 0)
         return;
-    bool trails = still_in_flight(governor, governor->trails_ns);
-    uint64_t now = governor->engine->now();
-    if (trails)
-        charge(governor, governor->trails_ns, now);
-    else
-        charge_last(governor, governor->trails_ns, now);
-    governor->trails_ns = trails ? now : 0;
-    governor->rescues = trails ? governor->rescues : 0;
+    bool works = still_in_flight(governor, governor->trails_ns), waited = governor->trail_waits;
+    uint64_t now = governor->engine->now(), since = governor->trails_ns;
+    uint32_t moved = governor->trail_moved;
+    begin_trail(governor, now, works);
+    bool stood = waited && !works && moved == governor->trail_moved;
+    if (works)
+        charge(governor, since, now);
+    else if (!stood)
+        charge_last(governor, since, now);
+    governor->rescues = works ? governor->rescues : 0;
+}
+
+/* How often that is looked at: what is done behind a wait is charged from look to look. */
+static uint64_t trail_look_ns(const struct governor *governor)
+{
+    return governor->trail_waits ? TICK_NS : WATCH_NS;
 }
 
 /* We want the device. What a neighbour that is in debt keeps us from is owed in full. */
@@ -235,7 +252,8 @@ static void rest(struct governor *governor, uint64_t ns)
     uint64_t now = governor->engine->now(), until = now + ns;
     while (now < until && !joins(governor)) {
         uint64_t since = now;
-        governor->engine->pause(until - now < WATCH_NS ? until - now : WATCH_NS);
+        uint64_t look_ns = governor->trails_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
+        governor->engine->pause(until - now < look_ns ? until - now : look_ns);
         now = governor->engine->now();
         trail(governor);
         if (time_slice_held(&governor->time_slice))
@@ -333,6 +351,7 @@ struct course {
     uint64_t light_ns;  /* what light programs had used when it began */
     uint32_t before;    /* launches when the gate opened */
     uint32_t seen;      /* launches at the last look */
+    uint32_t moved;     /* how far the device had come then */
     uint64_t opened;    /* when the gate opened */
     uint64_t charged;   /* charged up to then; 0: no launch came yet */
     uint64_t busy;      /* when the device was last seen to have work */
@@ -493,7 +512,10 @@ static void let_run(struct governor *governor, struct course *course)
             end_measure(governor);
         if (count != course->seen && may_be_held(governor))
             light_hold_now_and_then(governor, HOLD_MOST_NS, false);
-        bool busy = count != course->seen || in_flight(governor);
+        uint32_t moved = gate_moved(&governor->gate);
+        bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
+        bool busy = launched || in_flight(governor);
+        course->moved = moved;
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
@@ -595,7 +617,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
     else
         charge(governor, course->charged, now);
     trail(governor);
-    governor->trails_ns = drained ? 0 : now;
+    begin_trail(governor, now, !drained);
     if (FAULT(trailing_work_forgiven))
         governor->trails_ns = 0;
     gate_forget_timing(&governor->gate);
@@ -708,7 +730,7 @@ static void idle(struct governor *governor)
     time_slice_waits(&governor->time_slice, false);
     for (uint32_t seen = atomic_load(&gate->looks); !is_asked(governor) && !atomic_load(&gates_retired);
          seen = atomic_load(&gate->looks)) {
-        futex_sleep(&gate->looks, seen, governor->trails_ns != 0 ? WATCH_NS : UINT64_C(1000) * MS);
+        futex_sleep(&gate->looks, seen, governor->trails_ns != 0 ? trail_look_ns(governor) : UINT64_C(1000) * MS);
         trail(governor);
     }
     uint64_t now = governor->engine->now();

@@ -53,6 +53,8 @@ struct governor {
     uint32_t paced_at;          /* the charge rate when `pace` began, unity or more */
     uint64_t waived_ns;         /* of what was not charged yet */
     uint64_t trails_ns;         /* work of an ended time slice is in flight, and charged up to then; 0: none is */
+    bool trail_waits;           /* and the device stood at waits before all of it then, */
+    uint32_t trail_moved;       /* and had come so far */
     uint64_t began_ns;          /* when the last time slice did */
     unsigned rescues;           /* so many in a row it had in debt, behind what it left in flight */
     uint64_t closed_ns;         /* and when its gate was closed */

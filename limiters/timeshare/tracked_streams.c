@@ -17,8 +17,13 @@ static bool idle(const struct tracked_stream *stream)
     return !stream->pending && !atomic_load_explicit(&stream->dirty, memory_order_relaxed);
 }
 
-static void empty(struct tracked_stream *stream, void (*drop)(void *fence))
+static void empty(struct tracked_streams *streams, struct tracked_stream *stream, void (*drop)(void *fence))
 {
+    atomic_fetch_sub(&streams->waits, stream->wait_count);
+    for (; stream->wait_count > 0; stream->wait_count--) {
+        drop(stream->waits[stream->wait_count - 1].before);
+        drop(stream->waits[stream->wait_count - 1].after);
+    }
     if (stream->tail != NULL)
         drop(stream->tail);
     while (stream->spares > 0)
@@ -75,7 +80,7 @@ struct tracked_stream *tracked_streams_get(struct tracked_streams *streams, cons
     stream = vacant(streams);
     if (stream == NULL)
         return NULL;
-    empty(stream, streams->engine->drop);
+    empty(streams, stream, streams->engine->drop);
     void *context = key->context != NULL ? key->context : streams->engine->stream_context(key->stream);
     void *tail = streams->engine->make(context);
     if (tail == NULL)
@@ -112,6 +117,65 @@ void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked
         streams->engine->drop(fence);
 }
 
+static void return_wait(struct tracked_streams *streams, struct tracked_stream *stream, unsigned generation,
+                        struct stream_wait wait)
+{
+    if (wait.before != NULL)
+        tracked_stream_return_fence(streams, stream, generation, wait.before);
+    if (wait.after != NULL)
+        tracked_stream_return_fence(streams, stream, generation, wait.after);
+}
+
+bool tracked_stream_begin_wait(struct tracked_streams *streams, struct tracked_stream *stream, struct stream_wait *wait)
+{
+    tracked_stream_stands_at_wait(streams, stream); /* those that are over make room */
+    if (stream->waits == NULL)
+        stream->waits = calloc(TRACKED_STREAM_WAITS, sizeof *stream->waits);
+    if (stream->waits == NULL || stream->wait_count == TRACKED_STREAM_WAITS || stream->ends > 0)
+        return false;
+    wait->generation = stream->generation;
+    wait->before = tracked_stream_take_fence(streams, stream);
+    wait->after = tracked_stream_take_fence(streams, stream);
+    bool set = wait->before != NULL && wait->after != NULL && streams->engine->set(wait->before, stream->key.stream);
+    if (!set)
+        return_wait(streams, stream, stream->generation, *wait);
+    return set;
+}
+
+void tracked_stream_end_wait(struct tracked_streams *streams, struct tracked_stream *stream, struct stream_wait wait,
+                             bool made)
+{
+    bool known = made && stream->generation == wait.generation && stream->wait_count < TRACKED_STREAM_WAITS &&
+                 stream->ends == 0 && streams->engine->set(wait.after, stream->key.stream);
+    if (!known) {
+        return_wait(streams, stream, wait.generation, wait);
+        return;
+    }
+    stream->waits[stream->wait_count++] = wait;
+    atomic_fetch_add(&streams->waits, 1);
+}
+
+static void end_first_wait(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    struct stream_wait wait = stream->waits[0];
+    stream->wait_count--;
+    atomic_fetch_sub(&streams->waits, 1);
+    for (unsigned at = 0; at < stream->wait_count; at++)
+        stream->waits[at] = stream->waits[at + 1];
+    atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
+    return_wait(streams, stream, stream->generation, wait);
+}
+
+bool tracked_stream_stands_at_wait(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    while (stream->wait_count > 0 && stream->ends == 0 && streams->engine->passed(stream->waits[0].after))
+        end_first_wait(streams, stream);
+    bool stands = stream->wait_count > 0 && stream->ends == 0 && streams->engine->passed(stream->waits[0].before);
+    if (stands)
+        stream->stood_ns = streams->engine->now();
+    return stands;
+}
+
 static bool has_passed(const struct tracked_streams *streams, const struct tracked_stream *stream)
 {
     return stream->pending && stream->ends == 0 && streams->engine->passed(stream->tail);
@@ -133,6 +197,14 @@ bool tracked_streams_settled(struct tracked_streams *streams)
     return settled;
 }
 
+bool tracked_streams_work(struct tracked_streams *streams)
+{
+    bool settled = tracked_streams_settled(streams), work = !settled && streams->waits == 0;
+    for (unsigned i = 0; i < streams->highest && !settled && !work; i++)
+        work = !idle(entry(streams, i)) && !tracked_stream_stands_at_wait(streams, entry(streams, i));
+    return work;
+}
+
 bool tracked_streams_stand(struct tracked_streams *streams)
 {
     bool stands = false;
@@ -140,7 +212,7 @@ bool tracked_streams_stand(struct tracked_streams *streams)
         struct tracked_stream *stream = entry(streams, i);
         if (has_passed(streams, stream))
             stream->pending = false;
-        stands = stands || stream->pending;
+        stands = stands || (stream->pending && !tracked_stream_stands_at_wait(streams, stream));
     }
     return stands;
 }
@@ -166,7 +238,7 @@ void tracked_streams_context_ended(struct tracked_streams *streams, void *contex
     for (unsigned i = 0; i < streams->highest; i++) {
         struct tracked_stream *stream = entry(streams, i);
         if (stream->context == context && !lives)
-            empty(stream, streams->engine->forget);
+            empty(streams, stream, streams->engine->forget);
         else if (stream->context == context && stream->ends > 0)
             stream->ends--;
     }

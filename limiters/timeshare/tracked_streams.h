@@ -16,6 +16,9 @@
 #define TRACKED_STREAM_CHUNKS 64u
 #define TRACKED_STREAM_FENCES 4u
 
+/* Of a stream so many operations at once are known that wait: a later one counts as work. */
+#define TRACKED_STREAM_WAITS 8u
+
 /* Which stream: a handle of its own, or a default stream, which is another one in every context (and, when it is the
  * per-thread one, in every thread). */
 struct stream_key {
@@ -24,12 +27,22 @@ struct stream_key {
     void *thread;  /* NULL but for a per-thread default stream, which only its own thread can fence */
 };
 
+/* An operation at which a stream may stand while the device does nothing for it: a word of memory that somebody is to
+ * write, a function on the host, an event. It is between two fences. */
+struct stream_wait {
+    void *before, *after;
+    unsigned generation; /* of its stream, in which they are */
+};
+
 struct tracked_stream {
     struct stream_key key; /* all NULL: the stream is gone, or the entry was never used */
     void *context;
     void *tail;
     void *spare[TRACKED_STREAM_FENCES]; /* fences ready for use in this stream's context */
     unsigned spares;
+    struct stream_wait *waits; /* TRACKED_STREAM_WAITS of them; NULL: there never was any */
+    unsigned wait_count;       /* the first so many are known, in the stream's order */
+    uint64_t stood_ns;         /* when it was last seen to stand at a wait */
     bool pending;
     unsigned ends;          /* so many calls that may end its context go on: its fences are neither asked nor dropped */
     atomic_uint generation; /* counts the streams this entry has been */
@@ -40,7 +53,9 @@ struct tracked_streams {
     const struct engine *engine;
     struct tracked_stream *chunks[TRACKED_STREAM_CHUNKS];
     unsigned highest;       /* entries beyond were never used */
-    _Atomic uint32_t moved; /* tail fences that were seen to have passed; it wraps around; read without the lock */
+    _Atomic uint32_t waits; /* of all streams, that are known and not over; read without the lock */
+    _Atomic uint32_t
+        moved; /* tail fences and waits that were seen to have passed; it wraps around; read without the lock */
 };
 
 static inline bool same_stream(const struct stream_key *one, const struct stream_key *other)
@@ -62,8 +77,21 @@ void *tracked_stream_take_fence(struct tracked_streams *streams, struct tracked_
 void tracked_stream_return_fence(struct tracked_streams *streams, struct tracked_stream *stream, unsigned generation,
                                  void *fence);
 
+/* An operation that waits is about to be put into the stream; false if it will not be known as one. It was put there,
+ * or it failed: the same stream. */
+bool tracked_stream_begin_wait(struct tracked_streams *streams, struct tracked_stream *stream,
+                               struct stream_wait *wait);
+void tracked_stream_end_wait(struct tracked_streams *streams, struct tracked_stream *stream, struct stream_wait wait,
+                             bool made);
+
+/* Whether the device stands at such an operation, and does nothing for the stream. */
+bool tracked_stream_stands_at_wait(struct tracked_streams *streams, struct tracked_stream *stream);
+
 /* Whether the device has passed everything launched so far. */
 bool tracked_streams_settled(struct tracked_streams *streams);
+
+/* Whether it may work for what it has not passed of that: not where every such stream stands at a wait. */
+bool tracked_streams_work(struct tracked_streams *streams);
 
 /* Whether it has not passed what had been launched when tracked_streams_settled was asked last. */
 bool tracked_streams_stand(struct tracked_streams *streams);

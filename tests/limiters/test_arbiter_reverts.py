@@ -27,6 +27,22 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     ),
+    "what tells a wait from work": (
+        (
+            "timeshare/tracked_streams.c",
+            "streams->engine->passed(stream->waits[0].before);",
+            "false;",
+        ),
+        "waits_test: a_program_that_waits_for_a_launch_of_its_own_goes_on",
+    ),
+    "what is done behind a wait": (
+        (
+            "timeshare/governor.c",
+            "governor->trails_ns = works || gate_waits(&governor->gate) ? now : 0;",
+            "governor->trails_ns = works ? now : 0;",
+        ),
+        "waits_test: work_behind_functions_on_the_host_has_its_share",
+    ),
     "the end of a drain": (
         (
             "timeshare/governor.c",

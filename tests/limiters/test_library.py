@@ -19,7 +19,7 @@ def _answered(definitions: Path) -> set[str]:
     """The symbols that an api.def says we answer."""
     names = set()
     for line in definitions.read_text().splitlines():
-        matched = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|ORDERED)\((\w+)", line)
+        matched = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|WAITS)\((\w+)", line)
         if matched:
             variant, name = matched.groups()
             names.add(name)

@@ -122,6 +122,7 @@ static struct {
         uint64_t at_ns;        /* of its tenant's work */
         struct tenant *tenant; /* NULL: to be had */
         unsigned stream;
+        unsigned stops; /* of its stream, before it */
     } fence[FENCES];
     struct held {
         struct tenant *tenant;       /* NULL: to be had */
@@ -719,6 +720,34 @@ static bool all_arrived(const struct tenant *tenant, const struct stop *stop)
     return true;
 }
 
+/* Whether what a stream stands at is over. */
+static bool is_over(struct tenant *tenant, struct stop *stop)
+{
+    if (stop->meets)
+        return all_arrived(tenant, stop);
+    if (stop->word != NULL)
+        return *stop->word >= stop->until;
+    if (stop->host_ns > 0 && stop->begun_ns == 0)
+        stop->begun_ns = machine.card_ns;
+    if (stop->host_ns > 0)
+        return machine.card_ns - stop->begun_ns >= stop->host_ns;
+    return *done_of(tenant, stop->communicator) >= stop->until;
+}
+
+/* When the first function on the host that streams stand at is over, by then at most. */
+static uint64_t host_until(uint64_t to_ns)
+{
+    for (unsigned i = 0; i < machine.tenant_count; i++)
+        for (unsigned stream = 0; stream < STREAMS; stream++) {
+            const struct stop *stop = stop_of(machine.tenants[i], stream);
+            if (stop == NULL || stop->host_ns == 0 || stop->begun_ns == 0)
+                continue;
+            uint64_t over_ns = stop->begun_ns + stop->host_ns;
+            to_ns = over_ns > machine.card_ns && over_ns < to_ns ? over_ns : to_ns;
+        }
+    return to_ns;
+}
+
 /* Let streams go on that wait for nothing any more. */
 static void pass_stops(void)
 {
@@ -736,7 +765,7 @@ static void pass_stops(void)
                     tenant->arrived[stop->communicator] = stop->until;
                     passed = true;
                 }
-                if (stop->meets ? !all_arrived(tenant, stop) : *done_of(tenant, stop->communicator) < stop->until)
+                if (!is_over(tenant, stop))
                     continue;
                 tenant->stop_at[stream]++;
                 tenant->stop_count[stream]--;
@@ -880,6 +909,7 @@ static void card_work(void)
         pass_stops();
         for (unsigned number = 0; number < cards; number++)
             to_ns = card_until(&machine.cards[number], at_ns, to_ns);
+        to_ns = host_until(to_ns);
         for (unsigned number = 0; number < cards; number++) {
             struct card *card = &machine.cards[number];
             bool works = at_ns >= card->idle_ns && card->runs != NULL && has_work(card->runs);
@@ -1030,6 +1060,7 @@ static bool engine_set(void *fence, void *stream)
     struct fence *set = fence;
     struct tenant *tenant = tenant_of(stream, &set->stream);
     set->at_ns = *asked_of(tenant, set->stream);
+    set->stops = tenant->stop_at[set->stream] + tenant->stop_count[set->stream];
     return true;
 }
 
@@ -1038,8 +1069,7 @@ static bool engine_passed(void *fence)
     note_call();
     card_work();
     const struct fence *set = fence;
-    const struct stop *stop = stop_of(set->tenant, set->stream);
-    bool waits = stop != NULL && stop->at_ns < set->at_ns; /* what it waits with may take no time */
+    bool waits = (int)(set->stops - set->tenant->stop_at[set->stream]) > 0;
     return !waits && set->at_ns <= *done_of(set->tenant, set->stream);
 }
 
@@ -1250,6 +1280,36 @@ void tenant_follow(struct tenant *tenant, unsigned stream)
 {
     card_work();
     stop(tenant, stream, (struct stop){.communicator = 1 - stream, .until = *asked_of(tenant, 1 - stream)});
+}
+
+/* As the limiter does before and after a call of the driver that makes one. */
+static void stop_in_call(struct tenant *tenant, unsigned stream, struct stop made)
+{
+    struct stream_key key = {.stream = (char *)tenant + stream};
+    struct gate_wait wait;
+    struct gate *gate = &tenant->governor->gate;
+    bool known = terms_limit_core(&tenant->terms) && gate_begin_wait(gate, &key, &wait);
+    card_work();
+    stop(tenant, stream, made);
+    if (known)
+        gate_end_wait(gate, wait, true);
+}
+
+void tenant_wait_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until)
+{
+    stop_in_call(tenant, stream, (struct stop){.word = word, .until = until});
+}
+
+void tenant_host(struct tenant *tenant, unsigned stream, uint64_t ns)
+{
+    stop_in_call(tenant, stream, (struct stop){.host_ns = ns});
+}
+
+void tenant_write(uint64_t *word, uint64_t value)
+{
+    card_work();
+    *word = value;
+    pass_stops();
 }
 
 void tenant_synchronise(struct tenant *tenant)
