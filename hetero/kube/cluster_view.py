@@ -190,14 +190,15 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
+    annotations_by_node = {node.metadata.name: node.metadata.annotations for node in nodes}
     idle = (
         sentence
-        for node in nodes
-        if devices_by_node.get(node.metadata.name)
+        for name, inventory in published_by_node.items()
+        if inventory.devices
         for sentence in idle_cordons(
-            node.metadata.annotations,
-            [device.uuid for device in devices_by_node[node.metadata.name]],
-            node=node.metadata.name,
+            annotations_by_node.get(name, {}),
+            [device.uuid for device in inventory.devices],
+            node=name,
         )
     )
     return ClusterView(nodes=members, pods=tuple(views), notes=(*notes, *books.notes, *idle))

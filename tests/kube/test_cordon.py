@@ -168,6 +168,16 @@ async def test_a_cordon_that_means_no_card_is_told_of_once(tmp_path: Path, annot
         assert count == len(at.api.events)
 
 
+async def test_by_claims_a_cordon_that_means_no_card_is_told_of(tmp_path: Path) -> None:
+    async with dra_world() as at:
+        annotate(at, **{OURS: "memory-1,memory-9"})
+        sentence = f"node n1: {OURS} names 'memory-9', and no card of this node"
+        await until(partial(tells, at, sentence))
+        view = await hetero_with(at, tmp_path, "inventory", "--cluster")
+        assert sentence in " ".join(view.output.split())
+        assert "names 'memory-1'" not in view.output
+
+
 async def test_who_cordons_a_card_hears_of_cordons_that_mean_none(tmp_path: Path) -> None:
     async with world() as at:
         await until(lambda: cordons_of(at) == [None, None])
