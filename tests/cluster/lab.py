@@ -564,7 +564,7 @@ class Lab:
         """Return what a pod's events say."""
         query = f"?fieldSelector=involvedObject.name={name}"
         items = self.call("GET", f"/api/v1/namespaces/default/events{query}")["items"]
-        return [item["message"] for item in items]
+        return [item.get("message", "") for item in items]  # of nodes some have none
 
     def clear(self) -> None:
         """Delete all pods of tests and wait until nothing stands anywhere."""

@@ -91,6 +91,15 @@ def test_no_pod_gets_a_cordoned_card_and_its_holder_runs_on(either: Release) -> 
     assert agent == either.agent(node)["metadata"]["name"]
 
 
+def test_a_cordon_that_means_no_card_is_an_event_of_its_node(either: Release) -> None:
+    lab, sentence = either.lab, f"node n1: {CORDONED} names 'GPU-none', and no card of this node"
+    lab.patch("/api/v1/nodes/n1", {"metadata": {"annotations": {CORDONED: "GPU-none"}}})
+
+    wait_for(lambda: [said for said in lab.messages("n1") if said.startswith(sentence)])
+    assert sentence in hetero(lab, "inventory", "--cluster")
+    assert {} == cordons(lab, "n1")
+
+
 def test_a_pod_that_asks_for_a_part_of_no_card_is_refused(either: Release) -> None:
     with pytest.raises(OSError, match=r"is 0, and nvidia\.com/gpumem 1k is a part of a card"):
         either.lab.add("zero", {CARD: "0", "nvidia.com/gpumem": "1000"})
