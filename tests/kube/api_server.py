@@ -38,7 +38,7 @@ class FakeApi:
     _told: list[tuple[int, str, Plain]] = field(factory=list)
 
     def put(self, kind: str, item: Plain, *, event: str = "MODIFIED") -> None:
-        """Store a pod or a node and tell who watches."""
+        """Store an object and tell who watches."""
         self._version += 1
         item["metadata"]["resourceVersion"] = str(self._version)
         about = item["metadata"]
@@ -48,10 +48,11 @@ class FakeApi:
                 self.pods.pop(key, None)
             else:
                 self.pods[key] = item
-        elif kind == "resourceslices":
-            self.slices[about["name"]] = item
+        elif kind in ("resourceslices", "resourceclaims"):
+            items = self.slices if kind == "resourceslices" else self.claims
+            items[about["name"]] = item
             if event == "DELETED":
-                del self.slices[about["name"]]
+                del items[about["name"]]
         else:
             self.nodes[about["name"]] = item
         notice = {"type": event, "object": json.loads(json.dumps(item))}

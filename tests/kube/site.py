@@ -1,6 +1,7 @@
 """One node with agent and kubelet, the scheduler that places pods on it, and their books."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -13,10 +14,11 @@ from attrs import define, field
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
+from hetero.kube.dra.way import AllocationWay
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words.annotations import INVENTORY, Held, published
 from hetero.kube.words.settings import Settings
-from hetero.model import CORE, MEMORY, SLOTS, Counters, Device, occupancies
+from hetero.model import CORE, MEMORY, POLICY_SLOTS, SLOTS, Counters, Device, occupancies
 from hetero.node.inventory import inventory_of
 from hetero.node.tenants import containers
 from hetero.node.view.observe import observe_node
@@ -25,7 +27,8 @@ from tests.kube.api_server import Plain
 from tests.kube.world import KEY, World, cgroup, until, world
 
 Limits = Mapping[str, str]
-Books = dict[str, dict[str, dict[str, int]]]
+Book = dict[str, dict[str, int]]
+Books = dict[str, Book]
 #: The agent's metrics of what is taken of a device; that of the core is a part of all of it.
 _COUNTERS = {
     "hetero_device_memory_allocated_bytes": MEMORY,
@@ -73,6 +76,7 @@ class Site:
     at: World
     registry: Registry
     resources: frozenset[str]
+    allocation: AllocationWay = AllocationWay.CLASSIC
     scheduler: Scheduler = field(init=False)
     _client: Any = field(init=False, default=None)
     _api: Api = field(init=False)
@@ -87,8 +91,11 @@ class Site:
         self.scheduler = Scheduler(
             self._api, Settings().vocabulary(self.registry), KEY, settings=Settings()
         )
-        parts = self.scheduler.nodes, self.scheduler.pods, self.scheduler.quotas
-        self._tasks = [asyncio.ensure_future(part.follow()) for part in parts]
+        scheduler = self.scheduler
+        followed = [part.follow() for part in (scheduler.nodes, scheduler.pods, scheduler.quotas)]
+        if self.allocation is AllocationWay.DRA:
+            followed.append(scheduler.claims.follow())
+        self._tasks = [asyncio.ensure_future(one) for one in followed]
         self._client = TestClient(TestServer(self.scheduler.calls.app()))
         await self._client.start_server()
         await until(
@@ -113,7 +120,10 @@ class Site:
 
     async def offered(self) -> None:
         """Wait until the kubelet knows all that the node offers."""
-        await until(lambda: self.resources <= self.at.kubelet.devices.keys())
+        if self.allocation is AllocationWay.DRA:
+            await until(lambda: self.at.api.slices)
+        else:
+            await until(lambda: self.resources <= self.at.kubelet.devices.keys())
 
     async def place(self, pod: Plain) -> str | None:
         """Have the scheduler bind a pod; return why it does not."""
@@ -221,7 +231,7 @@ class Site:
         views = {"cluster's view": member.devices}
         if driver:
             views["node's view"] = observe_node(self.at.node).devices
-        return {
+        books = {
             "scheduler": self._of_scheduler(),
             "agent": self._of_agent(),
             **({"agent's metrics": self._of_metrics()} if driver else {}),
@@ -230,25 +240,38 @@ class Site:
                 for name, rows in views.items()
             },
         }
+        return {name: self._comparable(book) for name, book in books.items()}
+
+    def _comparable(self, book: Book) -> Book:
+        """Return a book in the words of slices, which say no policies, where claims are read."""
+        if self.allocation is AllocationWay.CLASSIC:
+            return book
+        return {
+            uuid: {
+                re.sub("[^a-z0-9]+", "-", name.lower()): taken[name]
+                for name in taken.keys() - POLICY_SLOTS
+            }
+            for uuid, taken in book.items()
+        }
 
     async def settled(self, *, driver: bool = True) -> Books:
         """Return the books once the scheduler has heard what the API says."""
         for _ in range(200):
-            if self._of_scheduler() == self._of_agent():
+            if self._comparable(self._of_scheduler()) == self._comparable(self._of_agent()):
                 break
             await asyncio.sleep(0.02)
         return await self.books(driver=driver)
 
-    def _of_scheduler(self) -> dict[str, dict[str, int]]:
-        devices = self.at.agent.allocator.discovery.devices
+    def _of_scheduler(self) -> Book:
+        devices = self.scheduler.cache.inventory.devices("n1")
         return taken_amounts(devices, self.scheduler.cache.free("n1"))
 
-    def _of_agent(self) -> dict[str, dict[str, int]]:
+    def _of_agent(self) -> Book:
         discovery = self.at.agent.allocator.discovery
         free = inventory_of(discovery, self.at.node.snapshot()).free()
         return taken_amounts(discovery.devices, free)
 
-    def _of_metrics(self) -> dict[str, dict[str, int]]:
+    def _of_metrics(self) -> Book:
         """Return what the metrics say; of counters that have none, what the agent says."""
         taken_by_uuid, capacity_by_uuid = self._of_agent(), self.capacity
         for family in self.at.agent.metrics.collect():
@@ -281,9 +304,17 @@ def _statuses(containers: Sequence[Plain], state: str) -> list[Plain]:
     return [{"name": container["name"], "state": {state: {}}} for container in containers]
 
 
-def taken_amounts(
-    devices: Sequence[Device], free: Mapping[str, Counters]
-) -> dict[str, dict[str, int]]:
+def differences(books: Books) -> list[str]:
+    """Return where books differ from the scheduler's."""
+    return [
+        f"{name}: {uuid}: {book.get(uuid)} and not {taken}"
+        for name, book in books.items()
+        for uuid, taken in books["scheduler"].items()
+        if book.get(uuid) != taken
+    ] + [name for name, book in books.items() if book.keys() != books["scheduler"].keys()]
+
+
+def taken_amounts(devices: Sequence[Device], free: Mapping[str, Counters]) -> Book:
     return {
         device.uuid: {
             counter: amount - free[device.uuid][counter]
@@ -294,11 +325,13 @@ def taken_amounts(
 
 
 @asynccontextmanager
-async def site(registry: Registry, *resources: str) -> AsyncIterator[Site]:
+async def site(
+    registry: Registry, *resources: str, allocation: AllocationWay = AllocationWay.CLASSIC
+) -> AsyncIterator[Site]:
     """Run a node of a registry's cards, which offers these resources, and a scheduler."""
     with pytest.MonkeyPatch.context() as patch:
-        async with world(registry=registry, awaited=resources[0]) as at:
-            made = Site(at, registry, frozenset(resources))
+        async with world(registry=registry, awaited=resources[0], allocation=allocation) as at:
+            made = Site(at, registry, frozenset(resources), allocation)
             patch.setattr(containers, "container_cgroup", made.cgroups.get)
             async with Api(Access(server=at.url)).open() as made._api:
                 await made.offered()

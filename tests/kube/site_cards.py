@@ -8,6 +8,7 @@ from pathlib import Path
 from attrs import frozen
 from racks import CARDS, Rack, card, registry
 
+from hetero.kube.dra.way import AllocationWay
 from tests.kube.site import Site, site
 from tests.kube.world import run
 
@@ -29,7 +30,13 @@ class Card:
 Story = Callable[[Site, Card], Coroutine[None, None, None]]
 
 
-def tell(story: Story, path: Path, *cards: Card, seconds: float = 180) -> None:
+def tell(
+    story: Story,
+    path: Path,
+    *cards: Card,
+    seconds: float = 180,
+    allocation: AllocationWay = AllocationWay.CLASSIC,
+) -> None:
     """Tell a story of the first of these cards, which a node has, in a process of its own.
 
     It is made by one that has no threads, as a process that has used gRPC has: vendors' processes
@@ -38,13 +45,20 @@ def tell(story: Story, path: Path, *cards: Card, seconds: float = 180) -> None:
     clean = multiprocessing.get_context("forkserver")
     clean.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, mp_context=clean) as process:
-        process.submit(_tell, story, path, cards, seconds).result()
+        process.submit(_tell, story, path, cards, seconds, allocation).result()
 
 
-def _tell(story: Story, path: Path, cards: tuple[Card, ...], seconds: float) -> None:
+def _tell(
+    story: Story,
+    path: Path,
+    cards: tuple[Card, ...],
+    seconds: float,
+    allocation: AllocationWay,
+) -> None:
     async def told() -> None:
-        vendors = dict.fromkeys(card.vendor for card in cards)
-        async with site(registry(*vendors), *(card.resource for card in cards)) as made:
+        vendors = registry(*dict.fromkeys(card.vendor for card in cards))
+        resources = (card.resource for card in cards)
+        async with site(vendors, *resources, allocation=allocation) as made:
             await story(made, cards[0])
 
     Rack(path, *(card.rack for card in cards)).meet(lambda: run(told, seconds=seconds))
