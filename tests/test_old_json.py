@@ -48,6 +48,7 @@ DIGESTS = {
     "kube/data/rack-2.json": "2e986338828acdeb",
     "kube/data/rack-3.json": "ccf00bf9f73b2da5",
     "kube/data/rack-4.json": "ae522786ac89355b",
+    "kube/data/rack-5.json": "0bb16959a076e840",
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/allocation-2.json": "28811b9493d89b65",
     "model/data/allocation-3.json": "d1c87d96d89474a5",

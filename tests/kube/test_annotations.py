@@ -17,7 +17,7 @@ from hetero.kube.words.annotations import (
     signed_assignment,
 )
 from hetero.kube.words.signing import PublicKeys, SigningKey
-from hetero.model import Allocation, ContainerKind, DeviceAllocation, Link
+from hetero.model import Allocation, ContainerKind, DeviceAllocation, Link, Occupancy
 from hetero.model.errors import BadInput
 from tests.kube.conftest import card
 
@@ -93,6 +93,16 @@ def test_what_runs_on_comes_back_as_it_was_published_and_is_never_less_than_noth
     assert (devices, held(30)) == published(inventory_text(devices, held(30)), node="n1")
     with pytest.raises(BadInput, match="less than nothing is held"):
         published(inventory_text(devices, held(-1)), node="n1")
+
+
+def test_what_runs_on_is_read_as_older_agents_write_it() -> None:
+    document = json.loads(inventory_text((card("GPU-1"),)))
+    takes = {"core": 30, "memory": 2**30}
+    document |= {"running_on": {"7f3a": {"GPU-1": takes}}, "namespaces": {"7f3a": "team"}}
+    _, running_on = published(json.dumps(document), node="n1")
+    (runs_on,) = running_on.values()
+
+    assert ("team", (Occupancy("GPU-1", takes),)) == (runs_on.namespace, runs_on.takes)
 
 
 def test_an_inventory_that_is_not_one_is_refused_in_a_sentence() -> None:

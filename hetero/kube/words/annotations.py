@@ -20,6 +20,7 @@ from hetero.model import (
     ContainerKind,
     Counters,
     Device,
+    DeviceAllocation,
     Enforcement,
     Granularity,
     Link,
@@ -209,6 +210,9 @@ class _Rack:
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
     ended_pods: Held = field(factory=dict)
+    # As older agents write it: amounts by grant and device, and the grants' namespaces.
+    running_on: Mapping[str, Mapping[str, Counters]] = field(factory=dict)
+    namespaces: Mapping[str, str] = field(factory=dict)
 
 
 def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
@@ -268,15 +272,31 @@ def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], He
         if device.uuid in uuids:
             raise BadInput(f"node {node}: {INVENTORY}: device {device.uuid} twice")
         uuids.add(device.uuid)
+    running_on = {**rack.ended_pods, **_by_grant(rack)}
     if any(
         amount < 0
-        for ended_pod in rack.ended_pods.values()
+        for ended_pod in running_on.values()
         for _, _, allocation in ended_pod.containers
         for piece in allocation.pieces
         for amount in piece.takes.values()
     ):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
-    return devices, rack.ended_pods
+    return devices, running_on
+
+
+def _by_grant(rack: _Rack) -> Held:
+    """Return what an older agent wrote of what runs on: each grant counts as a pod of its own."""
+    ended_pods = {}
+    for grant_id, takes_by_device in rack.running_on.items():
+        pieces = (
+            DeviceAllocation(device=uuid, vendor="", takes=takes)
+            for uuid, takes in takes_by_device.items()
+        )
+        container = ("", ContainerKind.MAIN, Allocation(pieces=tuple(pieces)))
+        ended_pods[grant_id] = RunsOn(
+            namespace=rack.namespaces.get(grant_id, ""), pod=grant_id, containers=(container,)
+        )
+    return ended_pods
 
 
 def published_devices(inventory_json: str, *, node: str) -> tuple[Device, ...]:
