@@ -108,9 +108,13 @@ class ClusterView:
 
 @frozen(kw_only=True)
 class _Published:
-    """What a node's annotation says: its devices, and what runs on; or why it cannot be read."""
+    """What a node's annotation says: its devices, and what runs on; or why it cannot be read.
+
+    `numbers` are those of the devices in the node's inventory.
+    """
 
     devices: tuple[Device, ...] = ()
+    numbers: tuple[int, ...] = ()
     running_on: Held = field(factory=dict)
     fault: str | None = None
 
@@ -155,9 +159,9 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
             pool = books.pools[node.metadata.name]
             inventory = published_by_node.get(node.metadata.name, _Published())
             # An inventory beside slices is what an agent of another `allocation` left there.
-            published_by_node[node.metadata.name] = evolve(
-                inventory, devices=pool.devices or inventory.devices
-            )
+            if pool.devices:
+                inventory = evolve(inventory, devices=pool.devices, numbers=pool.numbers)
+            published_by_node[node.metadata.name] = inventory
     # The views of each pod and each claim, of which each is one sum.
     holders = (
         *map(_holding, pods),
@@ -329,7 +333,7 @@ def _inventory(node: NodeObject) -> _Published:
         )
     except BadInput as error:
         return _Published(fault=str(error))
-    return _Published(devices=devices, running_on=running_on)
+    return _Published(devices=devices, numbers=tuple(range(len(devices))), running_on=running_on)
 
 
 def _member(
@@ -361,7 +365,7 @@ def _member(
                     if any(piece.device == device.uuid for piece in view.allocation.pieces)
                 ),
             )
-            for device_number, device in enumerate(inventory.devices)
+            for device_number, device in zip(inventory.numbers, inventory.devices, strict=True)
         ),
     )
 

@@ -15,10 +15,10 @@ from hetero.kube.words.annotations import (
     idle_cordons,
     without_cordon,
 )
-from hetero.model import Device
 from hetero.model.errors import NotFound, Refused
 from hetero.node.card_book import expect_reason
 from hetero.node.cordon import CordonResult, card_named
+from hetero.node.view.observe import DeviceView
 
 #: What an API server answers to a change of an object that somebody changed since it was read.
 _CONFLICT, _ABSENT = 409, 404
@@ -54,9 +54,14 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
     path = f"/api/v1/nodes/{node_name}"
     metadata = (await api.get(path))["metadata"]
     annotations = metadata.get("annotations") or {}
-    holders_by_uuid, devices = await _cards(api, node_name)
-    number = card_named(devices, card_name, place=f"on node {node_name}")
-    device = devices[number]
+    row_by_number = await _rows(api, node_name)
+    number = card_named(
+        [row.device for row in row_by_number.values()],
+        card_name,
+        numbers=[*row_by_number],
+        place=f"on node {node_name}",
+    )
+    device = row_by_number[number].device
     if reason is None:
         changes = without_cordon(annotations, device.uuid, node=node_name)
         if not changes and device.cordon is not None:
@@ -71,7 +76,7 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
         changes = {CORDONED: cordons_text({**own_cordons, device.uuid: reason})}
     notes = idle_cordons(
         {name: text for name, text in {**annotations, **changes}.items() if text is not None},
-        [device.uuid for device in devices],
+        [row.device.uuid for row in row_by_number.values()],
         node=node_name,
     )
     if changes:
@@ -80,14 +85,14 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
     return CordonResult(
         number=number,
         device=evolve(device, cordon=reason),
-        holders=holders_by_uuid.get(device.uuid, ()),
+        holders=row_by_number[number].grants,
         node=node_name,
         notes=notes,
     )
 
 
-async def _cards(api: Api, node_name: str) -> tuple[dict[str, tuple[str, ...]], tuple[Device, ...]]:
-    """Return who holds each card of a node, by UUID, and the cards in the order of its view."""
+async def _rows(api: Api, node_name: str) -> dict[int, DeviceView]:
+    """Return the cards of a node as its view shows them, by number."""
     view = await snapshot(api)
     rows = next((node.devices for node in view.nodes if node.name == node_name), ())
-    return {row.device.uuid: row.grants for row in rows}, tuple(row.device for row in rows)
+    return {row.number: row for row in rows}

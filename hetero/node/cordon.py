@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hetero.model import Device
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.frozen import frozen
@@ -35,12 +37,18 @@ class CardFault:
     since: str
 
 
-def card_named(devices: tuple[Device, ...], card_name: str, *, place: str = "here") -> int:
-    """Return the number of the one card that a name means, as `named` reads it.
+def card_named(
+    devices: Sequence[Device],
+    card_name: str,
+    *,
+    numbers: Sequence[int] | None = None,
+    place: str = "here",
+) -> int:
+    """Return the number of the one card that a name means, as `named` reads both.
 
     Raises `NotFound` where there is none, `BadInput` where there are several.
     """
-    matching_devices = named(devices, card_name)
+    matching_devices = named(devices, card_name, numbers)
     if not matching_devices:
         raise NotFound(
             f"no card {card_name!r} {place}: name one by its # in the inventory, as vendor:index, "
@@ -49,7 +57,8 @@ def card_named(devices: tuple[Device, ...], card_name: str, *, place: str = "her
     if len(matching_devices) > 1:
         uuids = ", ".join(device.uuid for device in matching_devices)
         raise BadInput(f"card {card_name!r} may be any of {uuids}: write more of the UUID")
-    return devices.index(matching_devices[0])
+    position = devices.index(matching_devices[0])
+    return position if numbers is None else numbers[position]
 
 
 def cordon(node: Node, card_name: str, *, reason: str) -> CordonResult:

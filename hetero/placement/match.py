@@ -329,16 +329,20 @@ def _offers(devices: Sequence[Device], free: Free, request: Request) -> list[Off
     return agreed(devices, offers_by_ask)
 
 
-def named(devices: Sequence[Device], device_name: str) -> list[Device]:
+def named(
+    devices: Sequence[Device], device_name: str, numbers: Sequence[int] | None = None
+) -> list[Device]:
     """Return the devices that a name means.
 
-    It is an inventory position, `vendor:index` by the index that its driver has, a UUID, or the
-    start of one. An empty name, as of a variable that is not set, means none.
+    It is a number of the inventory, which is the position unless `numbers` has another,
+    `vendor:index` by the index that its driver has, a UUID, or the start of one. An empty name, as
+    of a variable that is not set, means none.
     """
     if not device_name:
         return []
-    if device_name.isdecimal() and int(device_name) < len(devices):
-        return [devices[int(device_name)]]
+    device_numbers = range(len(devices)) if numbers is None else numbers
+    if device_name.isdecimal() and int(device_name) in device_numbers:
+        return [devices[device_numbers.index(int(device_name))]]
     vendor_name, _, index_text = device_name.lower().rpartition(":")
     if index_text.isdecimal() and any(device.vendor == vendor_name for device in devices):
         return [

@@ -103,6 +103,24 @@ def test_a_card_is_read_back_from_its_slices_as_it_was_published(node: str, devi
     assert device.shapes == seen_device.shapes
 
 
+@pytest.mark.parametrize("node", CARDS)
+def test_cards_keep_the_numbers_of_their_node_where_slices_leave_some_out(node: str) -> None:
+    numbers = {device.uuid: number for number, device in enumerate(CARDS[node])}
+    for left_out in CARDS[node]:
+        devices = [device for device in CARDS[node] if device is not left_out]
+        slices = read_all(ResourceSlice, slices_of(node, devices, numbers=numbers))
+        pool = node_pools(slices)[node]
+        read_numbers = {
+            device.uuid: number for device, number in zip(pool.devices, pool.numbers, strict=True)
+        }
+        assert {device.uuid: numbers[device.uuid] for device in devices} == read_numbers
+
+
+def test_cards_of_an_agent_that_publishes_no_numbers_are_counted() -> None:
+    pool = node_pools(read_all(ResourceSlice, slices_of("n3", CARDS["n3"])))["n3"]
+    assert tuple(range(len(CARDS["n3"]))) == pool.numbers
+
+
 @pytest.mark.parametrize(("node", "device"), ALL_CARDS, ids=[card.model for _, card in ALL_CARDS])
 def test_whatever_a_card_offers_takes_of_it_what_its_agent_has_a_grant_take(
     node: str, device: Device

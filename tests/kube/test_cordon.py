@@ -16,6 +16,7 @@ from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.node.settings import NodeSettings
+from hetero.node.view.observe import observe_node
 from hetero.registry.message import SHOWN
 from tests.kube.claims import dra_world
 from tests.kube.world import CARD, DISCOVER, World, until, world
@@ -244,6 +245,33 @@ async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_pat
 
         await hetero_with(at, tmp_path, "uncordon", "n1", "memory-1")
         await until(lambda: taints(at) == [None, None])
+
+
+async def test_by_claims_an_excluded_card_leaves_the_others_the_numbers_that_their_node_has(
+    tmp_path: Path,
+) -> None:
+    """Another plugin may serve the excluded card, so no claim and no view of a cluster has it."""
+    async with dra_world(*3 * [16 * GiB]) as at:
+        await at.crash()
+        at.node = evolve(at.node, settings=NodeSettings(exclude=("memory-0",)))
+        await at.start()
+        await until(lambda: "memory-0" not in json.dumps([*at.api.slices.values()]))
+
+        view = await hetero_with(at, tmp_path, "inventory", "--cluster", "--json")
+        (shown,) = json.loads(view.output)["items"]
+        numbers = {row.device.uuid: row.number for row in observe_node(at.node).devices}
+        assert {"memory-0": 0, "memory-1": 1, "memory-2": 2} == numbers
+        assert [("memory-1", 1), ("memory-2", 2)] == [
+            (card["uuid"], card["number"]) for card in shown["devices"]
+        ]
+        done = await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap")
+        assert done.output.startswith("n1: card 1 (M1, memory-1) is cordoned")
+        await until(lambda: at.node.discover().devices[1].cordon == "swap")
+        done = await hetero_with(at, tmp_path, "uncordon", "n1", "memory:2")
+        assert done.output.startswith("n1: card 2 (M1, memory-2)")
+        gone = await hetero_with(at, tmp_path, "cordon", "n1", "0")
+        assert "no card '0' on node n1" in str(gone.exception)
+        assert {OURS: '{"memory-1":"swap"}'} == annotations(at)
 
 
 async def test_who_cordons_at_once_cordons_each_their_card(

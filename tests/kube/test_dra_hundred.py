@@ -42,11 +42,15 @@ def access(plane: ControlPlane) -> Access:
     return Access(server=f"https://127.0.0.1:{plane.port}", tls=tls, token=TOKEN)
 
 
+async def publish_once(made: Publisher) -> None:
+    offered = devices(made.node)
+    await made.publish(offered, {device.uuid: number for number, device in enumerate(offered)})
+
+
 async def publish(made: Publisher) -> None:
     """Publish once the API has told what there is, as an agent does."""
-    offered = devices(made.node)
     while not made.writes:
-        await made.publish(offered)
+        await publish_once(made)
         await asyncio.sleep(0.1)
 
 
@@ -66,7 +70,7 @@ async def published(plane: ControlPlane, names: list[str], *, quiet: float) -> t
         took = time.monotonic() - began
         before = sum(one.writes for one in publishers)
         while time.monotonic() - began - took < quiet:
-            await asyncio.gather(*(one.publish(devices(one.node)) for one in publishers))
+            await asyncio.gather(*map(publish_once, publishers))
             await asyncio.sleep(1)
         written = sum(one.writes for one in publishers) - before
         for task in following:

@@ -10,6 +10,8 @@ from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.way import AllocationWay, by_claims, served, slice_probe
 from hetero.kube.words.annotations import INVENTORY
 from hetero.model.errors import BadInput
+from hetero.model.units import GiB
+from hetero.node.settings import NodeSettings
 from hetero.node.view.doctor import Diagnosis, examine
 from tests.kube.api_server import FakeApi
 from tests.kube.claims import dra_world
@@ -149,6 +151,23 @@ async def test_a_device_that_another_driver_publishes_is_not_published_meanwhile
         at.api.put("resourceslices", foreign, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))
         await until(lambda: not _told(at))
+
+
+async def test_slices_are_written_again_when_only_the_numbers_of_their_devices_changed() -> None:
+    def numbers() -> dict[str, int]:
+        (resource_slice,) = at.api.slices.values()
+        return {
+            device["name"]: device["attributes"]["number"]["int"]
+            for device in resource_slice["spec"]["devices"]
+        }
+
+    async with dra_world(*3 * [16 * GiB]) as at:
+        await at.crash()
+        at.node = evolve(at.node, settings=NodeSettings(exclude=("memory-0",)))
+        await at.start()
+        await until(lambda: numbers() == {"memory-1": 1, "memory-2": 2})
+        at.vendor.devices.pop(0)
+        await until(lambda: numbers() == {"memory-1": 0, "memory-2": 1})
 
 
 def _told(at: World) -> list[tuple[str, Diagnosis, str]]:

@@ -259,7 +259,7 @@ class Agent:
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
             await self.inventory.publish(None if self.by_claims else self.discovery.devices)
         if self.publisher and self.by_claims:
-            await self.publisher.publish(self.cards.offered)
+            await self.publisher.publish(self.cards.offered, self.cards.numbers)
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:

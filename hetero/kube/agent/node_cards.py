@@ -37,6 +37,11 @@ class NodeCards:
     _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
 
     @property
+    def numbers(self) -> dict[str, int]:
+        """The number of each device in the node's inventory, by UUID."""
+        return {device.uuid: number for number, device in enumerate(self.discovery.devices)}
+
+    @property
     def offered(self) -> tuple[Device, ...]:
         """The devices that the kubelet and claims are to know.
 

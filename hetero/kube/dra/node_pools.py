@@ -46,10 +46,12 @@ _NAMES = ("uuid", "vendor", "model", "enforcement")
 class NodePool:
     """The devices of one node, in its order, and what they offer, by name.
 
+    `numbers` are those of the devices in the node's inventory, which may have more of them.
     `faults` say what of its slices cannot be read or is not there yet.
     """
 
     devices: tuple[Device, ...] = ()
+    numbers: tuple[int, ...] = ()
     offers: Mapping[str, Offer] = field(factory=dict)
     faults: tuple[str, ...] = ()
 
@@ -112,6 +114,7 @@ class _Pool:
 
     capacity_by_set: Mapping[str, Counters]
     devices: dict[str, Device] = field(factory=dict)
+    _numbers: dict[str, int] = field(factory=dict)  # as far as its agent publishes them
     _uuid_by_set: dict[str, str] = field(factory=dict)
     _menus: dict[str, list[Template]] = field(factory=dict)
     _wholes: dict[str, tuple[str, ...]] = field(factory=dict)  # UUIDs of each whole entry, by name
@@ -139,7 +142,8 @@ class _Pool:
             return
         self._uuid_by_set.setdefault(set_names[0], named_device.uuid)
         uuids = []
-        for set_name in set_names:  # several: the parts of one module, the first of which it names
+        # Several: the parts of one module, the first of which it names.
+        for set_name in set_names:
             uuid = self._uuid_by_set.setdefault(set_name, set_name)
             capacity = self.capacity_by_set[set_name]
             self._note(evolve(named_device, uuid=uuid, capacity=capacity), entry)
@@ -152,6 +156,9 @@ class _Pool:
         health = _text(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
         cordon = value_by_taint.get(CORDONED)
         self.devices.setdefault(device.uuid, evolve(device, health=health, cordon=cordon))
+        number = _number(entry, "number")
+        if number is not None and device.uuid == _text(entry, "uuid"):
+            self._numbers[device.uuid] = number
 
     def read(self, faults: tuple[str, ...]) -> NodePool:
         """Return the pool."""
@@ -173,9 +180,15 @@ class _Pool:
         )
         return NodePool(
             devices=tuple(devices.values()),
+            numbers=self._numbers_of(tuple(devices)),
             offers={offer.name: offer for offer in (*wholes, *parts)},
             faults=faults,
         )
+
+    def _numbers_of(self, uuids: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the numbers of devices: their positions where an agent publishes none."""
+        numbers = tuple(self._numbers[uuid] for uuid in uuids if uuid in self._numbers)
+        return numbers if len({*numbers}) == len(uuids) else tuple(range(len(uuids)))
 
     def _divided(self, device: Device, group_by_uuid: Mapping[str, str | None]) -> Device:
         menu = self._menus.get(device.uuid)
@@ -198,8 +211,7 @@ def _device(entry: SliceDevice, capacity: Counters, granularity: Granularity) ->
         most_core = _most(entry.capacity.get("cores", DeviceCapacity()))
         card = {CORE: most_core} if most_core and most_core != capacity[CORE] else {}
     index, numa, reserved = (
-        value.number if (value := entry.attributes.get(attribute_name)) else None
-        for attribute_name in ("index", "numaNode", "reservedMemory")
+        _number(entry, attribute_name) for attribute_name in ("index", "numaNode", "reservedMemory")
     )
     return Device(
         uuid=uuid,
@@ -219,6 +231,11 @@ def _device(entry: SliceDevice, capacity: Counters, granularity: Granularity) ->
 def _text(entry: SliceDevice, attribute_name: str) -> str:
     value = entry.attributes.get(attribute_name)
     return (value and value.string) or ""
+
+
+def _number(entry: SliceDevice, attribute_name: str) -> int | None:
+    value = entry.attributes.get(attribute_name)
+    return value.number if value else None
 
 
 def _ours(entry: SliceDevice) -> dict[str, DeviceCapacity]:

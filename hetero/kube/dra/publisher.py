@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,7 +45,10 @@ class Publisher:
     # By UUID, the drivers that publish devices of this node in our place.
     foreign_drivers: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
-    _devices: tuple[Device, ...] | None = field(init=False, default=None)
+    # The devices that the slices describe, and their numbers.
+    _described: tuple[tuple[Device, ...], Mapping[str, int]] | None = field(
+        init=False, default=None
+    )
 
     async def follow(self) -> None:
         """Follow this node's slices, ours and others', for ever."""
@@ -58,13 +61,14 @@ class Publisher:
             lost=lambda error: log.warning("slices: the API does not answer: %s", error),
         )
 
-    async def publish(self, devices: tuple[Device, ...]) -> None:
+    async def publish(self, devices: tuple[Device, ...], numbers: Mapping[str, int]) -> None:
         """Have the slices describe the node's devices as they are now. Raises `ApiError`.
 
+        `numbers` are those of the devices in the node's inventory, by UUID: it may have more.
         Nothing is written where they do so already, nor before the API has listed them and the node
         that owns them.
         """
-        is_same = devices == self._devices and not self._changed.is_set()
+        is_same = (devices, numbers) == self._described and not self._changed.is_set()
         if self.uid is None or self._found is None or is_same:
             return
         self._changed.clear()
@@ -72,6 +76,7 @@ class Publisher:
         slice_specs = slices(
             own_devices,
             node_name=self.node,
+            numbers=numbers,
             resources=counted(own_devices, self.names),
             roots={
                 device.uuid: pcie_root
@@ -85,13 +90,13 @@ class Publisher:
         except ApiError:
             self._changed.set()
             raise
-        self._devices = devices
+        self._described = devices, numbers
 
     async def withdraw(self) -> None:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
         for slice_name in tuple(self._found or ()):
             await self._remove(slice_name)
-        self._devices, self.foreign_drivers = None, {}
+        self._described, self.foreign_drivers = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; the others are logged once."""
