@@ -26,10 +26,12 @@ def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int
         return FITS, None
     if not verdicts:
         return NO_DEVICE, None
-    # Whole devices that do not exist are not waited for.
-    if count_by_reason.keys() <= {NOT_EMPTY} and len(verdicts) < wanted_devices:
+    # Devices that do not exist are not waited for.
+    chosen_count = len(verdicts) - count_by_reason[NOT_CHOSEN]
+    has_shortage = any(_class(reason) == 0 for reason in count_by_reason)
+    if (fitting_count or has_shortage) and chosen_count < wanted_devices:
         return _TOO_FEW, Shortage(
-            counter=DEVICES, asked=wanted_devices, free=len(verdicts), of=len(verdicts)
+            counter=DEVICES, asked=wanted_devices, free=chosen_count, of=chosen_count
         )
     reason = min(
         count_by_reason,

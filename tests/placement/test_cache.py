@@ -204,12 +204,12 @@ def test_a_refusal_counts_the_nodes_by_what_they_lack() -> None:
     placed(asked, pod(memory=50 * GiB, request={"uuid": Selector(include=("pair/free-0",))}))
 
     assert (
-        "0 of 7 nodes: 2 lack memory on 2 devices, 1 cordoned, 1 lack host cpu, 1 too small, "
-        "1 unhealthy (fell off the bus), 1 have no device"
+        "0 of 7 nodes: 1 cordoned, 1 have too few devices, 1 lack host cpu, "
+        "1 lack memory on 2 devices, 1 too small, 1 unhealthy (fell off the bus), 1 have no device"
     ) == refused(asked, demand)
     assert "have too few devices" in refused(asked, pod(3, memory=GiB))
     refusal = asked.cache.refusal(pod(3, memory=GiB), [node.name for node in nodes])
-    assert "3 have too few devices (3 wanted, most on a node 2), " in refusal.sentence
+    assert "4 have too few devices (3 wanted, most on a node 2), " in refusal.sentence
 
 
 def test_cards_that_are_alike_and_out_of_use_have_each_its_own_reason() -> None:

@@ -70,6 +70,15 @@ def test_whole_devices_that_a_node_does_not_have_are_not_waited_for() -> None:
     assert ("lack 2 whole devices", None) == node_reason(verdicts, wanted_devices=2)
 
 
+def test_no_more_devices_lack_something_than_a_node_has_of_those_that_were_chosen() -> None:
+    few = Shortage(counter=DEVICES, asked=2, free=1, of=1)
+    for verdict in (MEMORY_6, ("not empty", None), ("fits", None)):
+        verdicts: list[DeviceVerdict] = [verdict, ("not chosen", None), ("not chosen", None)]
+        assert ("have too few devices", few) == node_reason(verdicts[:1], wanted_devices=2)
+        assert ("have too few devices", few) == node_reason(verdicts, wanted_devices=2)
+    assert ("too small", None) == node_reason([("too small", None)], wanted_devices=2)
+
+
 def test_the_sentence_over_nodes_has_the_most_common_reason_first() -> None:
     refusal = Refusal(
         wanted=1,
