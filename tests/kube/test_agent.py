@@ -21,6 +21,7 @@ from hetero.kube.words.pod import identity_of
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
+from hetero.node.view.doctor import examine
 from tests.kube.control_plane import free_port
 from tests.kube.world import CARD, KEY, cut_short, never_starts, pod_named, refusal, until, world
 
@@ -328,6 +329,17 @@ async def test_a_container_that_got_anothers_devices_is_not_started() -> None:
             await at.kubelet.start_container(first, "main")
 
         assert "which was given for default/other/main: it is not started" in refusal(caught)
+
+
+async def test_doctor_has_no_doubt_of_a_grant_whose_container_has_no_process_yet() -> None:
+    """Nor of one whose processes are in containers that an agent without the host's PIDs misses."""
+    async with world() as at:
+        await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
+        (grant,) = at.node.snapshot().grants
+        assert ((), []) == (
+            at.node.processes([grant.id])[grant.id],
+            [one for one in examine(at.node) if one.subject == f"grant {grant.id}"],
+        )
 
 
 async def test_a_pod_of_another_node_gets_nothing_here() -> None:

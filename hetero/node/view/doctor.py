@@ -294,7 +294,8 @@ def _ledger(node: Node) -> Iterator[Finding]:
         )
     pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
     for grant in snapshot.grants:
-        if not pids_by_grant[grant.id] and not grant.share and not grant.container:
+        kept_by_name = grant.share or grant.container or grant.owner  # a share, or a pin
+        if not pids_by_grant[grant.id] and not kept_by_name:
             yield Finding(
                 f"grant {grant.id}", Diagnosis.NOTE, "stands by processes this user cannot see"
             )
