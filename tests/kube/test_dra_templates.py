@@ -127,9 +127,13 @@ def test_several_cards_that_are_only_given_whole_are_asked_whole() -> None:
         ({"nvidia.com/gpu": "2"}, {"hetero.io/device-placement": "topology-aware"}),
         ({"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "100"}, {}),
         ({"huawei.com/Ascend910C": "2"}, {}),  # kube-scheduler would count two modules
+        # A kubelet that a device plugin told of these would start no pod that still asks so.
+        ({"nvidia.com/gpu": "2"}, {}),
+        ({"cambricon.com/vmlu": "1"}, {}),
+        ({"metax-tech.com/gpu": "1"}, {}),
     ],
 )
-def test_whole_cards_of_which_more_is_said_than_their_number_are_not_left_to_kube_scheduler(
+def test_whole_cards_are_not_left_to_kube_scheduler(
     limits: dict[str, str], notes: dict[str, str]
 ) -> None:
     made = admitted(pod(limits, notes=notes), way=AllocationWay.DRA)
@@ -138,10 +142,24 @@ def test_whole_cards_of_which_more_is_said_than_their_number_are_not_left_to_kub
     assert not limits.keys() & made["spec"]["containers"][0]["resources"]["limits"].keys()
 
 
-def test_whole_cards_by_their_number_are_left_to_kube_scheduler() -> None:
-    made = admitted(pod({"nvidia.com/gpu": "2"}), way=AllocationWay.DRA)
+def test_a_sidecar_with_a_whole_card_beside_one_with_another_has_a_claim_of_its_own() -> None:
+    written = pod({"nvidia.com/gpu": "1"})
+    (main,) = written["spec"]["containers"]
+    written["spec"]["initContainers"] = [
+        {**main, "name": "init"},
+        {**main, "name": "sidecar", "restartPolicy": "Always"},
+    ]
+    spec = admitted(written, way=AllocationWay.DRA)["spec"]
 
-    assert "resourceClaims" not in made["spec"]
+    claims = [
+        container["resources"]["claims"]
+        for container in (*spec["containers"], *spec["initContainers"])
+    ]
+    assert (2, True, True) == (
+        len(spec["resourceClaims"]),
+        claims[0] == claims[1],
+        claims[0] != claims[2],
+    )
 
 
 def test_a_card_without_a_size_is_a_whole_one() -> None:

@@ -57,22 +57,6 @@ class ClaimTemplate:
     spec: Plain
     limits: Mapping[str, str]  # the container's own words
 
-    @property
-    def whole(self) -> bool:
-        """Whether it asks for whole cards of a kind by their number, and says no more of them."""
-        devices = self.spec["devices"]
-        exact_request = devices["requests"][0].get("exactly")
-        if (
-            exact_request is None
-            or {"capacity", "selectors"} & exact_request.keys()
-            or "config" in devices
-        ):
-            return False
-        has_match = any(
-            "matchAttribute" in constraint for constraint in devices.get("constraints") or ()
-        )
-        return not has_match and [str(exact_request["count"])] == [*self.limits.values()]
-
 
 @frozen(kw_only=True)
 class _Kind:

@@ -277,14 +277,14 @@ class Webhook:
         )
 
     def _by_claims(self, pod: Pod, spec: Plain, scheduler_name: str) -> list[Plain]:
-        """Ask by claims for what a pod asks; for whole cards kube-scheduler makes claims itself."""
-        claim_templates = templates.templates(self.vocabulary, pod)
-        by_scheduler = self.way is AllocationWay.DRA and all(
-            template.whole for template in claim_templates
-        )
+        """Ask by claims for what a pod asks.
+
+        For whole cards kube-scheduler could make claims itself, and a kubelet that a device plugin
+        has told of the resource would start no such pod.
+        """
         return [
             *([] if scheduler_name == _RESERVED else [_scheduled_by(_RESERVED)]),
-            *(() if by_scheduler else templates.patches(self.vocabulary, pod, spec)),
+            *templates.patches(self.vocabulary, pod, spec),
         ]
 
     def _names(self, pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> list[Plain]:
