@@ -75,7 +75,7 @@ def _cambricon(eighths: int) -> dict[str, str]:
 def _hygon(eighths: int) -> dict[str, str]:
     return {
         "hygon.com/dcunum": "1",
-        "hygon.com/dcumem": str(8 * 1024 * eighths),
+        "hygon.com/dcumem": str(8190 * eighths),
         "hygon.com/dcucores": str(12 * eighths),
     }
 

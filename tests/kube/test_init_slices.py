@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.kube.site import Site, pod_of
-from tests.kube.site_cards import ALL, HANDED, Card, tell
+from tests.kube.site_cards import ALL, CUT, HANDED, Card, tell
 
 each = pytest.mark.parametrize("card", ALL.values(), ids=ALL)
+each_cut = pytest.mark.parametrize("card", CUT.values(), ids=CUT)
 each_handed = pytest.mark.parametrize("card", HANDED.values(), ids=HANDED)
 
 
@@ -127,12 +128,13 @@ async def twenty_rollouts(it: Site, card: Card) -> None:
         )
         assert None is await it.apply(pod)
         if round_number % 5 == 0:
+            assert await it.apply(pod_of("more", card.part(1))) is not None
             await expect_equal_books(it)
         await it.end(pod, deleted=round_number % 2 == 0)
     await expect_equal_books(it)
 
 
-@each_handed
+@each_cut
 def test_twenty_rollouts_at_a_full_card_beside_a_neighbour_are_never_refused(
     tmp_path: Path, card: Card
 ) -> None:
