@@ -32,6 +32,7 @@ from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import ENDS, Lab, documents, processes, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
+from tests.kube.site_cards import ALL
 
 pytestmark = pytest.mark.cluster
 
@@ -334,3 +335,40 @@ def test_resource_names_are_served_by_a_claim_where_a_pod_says_so(
     stored = lab.call("GET", f"{templates}/{template}")
     with pytest.raises(OSError, match="names of templates that begin with hetero- are for hetero"):
         lab.call("POST", templates, {**stored, "metadata": {"name": "hetero-mine"}})
+
+
+def test_an_init_container_as_large_as_the_main_one_has_that_ones_claim(lab: Lab) -> None:
+    """Of the one Cambricon card it leaves just what the sidecar asks for."""
+    vendors = ("nvidia", "ascend", "cambricon")
+    for vendor in vendors:
+        part = ALL[vendor].part
+        spec = program(part(5))
+        (main,) = spec["containers"]
+        sidecar = {**main, "name": "sidecar", "restartPolicy": "Always"}
+        spec["initContainers"] = [
+            {**sidecar, "resources": {"limits": part(3)}},
+            {**main, "name": "init", "command": ["true"]},
+        ]
+        about = {"name": vendor, "annotations": {"hetero.io/by-claims": "true"}}
+        made = lab.call("POST", PODS, {"metadata": about, "spec": spec})
+        assert 2 == len(made["spec"]["resourceClaims"])
+    for vendor in vendors:
+        runs(lab, vendor, seconds=60)
+
+    pieces = [
+        piece
+        for node in NODES
+        for grant in lab.standing(node)
+        for piece in grant["allocation"]["pieces"]
+    ]
+    held_by_vendor = {
+        vendor: sorted(
+            piece["takes"]["memory"] // MiB for piece in pieces if piece["vendor"] == vendor
+        )
+        for vendor in vendors
+    }
+    assert {
+        "nvidia": [3 * 2800, 5 * 2800],
+        "ascend": [32 * 1024, 64 * 1024],  # a template, and a whole card
+        "cambricon": [9 * 1024, 15 * 1024],
+    } == held_by_vendor

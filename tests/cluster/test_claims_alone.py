@@ -24,6 +24,7 @@ from tests.cluster.conftest import AI_BENCHMARK_2
 from tests.cluster.lab import ENDS, Lab, Plain, program
 from tests.cluster.release import Release
 from tests.cluster.test_claim_health import ill, tainted
+from tests.cluster.test_reports import expect_refused
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import wait_for
 
@@ -149,6 +150,10 @@ def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(lab: Lab) -> None:
     assert [3000 * MiB] == [one["allocation"]["pieces"][0]["takes"]["memory"] for one in grants]
     assert {"allocated": 2400 * MiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
+
+
+def test_what_means_nothing_is_refused_where_claims_are_the_only_way_too(lab: Lab) -> None:
+    expect_refused(lab)
 
 
 def test_a_size_of_an_npu_is_a_template_of_it(release: Release, lab: Lab) -> None:
