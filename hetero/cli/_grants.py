@@ -10,7 +10,7 @@ import click
 from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
 from hetero.model.units import MiB
 from hetero.node.ledger.ledger import ContainerInfo
-from hetero.node.view.observe import GrantView, Share
+from hetero.node.view.observe import ForeignView, GrantView, Share
 
 
 class Name(click.ParamType[str]):
@@ -53,6 +53,18 @@ def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantVie
         return device is None or device == str(share.number) or share.device.startswith(device)
 
     return tuple(grant for grant in grants if any(map(is_named, grant.shares)))
+
+
+def foreign_on(
+    views: Sequence[ForeignView], *, user: str | None, device: str | None
+) -> tuple[ForeignView, ...]:
+    """Return what is used without a grant by a user and on a device, None for any."""
+    return tuple(
+        view
+        for view in views
+        if device is None or device == str(view.number) or view.device.startswith(device)
+        if user is None or any(process.user == user for process in view.use.processes)
+    )
 
 
 def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:

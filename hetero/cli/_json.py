@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
     from hetero.node.cordon import CardFault, CordonResult
-    from hetero.node.view.observe import DeviceView, GrantsView, NodeView
+    from hetero.node.view.observe import DeviceView, ForeignView, GrantsView, NodeView
     from hetero.placement import Explanation
 
 #: The version of all schemas. A new key leaves it; one that goes, or means something else, raises
@@ -54,6 +54,7 @@ def grants(view: GrantsView, *, seconds: float | None) -> Plain:
         simulated=view.simulated,
         seconds=seconds,
         unreadable=view.unreadable,
+        foreign=None if view.foreign is None else list(map(_foreign, view.foreign)),
     )
 
 
@@ -174,6 +175,7 @@ def _device(row: DeviceView) -> Plain:
         "memory_card": device.of_card(MEMORY),
         "memory_held": held_amounts[MEMORY],
         "memory_used": usage.memory,
+        "memory_free": row.free[MEMORY],
         "core": _percent(capacity[CORE], device),
         "core_held": _percent(held_amounts[CORE], device),
         "core_used": None if usage.core is None else 100 * usage.core,
@@ -190,7 +192,12 @@ def _device(row: DeviceView) -> Plain:
         "processes": None
         if usage.processes is None
         else [{"pid": pid, "memory": memory} for pid, memory in usage.processes.items()],
+        "foreign": row.foreign,
     }
+
+
+def _foreign(view: ForeignView) -> Plain:
+    return {"number": view.number, "device": view.device, **to_plain(view.use)}
 
 
 def _member(member: MemberView) -> Plain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -21,10 +21,11 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.frozen import frozen
-from hetero.model.units import GiB, MiB, format_memory, format_percent
+from hetero.model.units import GiB, MiB, format_memory, format_percent, rounded_memory
 
 if TYPE_CHECKING:
-    from hetero.node.view.observe import Share
+    from hetero.node.foreign import ForeignUse
+    from hetero.node.view.observe import DeviceView, Share
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
@@ -84,6 +85,44 @@ def state(state_word: str) -> Text:
     return Text(state_word, _COLOURS.get(state_word, "red"))
 
 
+def sick_first(rows: Iterable[DeviceView]) -> list[DeviceView]:
+    """Return the devices with those first that something is wrong with."""
+    return sorted(rows, key=lambda row: row.device.healthy)
+
+
+def troubles(rows: Sequence[DeviceView], *, node: str | None = None) -> list[Part]:
+    """Return a line for each device that is not healthy, and for what others use of one."""
+    of_node = f" of node {node}" if node else ""
+    sentence_by_number = {
+        row.number: f"{row.device.health}: nothing is given of it"
+        for row in rows
+        if not row.device.healthy
+    }
+    return [
+        *(
+            Text(f"device {number}{of_node}: {sentence}", "red")
+            for number, sentence in sentence_by_number.items()
+        ),
+        *(
+            foreign_line(row.number, row.foreign)
+            for row in rows
+            if row.foreign and row.foreign.memory
+        ),
+    ]
+
+
+def foreign_line(number: int, use: ForeignUse) -> Text:
+    """Return the line that says who uses a device without a grant."""
+    return Text(f"device {number}: {use.sentence}", "yellow")
+
+
+def foreign_memory(use: ForeignUse | None) -> Text:
+    """Return the memory that programs without a grant hold, nothing where they hold none."""
+    if use is None or not use.memory:
+        return Text()
+    return Text(("~" if use.estimated else "") + rounded_memory(use.memory), "yellow")
+
+
 def condition_of(device: Device) -> Text:
     """Return how a device is, and whether it is cordoned."""
     condition = device.condition
@@ -94,6 +133,11 @@ def condition_of(device: Device) -> Text:
         if device.healthy and device.cordon is not None
         else state(condition)
     )
+
+
+def condition_word(device: Device) -> Text:
+    """Return how a device is, in one word where it is not healthy; `troubles` says more."""
+    return Text(device.ailment, "bold red") if device.ailment else condition_of(device)
 
 
 def heading(simulated_name: str | None) -> list[Part]:
@@ -195,8 +239,8 @@ def _grain(grain: Grain, unit: str | None) -> str:
             return f"{low[0]}{'' if low[2] == high[2] else ' ' + low[2]}–{' '.join(high[::2])}"
 
 
-def free_memory(held_bytes: int, device: Device) -> str:
+def free_memory(free_bytes: int, device: Device) -> str:
     """Return the memory left of a device, and the card's own where the node promises more."""
     promised_bytes, own_bytes = device.capacity[MEMORY], device.of_card(MEMORY)
     card_text = f" (card {format_memory(own_bytes)})" if promised_bytes > own_bytes else ""
-    return memory_of(promised_bytes - held_bytes, promised_bytes) + card_text
+    return memory_of(free_bytes, promised_bytes) + card_text

@@ -13,8 +13,9 @@ from hetero.cli._render import (
     Part,
     Table,
     Text,
-    condition_of,
+    condition_word,
     core_of,
+    foreign_memory,
     free_memory,
     granularity_of,
     heading,
@@ -22,8 +23,10 @@ from hetero.cli._render import (
     model_of,
     percent,
     short,
+    sick_first,
     state,
     table,
+    troubles,
 )
 from hetero.cli._show import json_option, show, watch_option, wide_option
 from hetero.model import CORE, MEMORY, SLOTS, Whole
@@ -50,7 +53,9 @@ def command(*, as_json: bool, watch: bool, wide: bool, cluster: bool) -> None:
       hetero inventory --json | jq '.items[].uuid'
 
     Free core is what can still be promised: `open job` says that a grant without
-    a limit uses it meanwhile, `whole only` that the device has no shares. `kept
+    a limit uses it meanwhile, `whole only` that the device has no shares. Free
+    memory is what is neither granted nor held by `others`, which are programs
+    without a grant; `~` is an estimate, of a driver that counts no processes. `kept
     by` says what holds grants to their share: the limiter, the kernel, a
     partition, a service, or nothing.
     """
@@ -73,9 +78,11 @@ def command(*, as_json: bool, watch: bool, wide: bool, cluster: bool) -> None:
 def render(view: NodeView, *, wide: bool = False) -> Part:
     """Return the tables of a node."""
     devices = _devices(wide=wide)
-    for row in view.devices:
+    rows = sick_first(view.devices)
+    for row in rows:
         devices.add_row(*_cells(row, wide=wide))
     parts: list[Part] = [*heading(view.simulated), devices if view.devices else "no devices"]
+    parts += troubles(rows)
     parts += [
         Text(f"vendor {row.name} is {row.state}: {row.reason}", state(row.state).style)
         for row in view.vendors
@@ -96,9 +103,10 @@ def render_cluster(view: ClusterView) -> Part:
     """Return the tables of a cluster."""
     devices = _devices("node")
     for node in view.nodes:
-        for row in node.devices:
+        for row in sick_first(node.devices):
             devices.add_row(node.name, *_cells(row))
     parts: list[Part] = [devices if devices.rows else "no devices"]
+    parts += [line for node in view.nodes for line in troubles(node.devices, node=node.name)]
     parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
     parts += [Text(note, "yellow") for note in view.notes]
     if view.pods:
@@ -125,12 +133,23 @@ def render_cluster(view: ClusterView) -> Part:
 def _devices(*first_columns: str, wide: bool = False) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "free core", "free memory", "grants", "kept by", "health"),
+        *(
+            "#",
+            "vendor",
+            "model",
+            "free core",
+            "free memory",
+            "others",
+            "grants",
+            "kept by",
+            "health",
+        ),
         *(("divides by",) if wide else ()),
         "uuid",
-        right=("#", "free core", "free memory", "grants"),
+        right=("#", "free core", "free memory", "others", "grants"),
         elides=("health",),
-        drops=("uuid", "vendor", "grants", "kept by", "model", "health"),
+        optional=("others",),
+        drops=("uuid", "vendor", "grants", "kept by", "model", "others", "health"),
     )
 
 
@@ -141,10 +160,11 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
         device.vendor,
         model_of(device),
         _free_core(row, wide=wide),
-        free_memory(row.held[MEMORY], device),
+        free_memory(row.free[MEMORY], device) if device.healthy else UNKNOWN,
+        foreign_memory(row.foreign),
         f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         kept_by(device.enforcement),
-        condition_of(device),
+        condition_word(device),
         *((granularity_of(device),) if wide else ()),
         device.uuid if wide else short(device.uuid),
     )
@@ -153,6 +173,8 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
 def _free_core(row: DeviceView, *, wide: bool) -> str:
     """Return the core that is left, in the device's own units, too, where it is wide."""
     device = row.device
+    if not device.healthy:
+        return UNKNOWN
     free_units, card_units = device.capacity[CORE] - row.held[CORE], device.of_card(CORE)
     free_text = percent(free_units, device)
     if wide and card_units != 100:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 from attrs import evolve
 
 from hetero.cli import _json
 from hetero.cli._grants import (
     device_option,
+    foreign_on,
     holdings,
     none_stands,
     of_user,
     on_device,
     user_option,
 )
-from hetero.cli._render import Part, Text, heading
+from hetero.cli._render import UNKNOWN, Part, Text, foreign_line, heading, table
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
+from hetero.model.units import format_percent, rounded_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import GrantsView, observe_grants
+from hetero.node.view.observe import ForeignView, GrantsView, observe_grants
 
 
 @click.command()
@@ -27,6 +31,9 @@ from hetero.node.view.observe import GrantsView, observe_grants
     type=Seconds(min=0.05, max=60),
     help="Take the mean of the core in use over the next so many. Default: since each began.",
 )
+@click.option(
+    "-a", "--all", "with_foreign", is_flag=True, help="And what programs without a grant hold."
+)
 @user_option
 @device_option
 @wide_option
@@ -35,6 +42,7 @@ from hetero.node.view.observe import GrantsView, observe_grants
 def command(
     *,
     seconds: float | None,
+    with_foreign: bool,
     user: str | None,
     device: str | None,
     wide: bool,
@@ -45,6 +53,7 @@ def command(
 
     \b
       hetero ps
+      hetero ps --all
       hetero ps --watch
       hetero ps --user alice --device 0 --wide
       hetero ps --json | jq '.items[].id'
@@ -60,8 +69,12 @@ def command(
         click.echo(f"hetero: {node.unseen}", err=True)
 
     def query() -> GrantsView:
-        view = observe_grants(node, seconds=seconds)
-        return evolve(view, grants=on_device(of_user(view.grants, user), device))
+        view = observe_grants(node, seconds=seconds, foreign=with_foreign)
+        return evolve(
+            view,
+            grants=on_device(of_user(view.grants, user), device),
+            foreign=view.foreign and foreign_on(view.foreign, user=user, device=device),
+        )
 
     show(
         query,
@@ -82,4 +95,27 @@ def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants
             for unreadable_grant in view.unreadable
         ),
         holdings(view.grants, wide=wide) if view.grants else empty_text,
+        *(["", *_foreign(view.foreign)] if view.foreign else []),
     ]
+
+
+def _foreign(views: Sequence[ForeignView]) -> list[Part]:
+    """Return the table of programs without a grant, those of one device below each other."""
+    foreign_table = table(
+        *("#", "pid", "user", "memory", "core", "without a grant"),
+        right=("#", "pid", "memory", "core"),
+        elides=("without a grant",),
+        drops=("core", "user"),
+    )
+    for view in views:
+        for process in view.use.processes:
+            foreign_table.add_row(
+                *(str(view.number), str(process.pid), process.user or UNKNOWN),
+                rounded_memory(process.memory),
+                UNKNOWN if process.core is None else format_percent(process.core),
+                process.program or UNKNOWN,
+            )
+    unnamed_lines = [
+        foreign_line(view.number, view.use) for view in views if not view.use.processes
+    ]
+    return [*([foreign_table] if foreign_table.rows else []), *unnamed_lines]

@@ -27,14 +27,17 @@ from hetero.cli._render import (
     Table,
     Text,
     age,
-    condition_of,
+    condition_word,
     core_of,
+    foreign_memory,
     heading,
     kept_by,
     memory_of,
     model_of,
     percent,
+    sick_first,
     table,
+    troubles,
 )
 from hetero.cli._show import Seconds, json_option, show
 from hetero.model import CORE, MEMORY
@@ -60,6 +63,8 @@ _INTERVAL = 1.0
 #: Seconds over which core in use is a mean: a share of time slices shows little of itself in one.
 _WINDOW = 10.0
 _BAR = 10
+#: The part of its time from which a device is busy: a driver's own work is below it.
+_BUSY = 0.03
 _KEYS = """
 q, Ctrl-C       end
 s               sort grants by the next of: device, core, memory, age
@@ -204,9 +209,10 @@ def render(view: NodeView) -> Part:
 
 
 def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
-    idle_rows = [row for row in view.devices if fold_idle and not row.grants and not row.usage.core]
+    idle_rows = [row for row in view.devices if fold_idle and _is_idle(row)]
     devices = _devices()
-    for row in view.devices:
+    rows = sick_first(view.devices)
+    for row in rows:
         if len(idle_rows) < 2 or row not in idle_rows:
             devices.add_row(*_cells(row))
     parts: list[Part] = [devices] if devices.rows else []
@@ -216,6 +222,7 @@ def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
         parts.append(f"{numbers_text}: idle {models} (e: one by one)")
     if not view.devices:
         parts.append("no devices")
+    parts += troubles(rows)
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable
@@ -224,11 +231,17 @@ def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
     return parts
 
 
+def _is_idle(row: DeviceView) -> bool:
+    """Return whether nobody uses a device that is well."""
+    is_used = row.grants or (row.foreign and row.foreign.memory)
+    return row.device.healthy and not is_used and (row.usage.core or 0) < _BUSY
+
+
 def render_cluster(view: ClusterView) -> Part:
     """Return the tables of a cluster's moment, the busiest containers first."""
     devices = _devices("node")
     for node in view.nodes:
-        for row in node.devices:
+        for row in sick_first(node.devices):
             devices.add_row(node.name, *_cells(row))
     pods = table(
         *("namespace", "claim", "pod", "container", "node"),
@@ -266,11 +279,12 @@ def render_cluster(view: ClusterView) -> Part:
 def _devices(*first_columns: str) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "busy", "", "memory", " ", "given", "temp", "power", "health"),
-        optional=("temp", "power"),
-        right=("#", "busy", "memory", "given", "temp", "power"),
+        *("#", "vendor", "model", "busy", "", "memory", " ", "others", "given"),
+        *("temp", "power", "health"),
+        optional=("others", "temp", "power"),
+        right=("#", "busy", "memory", "others", "given", "temp", "power"),
         elides=("health",),
-        drops=(" ", "", "vendor", "power", "temp", "given", "model", "health"),
+        drops=(" ", "", "vendor", "power", "temp", "given", "model", "others", "health"),
     )
 
 
@@ -285,11 +299,12 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
         UNKNOWN if busy_part is None else f"{100 * busy_part:.0f} %",
         _bar(busy_part),
         memory_of(usage.memory, memory_bytes),
-        _bar(None if usage.memory is None else usage.memory / memory_bytes),
+        _bar(None if usage.memory is None or not memory_bytes else usage.memory / memory_bytes),
+        foreign_memory(row.foreign),
         "open" if row.open and not row.held[CORE] else core_text,
         "" if usage.temperature is None else f"{usage.temperature} °C",
         "" if usage.power is None else f"{usage.power:.0f} W",
-        condition_of(device),
+        condition_word(device),
     )
 
 

@@ -12,6 +12,14 @@ from hetero.model.granularity import Counters, Granularity, Templated, Whole
 
 #: The health of a device that grants stand on and its driver no longer lists.
 LOST = "lost by its driver"
+#: One word for what ails a device, with what a driver's sentence then has in it.
+_AILMENTS = {
+    "lost": ("lost", "fell off"),
+    "hot": ("hot", "temperature"),
+    "ecc": ("ecc", "memory error", "remap", "memory repair"),
+    "xid": ("xid",),
+    "alarm": ("alarm",),
+}
 
 
 class Enforcement(str, Enum):
@@ -104,6 +112,17 @@ class Device:
     def healthy(self) -> bool:
         """Whether nothing is known to be wrong with the device."""
         return self.health in (None, "ok")
+
+    @property
+    def ailment(self) -> str | None:
+        """What is wrong with the device in one word: `lost`, `ecc`, `hot`; `fault` for others."""
+        if self.healthy:
+            return None
+        sentence = (self.health or "").lower()
+        return next(
+            (word for word, signs in _AILMENTS.items() if any(sign in sentence for sign in signs)),
+            "fault",
+        )
 
     @property
     def usable(self) -> bool:

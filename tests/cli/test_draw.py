@@ -4,6 +4,7 @@ import pytest
 
 from hetero.cli._draw import draw
 from hetero.cli._render import Part, free_memory, table
+from hetero.model import MEMORY
 from hetero.model.units import MiB, parse_memory
 from hetero.testing import rack
 
@@ -71,7 +72,9 @@ def test_columns_go_in_their_order_and_no_number_is_cut(columns: int) -> None:
 @pytest.mark.parametrize("size", [23_028 * MiB, 22_999 * MiB, 6_143 * MiB])
 def test_memory_that_is_shown_as_free_can_be_asked_for(size: int) -> None:
     (device,) = rack(size)
-    free, _, whole = free_memory(0, device).removesuffix(" GiB").partition("/")
+    free, _, whole = (
+        free_memory(device.capacity[MEMORY], device).removesuffix(" GiB").partition("/")
+    )
 
     assert free == whole
     assert size - 103 * MiB < parse_memory(f"{free}Gi") <= size

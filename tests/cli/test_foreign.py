@@ -79,6 +79,25 @@ def items(hetero: Run, *words: str) -> list[dict[str, object]]:
     return listed
 
 
+def test_what_others_hold_of_a_card_is_not_free(
+    hetero: Run, foreign: "subprocess.Popen[str]"
+) -> None:
+    shown = hetero("inventory").stdout
+    card = items(hetero, "inventory")[SMALL]
+
+    held = (12 << 30) + (500 << 20)
+    assert (16 << 30) - held == card["memory_free"]
+    assert 0 == card["memory_held"]
+    use = card["foreign"]
+    assert isinstance(use, dict)
+    assert (held, False) == (use["memory"], use["estimated"])
+    (process,) = use["processes"]
+    assert (foreign.pid, "hetero-job-cuda") == (process["pid"], process["program"])
+    assert process["user"]
+    assert "3.5/16 GiB  12.4 GiB" in shown
+    assert f"device {SMALL}: process {foreign.pid} (hetero-job-cuda of " in shown
+
+
 def test_a_card_with_room_in_fact_is_taken_and_one_without_is_refused_with_who_holds_it(
     hetero: Run, foreign: "subprocess.Popen[str]"
 ) -> None:
@@ -104,3 +123,92 @@ def test_a_card_with_room_in_fact_is_taken_and_one_without_is_refused_with_who_h
     assert "holds 12.4 GiB without a grant" in anyway.stderr
     assert 0 == hetero("run", "--device", str(SMALL), "--memory", "3Gi", "--", "true").returncode
     assert [] == items(hetero, "ps")
+
+
+def test_a_refusal_for_what_others_hold_is_fits_own_document(
+    hetero: Run, foreign: "subprocess.Popen[str]"
+) -> None:
+    done = hetero("fit", "--device", str(SMALL), "--memory", "10Gi", "--explain", "--json")
+    document = json.loads(done.stdout)
+
+    assert (3, "hetero.fit", []) == (done.returncode, document["schema"], document["items"])
+    assert f"process {foreign.pid} " in document["refusal"]
+    shown = hetero("fit", "--device", str(SMALL), "--memory", "10Gi", "--explain").stdout
+    assert f"{SMALL} Small: 3.5 of 16 GiB memory free, 10 GiB asked" in shown
+
+
+def test_what_a_granted_program_holds_is_not_foreign_and_neither_is_its_context(
+    hetero: Run, begin: Begin, command: tuple[str, ...], foreign: "subprocess.Popen[str]"
+) -> None:
+    job = str(hetero_simulator.job("cuda"))
+    limits = ("--vendor", "nvidia", "--device", str(SMALL), "--memory", "2Gi")
+    next_line(begin(*command, "run", *limits, "--", job, "--seconds", "600", "--memory", "2GiB"))
+
+    card = items(hetero, "inventory")[SMALL]
+
+    use = card["foreign"]
+    assert isinstance(use, dict)
+    assert [foreign.pid] == [process["pid"] for process in use["processes"]]
+    assert (12 << 30) + (500 << 20) == use["memory"]
+    assert (2 << 30) - (500 << 20) == card["memory_free"]
+
+
+def test_ps_all_top_and_doctor_name_programs_without_a_grant(
+    hetero: Run, foreign: "subprocess.Popen[str]"
+) -> None:
+    document = json.loads(hetero("ps", "--all", "--json").stdout)
+    held = {view["number"]: view for view in document["foreign"]}
+    rows = [line.split() for line in hetero("ps", "--all").stdout.splitlines()]
+    doctor = " ".join(hetero("doctor").stdout.split())
+
+    assert {SMALL, USED_ASCEND} == held.keys()
+    assert [foreign.pid] == [process["pid"] for process in held[SMALL]["processes"]]
+    assert [str(SMALL), str(foreign.pid)] in [row[:2] for row in rows]
+    assert json.loads(hetero("ps", "--json").stdout)["foreign"] is None
+    assert f"process {foreign.pid}" not in hetero("ps").stdout
+    assert f"device {SMALL}: process {foreign.pid} " in hetero("top", "--once").stdout
+    assert f"process {foreign.pid} note hetero-job-cuda of " in doctor
+
+
+def test_a_driver_that_counts_no_processes_has_an_estimate_and_says_so(hetero: Run) -> None:
+    cards = items(hetero, "inventory")
+    used, idle = cards[USED_ASCEND], cards[IDLE_ASCEND]
+    refused = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
+    (free_choice,) = items(hetero, "fit", "--vendor", "ascend", "--memory", "30Gi")
+
+    assert {"memory": 50 << 30, "core": 0.0, "estimated": True, "processes": []} == used["foreign"]
+    assert 14 << 30 == used["memory_free"]
+    # What a driver keeps of an idle card is nobody's.
+    assert {"memory": 0, "core": None, "estimated": True, "processes": []} == idle["foreign"]
+    assert 64 << 30 == idle["memory_free"]
+    assert 3 == refused.returncode
+    assert "has 14 GiB free: about 50 GiB in use beyond what is granted" in refused.stderr
+    assert "by whom is not known" in refused.stderr
+    assert idle["uuid"] == free_choice["device"]
+    assert "~50 GiB" in hetero("inventory").stdout
+
+
+def test_sick_cards_stand_first_in_a_word_and_nothing_is_offered_of_them(hetero: Run) -> None:
+    inventory = hetero("inventory").stdout.splitlines()
+    top = hetero("top", "--once").stdout.splitlines()
+    cards = items(hetero, "inventory")
+
+    words = {ECC: "ecc", LOST: "lost", HOT: "hot"}
+    for number, line in zip(words, inventory[2:5], strict=True):
+        cells = line.split()
+        assert [str(number), "–", "–"] == [cells[0], *cells[3:5]]
+        assert words[number] in cells
+        assert 0 == cards[number]["memory_free"]
+    assert [str(number) for number in words] == [line.split()[0] for line in top[2:5]]
+    said = "\n".join(inventory)
+    assert f"device {ECC}: 1 uncorrected memory errors: reset the card: nothing is given" in said
+    assert f"device {HOT}: too hot: the hardware slows it down: nothing is given of it" in said
+
+
+def test_the_json_of_these_views_is_as_the_schema_says(
+    hetero: Run, foreign: "subprocess.Popen[str]"
+) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "json.schema.json").read_text())
+    for words in (("inventory",), ("ps", "--all"), ("ps",), ("top", "--once")):
+        jsonschema.validate(json.loads(hetero(*words, "--json").stdout), schema)

@@ -9,8 +9,18 @@ from contextlib import suppress
 
 from attrs import define, evolve, field
 
-from hetero.model import CORE, Counters, Device, Enforcement, Policy, Priority, Usage
+from hetero.model import (
+    CORE,
+    Counters,
+    Device,
+    Enforcement,
+    Policy,
+    Priority,
+    Usage,
+    left_of,
+)
 from hetero.model.frozen import frozen
+from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import inventory_of, with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
@@ -143,6 +153,7 @@ class GrantView:
 class DeviceView:
     """A device by its number in the inventory: what is held of it, by whom, and its usage now.
 
+    `foreign` is what programs without a grant use of it, None where that is unknown.
     `open`: one of the grants holds a share of its memory and no limit of its core.
     """
 
@@ -152,15 +163,38 @@ class DeviceView:
     usage: Usage
     grants: tuple[str, ...]
     open: bool = False
+    foreign: ForeignUse | None = None
+
+    @property
+    def free(self) -> Counters:
+        """What is left of it in fact, which is nothing of a device that is not healthy."""
+        if not self.device.healthy:
+            return dict.fromkeys(self.device.capacity, 0)
+        foreign_bytes = self.foreign.memory if self.foreign else 0
+        left_counters = left_of(self.device, self.held, foreign_bytes=foreign_bytes)
+        return {counter: max(amount, 0) for counter, amount in left_counters.items()}
+
+
+@frozen(kw_only=True)
+class ForeignView:
+    """What programs without a grant use of a device, with its number and UUID."""
+
+    number: int
+    device: str
+    use: ForeignUse
 
 
 @frozen(kw_only=True)
 class GrantsView:
-    """The grants that stand, those that cannot be read, and whether all is simulated (a rack)."""
+    """The grants that stand, those that cannot be read, and whether all is simulated (a rack).
+
+    `foreign` has the devices that programs without a grant use; None: nobody looked.
+    """
 
     grants: tuple[GrantView, ...]
     unreadable: tuple[Unreadable, ...]
     simulated: str | None
+    foreign: tuple[ForeignView, ...] | None = None
 
 
 @frozen(kw_only=True)
@@ -262,8 +296,10 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     snapshot = node.snapshot()
     discovery = with_lost(discovery, snapshot.grants)
     free_by_uuid = inventory_of(discovery, snapshot).free()
-    comparison = compare(node, snapshot, discovery.devices, Owners(node))
+    owner_finder = Owners(node)
+    comparison = compare(node, snapshot, discovery.devices, owner_finder)
     usages = comparison.usages
+    use_by_uuid = foreign_uses(node, snapshot, usages, owner_finder)
     devices = []
     for device_number, (device, usage) in enumerate(usages):
         ids_and_pieces = [
@@ -286,6 +322,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
                 open=any(
                     piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
                 ),
+                foreign=use_by_uuid.get(device.uuid),
             )
         )
     return NodeView(
@@ -306,8 +343,10 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     )
 
 
-def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
-    """Return the grants that stand and what they use.
+def observe_grants(
+    node: Node, *, seconds: float | None = None, foreign: bool = False
+) -> GrantsView:
+    """Return the grants that stand and what they use; `foreign`: and what others use.
 
     The core in use is a mean: over the next `seconds`, or since each grant began.
     """
@@ -315,21 +354,30 @@ def observe_grants(node: Node, *, seconds: float | None = None) -> GrantsView:
     if seconds is not None:
         meter.wait(seconds)
     snapshot = node.snapshot()
-    number_by_uuid, vendor_names = _known(snapshot)
+    number_by_uuid, vendor_names = ({}, None) if foreign else _known(snapshot)
     # No driver is asked where there is nothing to ask it about.
     devices = (
         with_lost(node.discover(names=vendor_names), snapshot.grants).devices
-        if snapshot.grants
+        if snapshot.grants or foreign
         else ()
     )
     number_by_uuid = number_by_uuid or {
         device.uuid: device_number for device_number, device in enumerate(devices)
     }
-    comparison = compare(node, snapshot, devices, Owners(node))
+    owner_finder = Owners(node)
+    comparison = compare(node, snapshot, devices, owner_finder)
+    use_by_uuid = foreign_uses(node, snapshot, comparison.usages, owner_finder) if foreign else {}
     return GrantsView(
         grants=_views(node, snapshot, comparison, meter, number_by_uuid=number_by_uuid),
         unreadable=snapshot.unreadable,
         simulated=_rack(node),
+        foreign=tuple(
+            ForeignView(number=number_by_uuid[uuid], device=uuid, use=use)
+            for uuid, use in use_by_uuid.items()
+            if use.memory
+        )
+        if foreign
+        else None,
     )
 
 
