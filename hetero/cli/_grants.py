@@ -122,7 +122,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     overhead_mib = None if share.overhead is None or not wide else share.overhead // MiB
     share_cells = {
         "#": UNKNOWN if share.number is None else str(share.number),
-        "core": core_of(share),
+        "core": core_of(share, wide=wide),
         "memory": memory_of(share.memory_used, share.memory),
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
     }

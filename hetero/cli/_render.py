@@ -172,12 +172,21 @@ def core_limit(core_percent: float | None) -> str:
     return "no limit" if core_percent is None else format_percent(core_percent)
 
 
-def core_of(share: Share) -> str:
-    """Return the core a share used, where known, of what it may use: `29.8/30 %`."""
+def core_of(share: Share, *, wide: bool = False) -> str:
+    """Return the core a share used, where known, of what it may use: `29.8/30 %`.
+
+    `wide` adds the vendor's own units: `25 % (5/20)`.
+    """
     if share.sm is not None:
         return f"{share.sm} % of SMs"
     used_text = "" if share.core_used is None or share.core is None else f"{share.core_used:.1f}/"
-    return used_text + core_limit(share.core) + (" rest" if share.rest else "")
+    units_text = own_units(*share.core_units) if wide and share.core_units else ""
+    return used_text + core_limit(share.core) + units_text + (" rest" if share.rest else "")
+
+
+def own_units(units: int, card_units: int) -> str:
+    """Return core in a vendor's units, behind its percentage; nothing where they are percent."""
+    return "" if card_units == 100 else f" ({units}/{card_units})"
 
 
 def kept_by(enforcement: Enforcement | None) -> Text:

@@ -21,6 +21,7 @@ from hetero.cli._render import (
     heading,
     kept_by,
     model_of,
+    own_units,
     percent,
     short,
     sick_first,
@@ -177,8 +178,8 @@ def _free_core(row: DeviceView, *, wide: bool) -> str:
         return UNKNOWN
     free_units, card_units = device.capacity[CORE] - row.held[CORE], device.of_card(CORE)
     free_text = percent(free_units, device)
-    if wide and card_units != 100:
-        free_text += f" ({free_units}/{card_units})"
+    if wide:
+        free_text += own_units(free_units, card_units)
     if row.open:
         return "open job" if not row.held[CORE] else f"{free_text}, open job"
     return "whole only" if isinstance(device.granularity, Whole) and not row.grants else free_text

@@ -34,12 +34,13 @@ from hetero.cli._render import (
     kept_by,
     memory_of,
     model_of,
+    own_units,
     percent,
     sick_first,
     table,
     troubles,
 )
-from hetero.cli._show import Seconds, json_option, show
+from hetero.cli._show import Seconds, json_option, show, wide_option
 from hetero.model import CORE, MEMORY
 from hetero.model.units import format_memory
 from hetero.node.node import Node
@@ -87,6 +88,7 @@ PgUp PgDn       scroll by a page; Home and End as well
 @click.option("--cluster", is_flag=True, help="Of all nodes, by the cluster's API and metrics.")
 @user_option
 @device_option
+@wide_option
 @json_option
 def command(
     *,
@@ -95,6 +97,7 @@ def command(
     cluster: bool,
     user: str | None,
     device: str | None,
+    wide: bool,
     as_json: bool,
 ) -> None:
     """Show what is in use now: devices, grants, containers, processes.
@@ -143,26 +146,37 @@ def command(
 
         console = console_of(sys.stdout)
         if console.is_interactive:
-            _interact(query, console, interval_s)
+            _interact(query, console, interval_s, wide=wide)
             return
     document = partial(_json.node, seconds=interval if once else None)
-    show(query, render, document, as_json=as_json, watch=watch, period_s=interval_s)
+    show(
+        query,
+        partial(render, wide=wide),
+        document,
+        as_json=as_json,
+        watch=watch,
+        wide=wide,
+        period_s=interval_s,
+    )
 
 
 @define
 class _Choice:
-    """What the keys chose."""
+    """What the keys chose; `wide`: as the command was begun."""
 
     sort: int = 0
     idle: bool = False
     keys: bool = False
+    wide: bool = False
 
 
-def _interact(query: Callable[[], NodeView], console: Console, interval_s: float) -> None:
+def _interact(
+    query: Callable[[], NodeView], console: Console, interval_s: float, *, wide: bool
+) -> None:
     """Show frame after frame until a key ends it."""
     from hetero.cli._screen import Screen
 
-    choice = _Choice()
+    choice = _Choice(wide=wide)
     view = query()
     with Screen(console) as screen:
         while pressed_key := screen.show(_frame(view, choice, console), wait_s=interval_s):
@@ -192,9 +206,14 @@ def _frame(view: NodeView, choice: _Choice, console: Console) -> list[Line]:
         body: Part = _KEYS.strip("\n").splitlines()
     else:
         grants = sorted(view.grants, key=order)
-        body = _tables(evolve(view, grants=tuple(grants)), fold_idle=not choice.idle)
+        body = _tables(
+            evolve(view, grants=tuple(grants)), fold_idle=not choice.idle, wide=choice.wide
+        )
     # The first line is cut at the edge, as the keys are in the help.
-    return [*layout(Text(title, "reverse"), console, wide=True), *layout(body, console)]
+    return [
+        *layout(Text(title, "reverse"), console, wide=True),
+        *layout(body, console, wide=choice.wide),
+    ]
 
 
 def _real(view: NodeView) -> str:
@@ -203,18 +222,18 @@ def _real(view: NodeView) -> str:
     return f"SIMULATED by {view.simulated.rpartition('/')[2]}   "
 
 
-def render(view: NodeView) -> Part:
+def render(view: NodeView, *, wide: bool = False) -> Part:
     """Return the tables of a moment."""
-    return [*heading(view.simulated), *_tables(view, fold_idle=False)]
+    return [*heading(view.simulated), *_tables(view, fold_idle=False, wide=wide)]
 
 
-def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
+def _tables(view: NodeView, *, fold_idle: bool, wide: bool = False) -> list[Part]:
     idle_rows = [row for row in view.devices if fold_idle and _is_idle(row)]
     devices = _devices()
     rows = sick_first(view.devices)
     for row in rows:
         if len(idle_rows) < 2 or row not in idle_rows:
-            devices.add_row(*_cells(row))
+            devices.add_row(*_cells(row, wide=wide))
     parts: list[Part] = [devices] if devices.rows else []
     if len(idle_rows) > 1:
         numbers_text = " ".join(str(row.number) for row in idle_rows)
@@ -227,7 +246,7 @@ def _tables(view: NodeView, *, fold_idle: bool) -> list[Part]:
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable
     ]
-    parts += ["", _grants(view.grants) if view.grants else "no grants stand"]
+    parts += ["", _grants(view.grants, wide=wide) if view.grants else "no grants stand"]
     return parts
 
 
@@ -288,10 +307,12 @@ def _devices(*first_columns: str) -> Table:
     )
 
 
-def _cells(row: DeviceView) -> tuple[str | Text, ...]:
+def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
     usage, device = row.usage, row.device
     busy_part, memory_bytes = usage.core, device.capacity[MEMORY]
     core_text = percent(row.held[CORE], device)
+    if wide:
+        core_text += own_units(row.held[CORE], device.of_card(CORE))
     return (
         str(row.number),
         device.vendor,
@@ -318,7 +339,7 @@ def _bar(fraction: float | None) -> Text:
     return Text(bar.ljust(_BAR, "·"), "red" if fraction > 0.9 else "green")
 
 
-def _grants(grants: Sequence[GrantView]) -> Table:
+def _grants(grants: Sequence[GrantView], *, wide: bool) -> Table:
     """Return the table of grants, each with its containers and processes."""
     grants_table = table(
         *("#", "grant", "name", "user", "core", "memory", " ", "stopped", "borrowed", "lent"),
@@ -332,12 +353,12 @@ def _grants(grants: Sequence[GrantView]) -> Table:
         ),
     )
     for grant in grants:
-        for row in _rows_of(grant):
+        for row in _rows_of(grant, wide=wide):
             grants_table.add_row(*(row.get(column, "") for column in grants_table.columns))
     return grants_table
 
 
-def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
+def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
     """Return a row for each device of a grant, then for each device that a process of it uses.
 
     A grant of one process has that in its own rows.
@@ -350,7 +371,7 @@ def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
         memory_part = None if share.memory_used is None else share.memory_used / share.memory
         rows.append(
             {
-                **_of_share(share),
+                **_of_share(share, wide=wide),
                 " ": _bar(memory_part),
                 "note": note_of(grant, share),
                 **({} if position else _of_grant(grant, only_container)),
@@ -375,10 +396,10 @@ def _rows_of(grant: GrantView) -> list[dict[str, str | Text]]:
     return rows
 
 
-def _of_share(share: Share) -> dict[str, str | Text]:
+def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
     return {
         "#": _number(share),
-        "core": core_of(share),
+        "core": core_of(share, wide=wide),
         "memory": memory_of(share.memory_used, share.memory),
         "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
         "borrowed": _points(share.core_borrowed),

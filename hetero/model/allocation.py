@@ -38,11 +38,14 @@ class DeviceAllocation:
         )
 
     def core_percent(self, device: Device) -> float | None:
-        """Its share of the core, in percent of the card; None where nothing limits it.
+        """Its share of the core, in percent of the card; None where nothing says how much it is.
 
-        That is its limit, or what its template has.
+        That is its limit, or what its template or the whole device has.
         """
-        core_units = self.takes.get(CORE) if self.template is not None else self.core
+        if self.sm is not None:
+            return None
+        is_limited = self.template is None and self.core is not None
+        core_units = self.core if is_limited else self.takes.get(CORE)
         return 100 * core_units / device.of_card(CORE) if core_units else None
 
 

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Iterator
+from typing import cast
 
 import hetero_metax
 import pytest
 from racks import PLUGINS, request
 
+from hetero.cli import _json
 from hetero.model import (
     CORE,
     MEMORY,
@@ -17,10 +19,14 @@ from hetero.model import (
     Granularity,
     Inventory,
     Refusal,
+    Usage,
 )
 from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import limit_of
+from hetero.node.ledger.ledger import Grant
+from hetero.node.node import Node
+from hetero.node.view.observe import CoreMeter, DeviceView, NodeView, Share, _shares
 from hetero.placement import fit
 from hetero.plugin import Template, Templated, Vendor
 from hetero.plugin.vendor import shared_softly
@@ -118,6 +124,56 @@ def check(requests: int) -> None:
         if piece.template is not None:
             shown_percent = 100 * piece.takes[CORE] / device.of_card(CORE)
             assert abs(shown_percent - (said_percent or 0)) < SHOWN
+        check_what_is_said(device, answer, Inventory((device,), (*standing, answer)))
+
+
+def share_of(answer: Allocation, device: Device) -> Share:
+    """Return what ps says of a grant on one device."""
+    limits = tuple(limit_of(piece, device, context=False) for piece in answer.pieces)
+    grant = Grant(
+        id="4f1c", allocation=answer, limits=limits, command=(), user="alice", since="2026-11-29"
+    )
+    (share,) = _shares(
+        grant,
+        limits,
+        {},
+        bytes_by_device={},
+        region=None,
+        meter=CoreMeter(cast("Node", None)),
+        devices={device.uuid: device},
+        excess={},
+        seconds_by_device={},
+    )
+    return share
+
+
+def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory) -> None:
+    """Assert that fit, ps, inventory and metrics say of a grant what it was given."""
+    (piece,) = answer.pieces
+    given_units = piece.takes[CORE] or None
+    given_percent = None if given_units is None else 100 * given_units / device.of_card(CORE)
+    (fitted,) = _json.fit(answer, {device.uuid: device})["items"]
+    assert (given_percent, piece.takes[MEMORY]) == (fitted["core"], fitted["memory"])
+
+    # Metrics have the same (`DeviceLimit.core_given`), and 100 % in place of no limit.
+    share = share_of(answer, device)
+    assert piece.takes[MEMORY] == share.memory
+    assert (given_percent is None) == (share.core is None)
+    assert abs((given_percent or 0) - (share.core or 0)) < SHOWN
+    if share.core_units is not None:
+        assert (given_units, device.of_card(CORE)) == share.core_units
+
+    free = inventory.free()[device.uuid]
+    held = {counter: total - free[counter] for counter, total in device.capacity.items()}
+    row = DeviceView(number=0, device=device, held=held, usage=Usage(), grants=())
+    view = NodeView(devices=(row,), grants=(), unreadable=(), vendors=(), simulated=None)
+    document = _json.node(view)
+    (listed,) = document["items"]
+    assert free[MEMORY] == listed["memory_free"] == listed["memory"] - listed["memory_held"]
+    of_others = sum(
+        other.takes[MEMORY] for allocation in inventory.standing[:-1] for other in allocation.pieces
+    )
+    assert listed["memory_held"] - of_others == share.memory
 
 
 def test_every_vendor_has_a_card_among_these() -> None:

@@ -174,7 +174,7 @@ class Metrics(Collector):
             kept_by = device.enforcement if has_limiter else Enforcement.NONE
             enforcement.add_metric((*labels, kept_by.value), 1)
             memory_limit.add_metric(labels, device_limit.memory)
-            core_percent = device_limit.percent or piece.core_percent(device) or 100
+            core_percent = device_limit.core_given(piece, device) or 100
             core_limit.add_metric(labels, core_percent / 100)
             past_core = sum(
                 bypass.core for bypass in past_by_grant[grant.id] if bypass.device == device.uuid

@@ -69,6 +69,15 @@ class DeviceLimit:
         """The core in percent of the card, by a limit or a template; None where neither is."""
         return self.percent if self.shape is None else self.shape * 100 / CORE_FULL
 
+    def core_given(self, piece: DeviceAllocation, device: Device | None) -> float | None:
+        """Return the core of `piece` in percent of the card, as every view says it; None: no limit.
+
+        That of a slice or a whole card is known by its `device`.
+        """
+        if self.percent is not None or device is None:
+            return self.percent
+        return piece.core_percent(device)
+
 
 def limit_of(
     piece: DeviceAllocation, device: Device, *, context: bool, strict: bool = False

@@ -50,7 +50,8 @@ class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
     `core` and `core_used` are in percent of the card, `core` None where there is no limit, and of
-    a template what it has; `rest`:
+    a template or a whole card what it has. `core_units` is `core` in the vendor's own units and
+    what the card has of them, None where these are percent; `rest`:
     none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
     the percent of the multiprocessors that it has in place of such a limit. Of `core_used`,
     `core_borrowed` was lent by others, and `core_lent` is this grant's part of what others
@@ -68,6 +69,7 @@ class Share:
     number: int | None
     memory: int
     core: float | None
+    core_units: tuple[int, int] | None = None
     rest: bool = False
     sm: int | None = None
     spill: bool = False
@@ -641,12 +643,14 @@ def _shares(
         enforcement = device.enforcement if device else None
         if grant.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
             enforcement = Enforcement.NONE  # no limiter was loaded
+        core_percent = limit.core_given(piece, device)
         share_views.append(
             Share(
                 device=limit.name,
                 number=number_by_uuid.get(piece.device),
                 memory=limit.memory,
-                core=piece.core_percent(device) if device and not is_limited else limit.percent,
+                core=core_percent,
+                core_units=_own_units(core_percent, device),
                 rest=is_limited and asked_limit.core == CORE_FULL,
                 sm=asked_limit.sm,
                 spill=limit.spill,
@@ -669,3 +673,11 @@ def _shares(
             )
         )
     return tuple(share_views)
+
+
+def _own_units(core_percent: float | None, device: Device | None) -> tuple[int, int] | None:
+    """Return a share of the core in the vendor's units, with those of the card; None: percent."""
+    card_units = device.of_card(CORE) if device else 0
+    if core_percent is None or card_units in (0, 100):
+        return None
+    return round(core_percent * card_units / 100), card_units
