@@ -29,7 +29,7 @@ FOLDER = CHECKOUT / "docs" / "captures"
 WIDTHS = (60, 80, 120, 200)
 COMMANDS = {
     "inventory": ("inventory",),
-    "ps": ("ps",),
+    "ps": ("ps", "--all"),
     "fit": ("fit", "--memory", "3000Mi", "--core", "30", "--explain"),
     "doctor": ("doctor",),
 }
@@ -41,6 +41,8 @@ TENANTS = (
     ("--device", "3", "--memory", "3Gi"),
 )
 PROGRAM = ("sleep", "1000")
+#: What a program does that has no grant, on the last card.
+FOREIGN = ("--device", "4", "--seconds", "1000", "--memory", "12GiB")
 
 
 def main() -> None:
@@ -66,6 +68,7 @@ def captures(widths: Iterable[int] = WIDTHS) -> dict[str, str]:
             "TERM": "xterm",
         }
         tenants = [_start(flags, environ) for flags in TENANTS]
+        tenants.append(_start_foreign(environ))
         try:
             return {
                 f"{name}-{columns}": _shown(words, environ, columns)
@@ -77,7 +80,7 @@ def captures(widths: Iterable[int] = WIDTHS) -> dict[str, str]:
         finally:
             for tenant in tenants:
                 tenant.kill()
-                tenant.wait()
+                tenant.communicate()
 
 
 def _numbered(rack: str) -> str:
@@ -100,6 +103,18 @@ def _start(flags: tuple[str, ...], environ: dict[str, str]) -> subprocess.Popen[
             raise SystemExit(f"no share for {' '.join(flags)}")
         time.sleep(0.05)
     return tenant
+
+
+def _start_foreign(environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a program without a grant, and return once it has its memory, and says so."""
+    drivers = str(hetero_simulator.fake_drivers())
+    job = str(hetero_simulator.job("cuda"))
+    foreign = subprocess.Popen(
+        [job, *FOREIGN], env={**environ, "LD_LIBRARY_PATH": drivers}, stdout=subprocess.PIPE
+    )
+    if not foreign.stdout or not foreign.stdout.readline():
+        raise SystemExit("the program without a grant did not start")
+    return foreign
 
 
 def _shown(words: tuple[str, ...], environ: dict[str, str], columns: int) -> str:
