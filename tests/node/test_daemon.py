@@ -9,13 +9,14 @@ import struct
 import time
 import warnings
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
 from hetero.cli import tell_warnings
-from hetero.model import Ask
+from hetero.model import Ask, Device, Usage
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.units import GiB
 from hetero.node.daemon.server import set_up
@@ -149,6 +150,31 @@ def test_users_are_served_while_a_vendor_makes_another_ones_share(stopped: Machi
     (stopped.state / "go").touch()
 
     assert (str(ALICE), str(BOB)) == (hers(), bobs)
+
+
+class Crowded(MemoryVendor):
+    """A vendor of whose card the machine's first process holds 12 GiB of 16, without a grant."""
+
+    @hookimpl
+    def hetero_observe(self, device: Device) -> Usage:
+        return Usage(memory=12 * GiB, processes={1: 12 * GiB})
+
+
+def test_heterod_refuses_what_others_hold_unless_the_user_takes_it_anyway(
+    stopped: Machine,
+) -> None:
+    def admit(node: Node, *, anyway: bool) -> int:
+        asked = request(memory=8 * GiB)
+        handle, _ = admit_program(grants_of(node), asked, command=["test"], anyway=anyway)
+        return handle.grant.limits[0].memory
+
+    stopped.vendor = Crowded
+    stopped.start()
+    for uid in (ALICE, ROOT):
+        with pytest.raises(Refused, match=r"has 4 GiB free: process 1 .* holds 12 GiB without a"):
+            stopped.said_by(uid, partial(admit, anyway=False))
+        assert {} == stopped.said_by(uid, grants)
+        assert 8 * GiB == stopped.said_by(uid, partial(admit, anyway=True))
 
 
 def finding(node: Node) -> tuple[str, str]:
