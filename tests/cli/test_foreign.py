@@ -212,3 +212,34 @@ def test_the_json_of_these_views_is_as_the_schema_says(
     schema = json.loads((Path(__file__).parents[2] / "docs" / "json.schema.json").read_text())
     for words in (("inventory",), ("ps", "--all"), ("ps",), ("top", "--once")):
         jsonschema.validate(json.loads(hetero(*words, "--json").stdout), schema)
+
+
+OTHERS = """
+[device]
+vendor = amd
+model = Instinct MI300X
+memory = 64 GiB
+used = 41 GiB
+processes = 4194303:40960
+[device]
+vendor = mthreads
+model = MTT S4000
+memory = 48 GiB
+used = 30 GiB
+busy = 40
+"""
+
+
+def test_a_process_is_named_where_the_driver_names_it_although_nobody_can_look_into_it(
+    hetero: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "others.rack").write_text(OTHERS)
+    rack = str(tmp_path / "others.rack")
+
+    amd = hetero("fit", "--vendor", "amd", "--memory", "30Gi", HETERO_RACK=rack)
+    mthreads = hetero("fit", "--vendor", "mthreads", "--memory", "32Gi", HETERO_RACK=rack)
+
+    assert (3, 3) == (amd.returncode, mthreads.returncode)
+    assert "has 24 GiB free: process 4194303 holds 40 GiB without a grant" in amd.stderr
+    assert "has 18 GiB free: about 30 GiB in use beyond what is granted" in mthreads.stderr
+    assert "and uses 40 % of the time, by whom is not known" in mthreads.stderr
