@@ -13,8 +13,8 @@ from hetero.cli._request import anyway_option, request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
 from hetero.model.units import format_memory
-from hetero.node.foreign import explain_now, fit_now
 from hetero.node.node import Node
+from hetero.node.outlook import explain_now, fit_now
 from hetero.node.selection import refused
 from hetero.placement import Explanation
 

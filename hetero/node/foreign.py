@@ -1,4 +1,4 @@
-"""Finds what programs without a grant hold of the devices, and chooses devices with room in fact.
+"""Finds what programs without a grant hold of the devices.
 
 Such a program began before hetero, is another user's, or was started without `hetero run`. The
 ledger knows nothing of it. Its memory is missing all the same.
@@ -12,24 +12,17 @@ the driver takes beyond a grant's limit, nor processes that this user cannot loo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-
-from attrs import define, evolve, field
 
 from hetero.model import (
     MEMORY,
-    Allocation,
     Device,
-    Inventory,
     Policy,
-    Refusal,
-    Request,
     Usage,
 )
 from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB, rounded_memory
-from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
@@ -38,8 +31,6 @@ from hetero.node.node import Node
 from hetero.node.quota import User
 from hetero.node.tenants.containers import running_task
 from hetero.node.tenants.owners import Owner, Owners
-from hetero.placement import Explanation, explain, fit
-from hetero.registry.registry import Discovery
 
 #: The most bytes believed for the contexts of a process, and the assumption where they could not be
 #: measured: on an H100 a context takes 0.5 GiB.
@@ -51,8 +42,6 @@ NOISE = 64 * MiB
 #: process: cards of 64 GiB were seen to list up to 3.4 GiB in use when nothing runs (what users of
 #: such cards show; not measured here).
 _IDLE = 1 / 16
-#: Cards that a refusal names one by one.
-_NAMED = 4
 
 
 @frozen(kw_only=True)
@@ -226,135 +215,6 @@ def _limit(device: Device, grant: Grant) -> int:
         for limit, piece in zip(grant.limits, grant.allocation.pieces, strict=True)
         if piece.device == device.uuid
     )
-
-
-@define
-class Outlook:
-    """Chooses devices for a request, and asks drivers of those that matter to the choice.
-
-    First the devices that the ledger would give are looked at, and then, if programs without a
-    grant hold some of them, all that the request may have. `anyway` gives what the ledger has left
-    where no device has room in fact.
-    """
-
-    node: Node
-    discovery: Discovery
-    request: Request
-    anyway: bool = False
-    _uses: dict[str, ForeignUse] = field(init=False, factory=dict)
-    _seen: set[str] = field(init=False, factory=set)
-
-    def choose(self, snapshot: Snapshot) -> Allocation | Refusal | None:
-        """Return what the request gets; None: `look` first, for which no lock may be held."""
-        inventory = inventory_of(self.discovery, snapshot)
-        by_ledger = fit(inventory, self.request)
-        if isinstance(by_ledger, Refusal):
-            return by_ledger
-        held_bytes = {uuid: use.memory for uuid, use in self._uses.items() if use.memory}
-        shunned = {
-            device.uuid: device.capacity[MEMORY]
-            for device in inventory.devices
-            if device.uuid in held_bytes
-        }
-        for foreign in (shunned, held_bytes):
-            answer = fit(evolve(inventory, foreign=foreign), self.request)
-            if isinstance(answer, Allocation):
-                is_seen = all(piece.device in self._seen for piece in answer.pieces)
-                return answer if is_seen else None
-        if not self.anyway:
-            return self._crowded(inventory)
-        pieces = {piece.device for piece in by_ledger.pieces}
-        foreign_notes = (
-            f"device {position} ({device.short_model}): {self._uses[device.uuid].sentence}"
-            for position, device in enumerate(inventory.devices)
-            if device.uuid in pieces and held_bytes.get(device.uuid)
-        )
-        return evolve(by_ledger, notes=(*by_ledger.notes, *foreign_notes))
-
-    def look(self, snapshot: Snapshot) -> None:
-        """Ask the drivers of the devices that `choose` did not know enough about."""
-        devices = tuple(
-            device
-            for device in self.discovery.devices
-            if device.usable and self.request.chooses(device) and device.uuid not in self._seen
-        )
-        if not self._seen:
-            by_ledger = fit(inventory_of(self.discovery, snapshot), self.request)
-            pieces = by_ledger.pieces if isinstance(by_ledger, Allocation) else ()
-            chosen_uuids = {piece.device for piece in pieces}
-            devices = tuple(device for device in devices if device.uuid in chosen_uuids) or devices
-        self._ask(snapshot, devices)
-
-    def explain(self, snapshot: Snapshot) -> Explanation:
-        """Return what the request gets, and what every device says of its room in fact."""
-        self._ask(snapshot, self.discovery.devices)
-        inventory = inventory_of(self.discovery, snapshot)
-        held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
-        answer = self.choose(snapshot)
-        return explain(evolve(inventory, foreign=held_bytes), self.request, answer=answer)
-
-    def _ask(self, snapshot: Snapshot, devices: Iterable[Device]) -> None:
-        # What a driver does not answer is not known, and refuses nothing.
-        usages, _ = self.node.registry.observe_all(devices)
-        self._uses.update(foreign_uses(self.node, snapshot, usages))
-        self._seen.update(device.uuid for device, _ in usages)
-
-    def _crowded(self, inventory: Inventory) -> Refusal:
-        """Return the refusal that names the devices which have room by the ledger alone."""
-        free, in_fact = (
-            evolve(inventory, foreign=foreign).free()
-            for foreign in ({}, {uuid: use.memory for uuid, use in self._uses.items()})
-        )
-        sentences = [
-            f"device {position} ({device.short_model}) has "
-            f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
-            for position, device in enumerate(inventory.devices)
-            if (use := self._uses.get(device.uuid))
-            and use.memory
-            and self.request.chooses(device)
-            and free[device.uuid][MEMORY] > 0
-        ]
-        if len(sentences) > _NAMED:
-            sentences[_NAMED:] = [f"and {len(sentences) - _NAMED} devices more"]
-        return Refusal(
-            wanted=len(self.request.asks),
-            verdicts={},
-            crowded="; ".join(sentences) + "; ask for less, end that, or take it with --anyway",
-        )
-
-
-def fit_now(node: Node, request: Request, *, anyway: bool = False) -> Allocation | Refusal:
-    """Return what the request would get now, without taking it.
-
-    Raises `Refused` where the devices could give it and the user's quota does not.
-    """
-    outlook, snapshot = _outlook(node, request, anyway=anyway)
-    while (answer := outlook.choose(snapshot)) is None:
-        outlook.look(snapshot)
-    return _within_quota(outlook, snapshot, answer)
-
-
-def explain_now(node: Node, request: Request, *, anyway: bool = False) -> Explanation:
-    """Return the answer of `fit_now` with the verdict of every device; raises what that raises."""
-    outlook, snapshot = _outlook(node, request, anyway=anyway)
-    explanation = outlook.explain(snapshot)
-    _within_quota(outlook, snapshot, explanation.answer)
-    return explanation
-
-
-def _outlook(node: Node, request: Request, *, anyway: bool) -> tuple[Outlook, Snapshot]:
-    discovery = node.discover_for(request)
-    snapshot = node.snapshot()
-    node.expect_certain(snapshot)
-    return Outlook(node, discovery, request, anyway=anyway), snapshot
-
-
-def _within_quota(
-    outlook: Outlook, snapshot: Snapshot, answer: Allocation | Refusal
-) -> Allocation | Refusal:
-    if isinstance(answer, Allocation):
-        outlook.node.expect_within_quota(answer, snapshot, devices_of(outlook.discovery))
-    return answer
 
 
 def _is_ending(pid: int) -> bool:

@@ -16,13 +16,13 @@ from hetero.model.names import check_label
 from hetero.node import services
 from hetero.node.confinement import persisting, reconcile, slices_held
 from hetero.node.daemon_client import DaemonClient, NoAnswer
-from hetero.node.foreign import Outlook
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, hidden
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
 from hetero.node.node import Node
+from hetero.node.outlook import Outlook
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant

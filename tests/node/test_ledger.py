@@ -21,11 +21,11 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from hetero.model import Ask, Policy, Request, codec
 from hetero.model.errors import HeteroError, Refused
 from hetero.model.units import GiB
-from hetero.node.foreign import fit_now
 from hetero.node.grants import grants_of, release
 from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
 from hetero.node.node import Node
+from hetero.node.outlook import fit_now
 from hetero.node.resize import resize
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack

@@ -12,9 +12,9 @@ from attrs import evolve
 from hetero.model import Ask
 from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
-from hetero.node.foreign import explain_now, fit_now
 from hetero.node.grants import grants_of
 from hetero.node.node import Node
+from hetero.node.outlook import explain_now, fit_now
 from hetero.node.quota import User, expect_within, held_of_quotas
 from hetero.node.settings import NodeSettings, Quota
 from hetero.node.view.doctor import Finding, examine

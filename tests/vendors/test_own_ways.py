@@ -17,10 +17,10 @@ from racks import CARDS, SHARE, Machine, Rack, apart, card, die_after, registry,
 from hetero.model import MEMORY, SLOTS, Allocation, Ask, Policy, Refusal
 from hetero.model.errors import Refused
 from hetero.model.units import GiB, MiB
-from hetero.node.foreign import fit_now
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
+from hetero.node.outlook import fit_now
 from hetero.node.resize import resize
 from hetero.plugin.driver import Library
 
