@@ -31,7 +31,11 @@ HERE = Path(__file__).parent
 PREFIX = {"cuda": "cu", "hip": "hip", "musa": "mu"}
 #: Of a name that each variant of a function has the end of.
 VARIANTS = {"cuda": ("_ptsz", "_ptds"), "hip": ("_spt",), "musa": ("_ptsz", "_ptds")}
-KINDS = {"limited": r"\w*OWN\w*|\w*GATED\w*|\w*LAUNCH", "harmless": r"HARMLESS|\w*WAITS", "open": "OPEN"}
+KINDS = {
+    "limited": r"\w*OWN\w*|\w*GATED\w*|\w*LAUNCH",
+    "harmless": r"HARMLESS|\w*WAITS",
+    "open": "OPEN",
+}
 
 
 def tables(api: str) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Streams that stand at a word of memory or at a function on the host: what that costs a program."""
+"""Streams that stand at a word of memory, or at a function on the host, cost nothing."""
 
 import json
 
 import pytest
-from tenancy import MIB, Grant, Rack, Terms
+from tenancy import MIB, Rack, Terms
 
 from tests.programs import next_line
 
