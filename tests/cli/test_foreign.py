@@ -200,9 +200,15 @@ def test_sick_cards_stand_first_in_a_word_and_nothing_is_offered_of_them(hetero:
         assert words[number] in cells
         assert 0 == cards[number]["memory_free"]
     assert [str(number) for number in words] == [line.split()[0] for line in top[2:5]]
-    said = "\n".join(inventory)
-    assert f"device {ECC}: 1 uncorrected memory errors: reset the card: nothing is given" in said
-    assert f"device {HOT}: too hot: the hardware slows it down: nothing is given of it" in said
+    inventory_text = "\n".join(inventory)
+    assert (
+        f"device {ECC}: 1 uncorrected memory errors: reset the card: nothing is given"
+        in inventory_text
+    )
+    assert (
+        f"device {HOT}: too hot: the hardware slows it down: nothing is given of it"
+        in inventory_text
+    )
 
 
 def test_the_json_of_these_views_is_as_the_schema_says(

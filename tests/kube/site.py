@@ -291,8 +291,8 @@ class Site:
         device_by_uuid = {device.uuid: device for device in discovery.devices}
         due = Counter[str]()
         for pod in inventory_of(discovery, self.at.node.snapshot()).pods:
-            for one in occupancies(pod):
-                due += quotas.charge(device_by_uuid[one.device], one.takes)
+            for occupancy in occupancies(pod):
+                due += quotas.charge(device_by_uuid[occupancy.device], occupancy.takes)
         return {"quota": +quotas.used.get("default", Counter()), "agent": due}
 
     async def _call(self, verb: str, **args: Any) -> Any:
