@@ -33,9 +33,10 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 #: The goals: how many stays there may be, and how many of one package. The registry is asked for
-#: devices and for the edits, and ends the vendors' processes before the program starts. It asks the
-#: node once which faults of cards are noted there.
-MOST_STAYS, MOST_OF_ONE = 10, 3
+#: devices, for what others hold of the device that would be given, and for the edits, and ends the
+#: vendors' processes before the program starts. A device is chosen before that question and after
+#: it. The registry asks the node once which faults of cards are noted there.
+MOST_STAYS, MOST_OF_ONE = 12, 4
 #: The vendor of the rack `one`.
 VENDOR = "nvidia"
 REQUEST = ("run", "--", "true")

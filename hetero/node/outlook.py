@@ -34,6 +34,8 @@ class Outlook:
     anyway: bool = False
     _uses: dict[str, ForeignUse] = field(init=False, factory=dict)
     _seen: set[str] = field(init=False, factory=set)
+    # The devices of the last answer, as far as their drivers were not asked.
+    _unseen: set[str] = field(init=False, factory=set)
 
     def choose(self, snapshot: Snapshot) -> Allocation | Refusal | None:
         """Return what the request gets; None: `look` first, for which no lock may be held."""
@@ -42,6 +44,8 @@ class Outlook:
         if isinstance(by_ledger, Refusal):
             return by_ledger
         held_bytes = {uuid: use.memory for uuid, use in self._uses.items() if use.memory}
+        if not held_bytes:
+            return self._looked_at(by_ledger)
         shunned = {
             device.uuid: device.capacity[MEMORY]
             for device in inventory.devices
@@ -50,8 +54,7 @@ class Outlook:
         for foreign in (shunned, held_bytes):
             answer = fit(evolve(inventory, foreign=foreign), self.request)
             if isinstance(answer, Allocation):
-                is_seen = all(piece.device in self._seen for piece in answer.pieces)
-                return answer if is_seen else None
+                return self._looked_at(answer)
         if not self.anyway:
             return self._crowded(inventory)
         pieces = {piece.device for piece in by_ledger.pieces}
@@ -64,17 +67,18 @@ class Outlook:
 
     def look(self, snapshot: Snapshot) -> None:
         """Ask the drivers of the devices that `choose` did not know enough about."""
-        devices = tuple(
-            device
-            for device in self.discovery.devices
-            if device.usable and self.request.chooses(device) and device.uuid not in self._seen
+        uuids = self._unseen
+        if self._seen:
+            devices = self.discovery.devices
+            chosen = (one for one in devices if one.usable and self.request.chooses(one))
+            uuids = uuids | {device.uuid for device in chosen} - self._seen
+        self._ask(
+            snapshot, tuple(device for device in self.discovery.devices if device.uuid in uuids)
         )
-        if not self._seen:
-            by_ledger = fit(inventory_of(self.discovery, snapshot), self.request)
-            pieces = by_ledger.pieces if isinstance(by_ledger, Allocation) else ()
-            chosen_uuids = {piece.device for piece in pieces}
-            devices = tuple(device for device in devices if device.uuid in chosen_uuids) or devices
-        self._ask(snapshot, devices)
+
+    def _looked_at(self, answer: Allocation) -> Allocation | None:
+        self._unseen = {piece.device for piece in answer.pieces} - self._seen
+        return None if self._unseen else answer
 
     def explain(self, snapshot: Snapshot) -> Explanation:
         """Return what the request gets, and what every device says of its room in fact."""

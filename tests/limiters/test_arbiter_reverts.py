@@ -103,7 +103,11 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "beside_a_long_kernel_those_of_a_millisecond_are_not_taken_for_long_ones",
     ),
     "what a time slice leaves in flight": (
-        ("timeshare/governor.c", "->trails_ns = drained ? 0 : now;", "->trails_ns = 0;"),
+        (
+            "timeshare/governor.c",
+            "begin_trail(governor, now, !drained);",
+            "governor->trails_ns = 0;",
+        ),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
     ),
     "one's part of what several have": (

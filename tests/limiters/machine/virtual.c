@@ -1093,7 +1093,11 @@ static bool engine_hold(void *hold, void *stream)
     note_call();
     struct held *held = hold;
     card_work();
-    *held = (struct held){.tenant = stream, .on = true, .from_ns = held->tenant->asked_ns};
+    unsigned number;
+    struct tenant *tenant = tenant_of(stream, &number);
+    if (number != 0) /* only the first stream can be held */
+        return false;
+    *held = (struct held){.tenant = tenant, .on = true, .from_ns = tenant->asked_ns};
     held->launched = held->tenant->launched;
     return true;
 }
