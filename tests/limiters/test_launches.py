@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hetero_simulator
 import pytest
-from tenancy import MIB, UUIDS, Rack, Terms, in_front
+from tenancy import COUNTED, MIB, UUIDS, Rack, Terms, in_front
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,8 @@ def test_a_capture_ends_after_the_launches_that_were_seen_to_be_captured(tmp_pat
 def test_a_launch_that_a_capture_did_not_wait_for_passes_the_gate_behind_it(
     tmp_path: Path,
 ) -> None:
-    assert ([0, 0], 1) == _race(tmp_path, 200000, 0, "race(fill, end, stream)")
+    racing = f"{COUNTED}\nrace(fill, end, stream)\ncounted(1)"
+    assert ([0, 0], 1) == _race(tmp_path, 200000, 0, racing)
 
 
 def test_a_captured_launch_passes_no_gate_while_another_capture_takes_long_to_end(
