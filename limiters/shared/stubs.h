@@ -82,17 +82,30 @@
             return call;                                                                                               \
         stream;                                                                                                        \
     })
-/* While no device is limited in core the stub jumps to the driver's function with its arguments and stack unchanged. */
+/* While no device is limited in core the stub jumps to the driver's function with its arguments and stack unchanged,
+ * and else to `limited`. */
+#define JUMP_UNLESS_LIMITED(name, parameters, arguments, limited)                                                      \
+    EXPORT result_t name parameters                                                                                    \
+    {                                                                                                                  \
+        typeof(&name) real = (typeof(&name))symbol_known(&driver_rows[ROW_##name]);                                    \
+        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
+            real = limited;                                                                                            \
+        return real arguments;                                                                                         \
+    }
+/* What both begin with: the driver's function, or its answer where nothing is to be done. */
+#define BEGIN_LIMITED(name, arguments)                                                                                 \
+    typeof(&name) real = REAL(name);                                                                                   \
+    if (__builtin_expect(real == NULL, 0))                                                                             \
+        return RESULT_NO_FUNCTION;                                                                                     \
+    if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                    \
+        return real arguments;                                                                                         \
+    if (is_nested_work(__builtin_return_address(0)))                                                                   \
+    return real arguments
+/* Device work: it waits for the gate. */
 #define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t gated_##name parameters                                                  \
     {                                                                                                                  \
-        typeof(&name) real = REAL(name);                                                                               \
-        if (__builtin_expect(real == NULL, 0))                                                                         \
-            return RESULT_NO_FUNCTION;                                                                                 \
-        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                \
-            return real arguments;                                                                                     \
-        if (is_nested_work(__builtin_return_address(0)))                                                               \
-            return real arguments;                                                                                     \
+        BEGIN_LIMITED(name, arguments);                                                                                \
         const stream_t null_stream = default_stream;                                                                   \
         struct launch_ticket ticket;                                                                                   \
         result_t answer = launch_enter(&ticket, stream);                                                               \
@@ -104,24 +117,12 @@
         launch_leave(&ticket, answer);                                                                                 \
         return answer;                                                                                                 \
     }                                                                                                                  \
-    EXPORT result_t name parameters                                                                                    \
-    {                                                                                                                  \
-        typeof(&name) real = (typeof(&name))symbol_known(&driver_rows[ROW_##name]);                                    \
-        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
-            real = gated_##name;                                                                                       \
-        return real arguments;                                                                                         \
-    }
+    JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
 /* An operation that waits: it is told to the gate, and passes none. */
 #define WAITS_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t told_##name parameters                                                   \
     {                                                                                                                  \
-        typeof(&name) real = REAL(name);                                                                               \
-        if (__builtin_expect(real == NULL, 0))                                                                         \
-            return RESULT_NO_FUNCTION;                                                                                 \
-        if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                \
-            return real arguments;                                                                                     \
-        if (is_nested_work(__builtin_return_address(0)))                                                               \
-            return real arguments;                                                                                     \
+        BEGIN_LIMITED(name, arguments);                                                                                \
         const stream_t null_stream = default_stream;                                                                   \
         struct wait_ticket ticket;                                                                                     \
         wait_enter(&ticket, stream);                                                                                   \
@@ -131,10 +132,4 @@
         wait_leave(&ticket, answer);                                                                                   \
         return answer;                                                                                                 \
     }                                                                                                                  \
-    EXPORT result_t name parameters                                                                                    \
-    {                                                                                                                  \
-        typeof(&name) real = (typeof(&name))symbol_known(&driver_rows[ROW_##name]);                                    \
-        if (__builtin_expect(real == NULL || !launch_is_free(), 0))                                                    \
-            real = told_##name;                                                                                        \
-        return real arguments;                                                                                         \
-    }
+    JUMP_UNLESS_LIMITED(name, parameters, arguments, told_##name)
