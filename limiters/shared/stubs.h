@@ -118,9 +118,9 @@
         return answer;                                                                                                 \
     }                                                                                                                  \
     JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
-/* An operation that waits: it is told to the gate, and passes none. */
+/* An operation that waits: it is announced to the gate, and passes none. */
 #define WAITS_IN(name, default_stream, parameters, arguments, stream)                                                  \
-    static __attribute__((noinline)) result_t told_##name parameters                                                   \
+    static __attribute__((noinline)) result_t announced_##name parameters                                              \
     {                                                                                                                  \
         BEGIN_LIMITED(name, arguments);                                                                                \
         const stream_t null_stream = default_stream;                                                                   \
@@ -132,4 +132,4 @@
         wait_leave(&ticket, answer);                                                                                   \
         return answer;                                                                                                 \
     }                                                                                                                  \
-    JUMP_UNLESS_LIMITED(name, parameters, arguments, told_##name)
+    JUMP_UNLESS_LIMITED(name, parameters, arguments, announced_##name)

@@ -724,8 +724,10 @@ void light_run(struct governor *governor)
     if (!course.is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
         light_is_long(&governor->light, governor->engine->now());
     time_slice_busy(&governor->time_slice, course.watch.stands);
-    if (course.watch.stands) /* the rest is charged as what a time slice leaves in flight is */
-        governor->trails_ns = course.watch.charged, governor->trail_waits = false;
+    if (course.watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
+        governor->trails_ns = course.watch.charged;
+        governor->trail_waits = false;
+    }
     log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
              (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
     governor->closed_ns = governor->engine->now();

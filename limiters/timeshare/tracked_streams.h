@@ -28,7 +28,7 @@ struct stream_key {
 };
 
 /* An operation at which a stream may stand while the device does nothing for it: a word of memory that somebody is to
- * write, a function on the host, an event. It is between two fences. */
+ * write, or a function on the host. It is between two fences. */
 struct stream_wait {
     void *before, *after;
     unsigned generation; /* of its stream, in which they are */

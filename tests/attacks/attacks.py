@@ -165,7 +165,7 @@ def simulated_rack(attack: Attack, directory: Path) -> Rack:
 def grant_for(attack: Attack, rack: Rack, uuids: tuple[str, ...] = UUIDS) -> Grant:
     """Return a grant of the limits on the first of these cards.
 
-    Where memory is measured it has all of the time: what waits in a stream is charged as work.
+    Where memory is measured it has all of the time.
     Those of time have memory for their streams.
     """
     core = 100 * (CORE if attack.contexts == 0 else 100)

@@ -67,7 +67,7 @@ static void hoarder(struct tenant *tenant)
     uint64_t *word = &memory_words[tenant - tenants];
     for (tenant->steps = 1;; tenant->steps++) {
         tenant_wait_word(tenant, 0, word, tenant->steps);
-        for (unsigned launch = 0; launch < 20; launch++)
+        for (unsigned launch = 0; launch < 4; launch++)
             tenant_launch(tenant, 0, kind.work_ns);
         while (tenant_runs(tenant))
             tenant_sleep(MS);
@@ -170,7 +170,7 @@ TEST(work_that_is_let_go_behind_a_wait_is_charged)
 {
     for (unsigned percent = 10; percent <= 50; percent += 20)
         for (unsigned others = 0; others < 2; others++) {
-            kind.work_ns = 2 * MS;
+            kind.work_ns = 20 * MS;
             machine_begin(1);
             add_body(0, hoarder, percent);
             add(1, &KERNELS, 100 - percent);
