@@ -186,7 +186,7 @@ def core_of(share: Share, *, wide: bool = False) -> str:
 
 def own_units(units: int, card_units: int) -> str:
     """Return core in a vendor's units, behind its percentage; nothing where they are percent."""
-    return "" if card_units == 100 else f" ({units}/{card_units})"
+    return "" if card_units % 100 == 0 else f" ({units}/{card_units})"
 
 
 def kept_by(enforcement: Enforcement | None) -> Text:

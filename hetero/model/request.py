@@ -68,16 +68,18 @@ class Priority(str, Enum):
 class Ask:
     """The request for one device: no `memory` means all of it, no `core` means no core limit.
 
-    `memory` is in bytes, `memory_percent` and `core` in percent of the card. `device` is a position
-    in the inventory or the start of a UUID. `shape` is a template of the card's menu by its name,
-    whatever its size. `open`, where a grant is resized: its core limit is removed. `sm` is in
-    percent of a card's multiprocessors: its programs never use more of them, and no limiter limits
-    their core. Only a device that programs share by a service can have that.
+    `memory` is in bytes, `memory_percent` in percent of the card. `core` is in parts of the card,
+    which has `core_of` of them: percent, unless a pod asks in a vendor's units. `device` is a
+    position in the inventory or the start of a UUID. `shape` is a template of the card's menu by
+    its name, whatever its size. `open`, where a grant is resized: its core limit is removed. `sm`
+    is in percent of a card's multiprocessors: its programs never use more of them, and no limiter
+    limits their core. Only a device that programs share by a service can have that.
     """
 
     memory: int | None = None
     memory_percent: int | None = None
     core: int | None = None
+    core_of: int = 100
     device: str | None = None
     shape: str | None = None
     open: bool = False
@@ -94,11 +96,19 @@ class Ask:
             raise BadInput("core and sm are both given: sm is instead of a share of the time")
         if self.sm is not None and not 1 <= self.sm < 100:
             raise BadInput(f"sm {self.sm} is out of range: it is 1 to 99 percent, all by default")
-        for noun, percent in (("memory", self.memory_percent), ("core", self.core)):
-            if percent is not None and not 1 <= percent <= 100:
+        for noun, parts, most in (
+            ("memory", self.memory_percent, 100),
+            ("core", self.core, self.core_of),
+        ):
+            if parts is not None and not 1 <= parts <= most:
+                unit = "percent" if most == 100 else "parts"
                 raise BadInput(
-                    f"{noun} {percent} is out of range: it is 1 to 100 percent of a card"
+                    f"{noun} {parts} is out of range: it is 1 to {most} {unit} of a card"
                 )
+
+    def core_units(self, card_units: int) -> int | None:
+        """Return the core in units of which a card has so many, rounded up; None: no limit."""
+        return None if self.core is None else -(-card_units * self.core // self.core_of)
 
 
 @frozen

@@ -119,8 +119,8 @@ def cut(
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units that are asked of this device, before rounding."""
-    core_percent = ask.core if ask.sm is None else ask.sm
-    core_units = None if core_percent is None else -(-device.of_card(CORE) * core_percent // 100)
+    limiting_ask = ask if ask.sm is None else evolve(ask, core=ask.sm, core_of=100, sm=None)
+    core_units = limiting_ask.core_units(device.of_card(CORE))
     if ask.memory_percent is not None:
         return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core_units
     if ask.memory is None:

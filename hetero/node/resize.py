@@ -366,7 +366,7 @@ def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int
     if ask.open:
         core_units = None
     elif ask.core is not None:
-        core_units = -(-device.of_card(CORE) * ask.core // 100)
+        core_units = ask.core_units(device.of_card(CORE))
     return memory_bytes, core_units
 
 

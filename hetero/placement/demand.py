@@ -69,7 +69,7 @@ def request_class_of(pod: PlacedPod) -> RequestClass:
 def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, int, int] | None]:
     """Return what is left of a class without the size of its asks, and that size.
 
-    The size is memory in bytes, memory in percent and core in percent, 0 where that was not asked.
+    The size is memory in bytes, memory in percent and core in parts, 0 where that was not asked.
     What is left keeps a 1 where there was a size. A class whose asks differ has no size.
     """
     if not request_class.plain or request_class.request is None:
@@ -79,6 +79,7 @@ def without_size(request_class: RequestClass) -> tuple[RequestClass, tuple[int, 
         memory=ask.memory and 1,
         memory_percent=ask.memory_percent and 1,
         core=ask.core and 1,
+        core_of=ask.core_of,
         shape=ask.shape,
     )
     sizes = (ask.memory or 0, ask.memory_percent or 0, ask.core or 0)
@@ -89,12 +90,12 @@ def with_size(class_without_size: RequestClass, sizes: tuple[int, int, int]) -> 
     """Return the class with this size in place of the 1 that `without_size` left."""
     if class_without_size.request is None:
         return class_without_size
-    memory_bytes, memory_percent, core_percent = (amount or None for amount in sizes)
+    memory_bytes, memory_percent, core_parts = (amount or None for amount in sizes)
     ask = evolve(
         class_without_size.request.asks[0],
         memory=memory_bytes,
         memory_percent=memory_percent,
-        core=core_percent,
+        core=core_parts,
     )
     return evolve(
         class_without_size,
@@ -129,10 +130,10 @@ class _Joins:
         larger_class = sized_class.after
         if larger_class is None:
             return
-        memory_bytes, memory_percent, core_percent = map(
+        memory_bytes, memory_percent, core_parts = map(
             max, sized_class.amounts, larger_class.amounts
         )
-        amounts = memory_bytes, memory_percent, core_percent
+        amounts = memory_bytes, memory_percent, core_parts
         needs = tuple(
             map(max, sized_class.pod[1], larger_class.pod[1])
         )  # the larger amount of each counter

@@ -153,7 +153,7 @@ def _downgrade(device: Device, cut: Portion) -> int:
 
 
 def _asks_for_all(device: Device, ask: Ask) -> bool:
-    if ask.shape is not None or ask.sm is not None or ask.core not in (None, 100):
+    if ask.shape is not None or ask.sm is not None or ask.core not in (None, ask.core_of):
         return False
     if ask.memory is None:
         return ask.memory_percent in (None, 100)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from math import lcm
 
 from attrs import evolve, field, validators
 
@@ -250,12 +251,19 @@ class Vendor:
 
 
 def shared_softly(device: Device) -> Device:
-    """Return a card that is not cut, shared by 1 % and 1 MiB. A part of a card stays as it is."""
+    """Return a card that is not cut, shared by 1 % or its own units, and by 1 MiB.
+
+    A part of a card stays as it is.
+    """
     if isinstance(device.granularity, Templated) and not device.granularity.whole:
         return device
     return evolve(
         device,
-        capacity={CORE: 100, MEMORY: device.capacity[MEMORY], SLOTS: _SOFT_SLOTS},
+        capacity={
+            CORE: lcm(100, device.of_card(CORE)),
+            MEMORY: device.capacity[MEMORY],
+            SLOTS: _SOFT_SLOTS,
+        },
         granularity=Fractional(),
         enforcement=Enforcement.PRELOAD,
     )

@@ -3,18 +3,23 @@
 import tracemalloc
 from collections.abc import Mapping
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.quota import Quotas
 from hetero.kube.words.settings import Settings, load
-from hetero.model import Ask, OnBypass, OnExcess, Policy, Priority, Selector
+from hetero.model import CORE, Ask, Enforcement, OnBypass, OnExcess, Policy, Priority, Selector
 from hetero.model.errors import BadInput, NotFound
+from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
+from hetero.plugin.vendor import shared_softly
 from hetero.registry.registry import Registry
 
 #: Asked when this is imported: later this process may have threads, in which none can be forked.
@@ -113,7 +118,7 @@ def asked(limits: dict[str, str], words: Vocabulary = WORDS, **rest: Any) -> Any
                 "mthreads.com/sgpu-core": "8",
             },
             1,
-            Ask(memory=16 * GiB, core=50),
+            Ask(memory=16 * GiB, core=8, core_of=16),
         ),
         (
             "metax",
@@ -149,10 +154,28 @@ def test_memory_alone_means_one_card() -> None:
     assert 1 == asked({"nvidia.com/gpumem": "3000"}).count
 
 
-def test_one_core_group_of_sixteen_is_enough_for_one() -> None:
-    (ask,) = asked({"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": "1"}).request.asks
+@pytest.mark.parametrize("group_count", range(1, 17))
+def test_core_groups_of_sixteen_are_given_exactly_also_of_a_softly_shared_card(
+    group_count: int,
+) -> None:
+    (vendor,) = (vendor for vendor in VENDORS.declarations() if vendor.name == "mthreads")
+    hard = vendor.device(
+        uuid="MTT-1",
+        model="MTT S4000",
+        index=0,
+        memory=48 * GiB,
+        enforcement=Enforcement.PARTITION,
+    )
+    (ask,) = asked(
+        {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": str(group_count)}
+    ).request.asks
 
-    assert 1 == -(-16 * ask.core // 100)
+    for device in (hard, shared_softly(hard)):
+        cut = portion(device, evolve(ask, memory=GiB), count=1, free=device.capacity)
+        assert cut is not None
+        assert group_count == Fraction(16 * cut.takes[CORE], device.of_card(CORE))
+        charges = Quotas(WORDS).charge(device, cut.takes)
+        assert group_count == charges["mthreads.com/sgpu-core"]
 
 
 def test_a_pod_without_our_words_asks_nothing() -> None:

@@ -346,8 +346,9 @@ def _amounts(container_request: ContainerRequest, kind: _Kind) -> dict[str, str]
     ask, amounts = container_request.request.asks[0], {}
     if ask.memory is not None:
         amounts["memory"] = amount_of(MEMORY, ask.memory)
-    if ask.core is not None:
-        amounts["cores"] = amount_of(CORE, -(-ask.core * kind.units // 100))
+    core_units = ask.core_units(kind.units)
+    if core_units is not None:
+        amounts["cores"] = amount_of(CORE, core_units)
     return amounts
 
 

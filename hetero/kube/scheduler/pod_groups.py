@@ -366,7 +366,7 @@ class PodGroups:
         placements = [self.cache.standing[uid] for uid in uids]
         requests = [request for placement in placements for request in _requests(placement.pod)]
         asks = [ask for request in requests for ask in request.asks]
-        row_count = 100 // max((ask.core or 100 for ask in asks), default=100)
+        row_count = min((ask.core_of // ask.core if ask.core else 1 for ask in asks), default=1)
         devices = {usage.device for placement in placements for usage in placement.holds}
         taken_rows = [row for _, row in self._rows_on(devices)]
         free_rows = (GangSlot(row=number, rows=row_count) for number in range(1, row_count + 1))

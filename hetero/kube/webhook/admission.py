@@ -511,8 +511,7 @@ def _charge_of(container_request: ContainerRequest) -> Counter[str]:
         charge[resource] = (
             -(-(ask.memory or 0) // resource_names.memory_unit) * container_request.count
         )
-    for resource in resource_names.core if ask.core is not None else ():
-        charge[resource] = (
-            -(-(ask.core or 0) * resource_names.core_whole // 100) * container_request.count
-        )
+    core_units = ask.core_units(resource_names.core_whole)
+    for resource in resource_names.core if core_units is not None else ():
+        charge[resource] = (core_units or 0) * container_request.count
     return charge

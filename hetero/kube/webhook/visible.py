@@ -226,7 +226,7 @@ def _takes_template(vendor: Vendor, container_request: ContainerRequest) -> bool
     runtime starts nothing.
     """
     ask = container_request.request.asks[0]
-    if container_request.count > 1 or ask.memory is None or ask.core == 100:
+    if container_request.count > 1 or ask.memory is None or ask.core == ask.core_of:
         return False
     return any(
         template.takes[MEMORY] >= ask.memory

@@ -188,5 +188,5 @@ def _limits(shape: Shape, resource_names: ResourceNames) -> dict[str, str]:
             raise BadInput(
                 f"--core: pods ask for {resource_names.count} without a share of the core"
             )
-        limits[resource_names.core[0]] = str(-(-ask.core * resource_names.core_whole // 100))
+        limits[resource_names.core[0]] = str(ask.core_units(resource_names.core_whole))
     return limits

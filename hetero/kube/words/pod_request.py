@@ -372,14 +372,12 @@ class Vocabulary:
         memory_bytes = next((size for size in sizes_bytes if size), None)
         memory_percent = quantity(amounts, resource_names.memory_percent) or None
         core_amounts = (quantity(amounts, resource_name) for resource_name in resource_names.core)
-        core_amount, core_percent = next(filter(None, core_amounts), None), None
-        if core_amount is not None:
-            if core_amount > resource_names.core_whole:
-                raise BadInput(
-                    f"{resource_names.core[0]} {core_amount} is more than a card has: "
-                    f"it is at most {resource_names.core_whole}, per card"
-                )
-            core_percent = max(core_amount * 100 // resource_names.core_whole, 1)
+        core_amount = next(filter(None, core_amounts), None)
+        if core_amount is not None and core_amount > resource_names.core_whole:
+            raise BadInput(
+                f"{resource_names.core[0]} {core_amount} is more than a card has: "
+                f"it is at most {resource_names.core_whole}, per card"
+            )
         if memory_percent is not None and memory_percent > 100:
             raise BadInput(
                 f"{resource_names.memory_percent} {memory_percent} is over 100 percent of a card"
@@ -391,7 +389,8 @@ class Vocabulary:
         return Ask(
             memory=memory_bytes,
             memory_percent=memory_percent,
-            core=core_percent or self.defaults.core,
+            core=core_amount or self.defaults.core,
+            core_of=resource_names.core_whole if core_amount else 100,
         )
 
     def _policy(
