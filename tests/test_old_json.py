@@ -72,6 +72,7 @@ DIGESTS = {
     "model/data/usage-1.json": "a84399642b66497b",
     "model/data/usage-2.json": "5038bc8eef390128",
     "model/data/usage-3.json": "83ad331064304cb3",
+    "model/data/usage-4.json": "1f8ff9820993ae14",
     "node/data/grant-1.json": "8eba451f9934e777",
     "node/data/grant-2.json": "011ddf2e78dbe68c",
     "node/data/grant-4.json": "50ac9b28a2e38783",

@@ -187,6 +187,7 @@ def _device(row: DeviceView) -> Plain:
         },
         "temperature": usage.temperature,
         "power": usage.power,
+        "power_limit": usage.power_limit,
         "open": row.open,
         "grants": row.grants,
         "processes": None

@@ -13,7 +13,8 @@ class Usage:
 
     `processes` are the bytes that the driver counts for each computing process, by PID. `busy` is
     the part of time, 0 to 1, in the driver's last sample of each process; a process without one is
-    missing. None: this driver does not tell. `temperature` is in degrees Celsius, `power` in watts.
+    missing. None: this driver does not tell. `temperature` is in degrees Celsius; `power` and
+    `power_limit`, above which the card slows itself down, are in watts.
     """
 
     memory: int | None = None
@@ -22,3 +23,4 @@ class Usage:
     busy: Mapping[int, float] | None = None
     temperature: int | None = None
     power: float | None = None
+    power_limit: float | None = None

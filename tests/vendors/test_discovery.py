@@ -57,6 +57,21 @@ def test_a_card_says_where_it_is(
     assert [1, 1] == [first.numa, second.numa]
 
 
+@pytest.mark.parametrize("vendor", ["amd", "cambricon", "hygon", "metax", "nvidia"])
+def test_a_card_says_the_limit_of_its_power_where_its_driver_does(
+    tmp_path: Path, vendor: str
+) -> None:
+    model, memory = MODELS[vendor]
+    facts = card(vendor, model, memory, power="151", power_limit="350")
+    rack = Rack(tmp_path, facts, card(vendor, model, memory, power="151"))
+
+    def limits() -> list[float | None]:
+        vendors = registry(vendor)
+        return [vendors.observe(device).power_limit for device in vendors.discover().devices]
+
+    assert [350.0, None] == rack.meet(limits)
+
+
 @pytest.mark.parametrize("vendor", PLUGINS)
 def test_a_card_says_its_temperature_and_power_where_its_driver_does(
     tmp_path: Path, vendor: str

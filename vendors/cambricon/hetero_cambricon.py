@@ -187,6 +187,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
         core=utilization.average / 100 if utilization else None,
         temperature=heat_info.chip if heat_info else None,
         power=power_info.usage if power_info else None,
+        power_limit=power_info.cap or None if power_info else None,
     )
 
 

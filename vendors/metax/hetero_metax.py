@@ -173,6 +173,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
     power_inputs = mxsml.find(
         "mxSmlGetBoardPowerInfo", device.index, c_uint(_MOST_WAYS), _Way * _MOST_WAYS
     )
+    limit_milliwatts = mxsml.find("mxSmlGetBoardPowerLimit", device.index, c_uint)
     return plugin.Usage(
         memory=used_bytes,
         core=None if busy_percent is None else busy_percent / 100,
@@ -180,6 +181,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
         power=None
         if power_inputs is None
         else sum(power_input.power for power_input in power_inputs) / 1000,
+        power_limit=None if limit_milliwatts is None else limit_milliwatts / 1000,
     )
 
 

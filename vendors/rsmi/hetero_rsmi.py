@@ -58,13 +58,15 @@ def usage(rsmi: Library, index: int) -> Usage:
     """Return the memory in use, the share of time the card was busy, its heat and power."""
     busy_percent = rsmi.find("rsmi_dev_busy_percent_get", index, c_uint32)
     millidegrees = rsmi.find("rsmi_dev_temp_metric_get", index, _EDGE, _NOW, c_int64)  # 1/1000
-    power_microwatts = rsmi.find("rsmi_dev_power_ave_get", index, 0, c_uint64)  # microwatts
+    power_microwatts = rsmi.find("rsmi_dev_power_ave_get", index, 0, c_uint64)
+    limit_microwatts = rsmi.find("rsmi_dev_power_cap_get", index, 0, c_uint64)
     return Usage(
         memory=rsmi.find("rsmi_dev_memory_usage_get", index, _VRAM, c_uint64),
         core=None if busy_percent is None else busy_percent / 100,
         processes=processes(rsmi, index),
         temperature=None if millidegrees is None else millidegrees // 1000,
         power=None if power_microwatts is None else power_microwatts / 1e6,
+        power_limit=None if limit_microwatts is None else limit_microwatts / 1e6,
     )
 
 

@@ -105,7 +105,8 @@ def hetero_observe(device: Device) -> plugin.Usage:
     with NVML.open():
         handle = get(pynvml.nvmlDeviceGetHandleByUUID, device.uuid)
         utilization = find(pynvml.nvmlDeviceGetUtilizationRates, handle)
-        power_milliwatts = find(pynvml.nvmlDeviceGetPowerUsage, handle)  # milliwatts
+        power_milliwatts = find(pynvml.nvmlDeviceGetPowerUsage, handle)
+        limit_milliwatts = find(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         return plugin.Usage(
             memory=cards.memory(handle).used,
             core=utilization.gpu / 100 if utilization else None,
@@ -113,6 +114,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
             busy=None if utilization is None else _busy_processes(handle),
             temperature=find(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
             power=None if power_milliwatts is None else power_milliwatts / 1000,
+            power_limit=None if limit_milliwatts is None else limit_milliwatts / 1000,
         )
 
 
