@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TextIO, TypeAlias
 
-from rich import cells, segment, table, text
+from rich import cells, segment, text
 from rich.console import Console, RenderableType
 
-from hetero.cli._render import Part, Table, Text
+from hetero.cli._render import Cell, Outline, Part, Table, Text
 from hetero.cli._terminal import to_ascii, unescaped
 from hetero.model.visible import visible
 
@@ -82,69 +81,140 @@ def layout(shown_part: Part, console: Console, *, wide: bool = False) -> list[Li
         shown_part = Text(shown_part)
     if isinstance(shown_part, Text):
         # A sentence in a pipe is as long as it is.
-        return _lines(
-            _escaped(shown_part, console), console, width if console.is_terminal else _ENDLESS
-        )
+        return _sentence(shown_part, console, width if console.is_terminal else _ENDLESS)
     if isinstance(shown_part, Table):
         return _table(shown_part, console, width)
+    if isinstance(shown_part, Outline):
+        return _outline(shown_part, console, width)
     return [line for part in shown_part for line in layout(part, console, wide=wide)]
 
 
-def _escaped(text_part: Text, console: Console) -> text.Text:
+def _escaped(text_part: Text, console: Console) -> str:
     """Return a text as it can be shown here. Nothing else makes texts for rich."""
     shown_text = visible(text_part.text)
-    return text.Text(
-        shown_text if _is_utf(console) else to_ascii(shown_text), text_part.style, overflow="fold"
-    )
+    return shown_text if _is_utf(console) else to_ascii(shown_text)
 
 
 def _is_utf(console: Console) -> bool:
     return console.encoding.startswith("utf")
 
 
+def _sentence(text_part: Text, console: Console, width: int) -> list[Line]:
+    """Return a text in lines of so many columns, broken between words where that can be."""
+    shown_text = _escaped(text_part, console)
+    style = console.get_style(text_part.style)
+    return [
+        [segment.Segment(line_text, style)] if line_text else []
+        for line_text in _wrapped(shown_text, console, width)
+    ]
+
+
+def _wrapped(shown_text: str, console: Console, width: int) -> list[str]:
+    if cells.cell_len(shown_text) <= width and "\n" not in shown_text:
+        return [shown_text.rstrip(" ")]
+    wrapped = text.Text(shown_text, overflow="fold").wrap(console, width)
+    return [line.plain.rstrip(" ") for line in wrapped]
+
+
+# --- tables -----------------------------------------------------------------------------------
+
+#: What a cell shows in one line: its pieces, and how many columns they take.
+_Cell: TypeAlias = tuple[Line, int]
+
+
 def _table(table_part: Table, console: Console, width: int) -> list[Line]:
-    rows = [[_escaped(cell, console) for cell in row] for row in table_part.rows]
+    heading, row_lines = _painted(table_part, console, width)
+    return [heading, *(line for lines in row_lines for line in lines)]
+
+
+def _outline(outline: Outline, console: Console, width: int) -> list[Line]:
+    """Return the rows of both tables in their order, each under the headings of its table."""
+    outer_heading, outer_rows = _painted(outline.outer, console, width)
+    inner_heading, inner_rows = _painted(outline.inner, console, width)
+    lines = [outer_heading, inner_heading] if inner_rows else [outer_heading]
+    rest = {id(outline.outer): iter(outer_rows), id(outline.inner): iter(inner_rows)}
+    for entry in outline.order:
+        if isinstance(entry, Table):
+            lines += next(rest[id(entry)])
+        elif isinstance(entry, Text):
+            # A sentence in a pipe is as long as it is.
+            lines += _sentence(entry, console, width if console.is_terminal else _ENDLESS)
+    return lines
+
+
+def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, list[list[Line]]]:
+    """Return the heading of a table, and the lines of each of its rows."""
+    rows = [
+        {
+            column: _pieces(cell, console)
+            for column, cell in zip(table_part.columns, row, strict=True)
+        }
+        for row in table_part.rows
+    ]
+    widths = _widths(table_part, rows, console, width)
+    bold = console.get_style("bold")
+    heading = {
+        column: ([segment.Segment(column, bold)] if column else [], cells.cell_len(column))
+        for column in widths
+    }
+    return (
+        _line(heading, widths, table_part.right),
+        [list(_row_lines(table_part, row, widths, console)) for row in rows],
+    )
+
+
+def _pieces(cell: Cell, console: Console) -> _Cell:
+    """Return the escaped pieces of a cell, and how many columns they take."""
+    parts = (cell,) if isinstance(cell, Text) else cell
+    pieces = [
+        segment.Segment(_escaped(part, console), console.get_style(part.style))
+        for part in parts
+        if part.text
+    ]
+    return pieces, sum(piece.cell_length for piece in pieces)
+
+
+def _widths(
+    table_part: Table, rows: Sequence[Mapping[str, _Cell]], console: Console, width: int
+) -> dict[str, int]:
+    """Return the columns that are shown, with the width of each: no number is cut.
+
+    Where nothing more may go, lines are longer than the terminal.
+    """
     natural_widths = {
-        column_name: max(cells.cell_len(column_name), *(row[position].cell_len for row in rows), 0)
-        for position, column_name in enumerate(table_part.columns)
-        if column_name not in table_part.optional or any(row[position] for row in rows)
+        column: max(cells.cell_len(column), *(row[column][1] for row in rows), 0)
+        for column in table_part.columns
+        if column not in table_part.optional or any(row[column][1] for row in rows)
     }
     # A sentence in a pipe is as long as it is, and takes no room of others.
     long_columns = () if console.is_terminal else table_part.folds
     soft_columns = {*table_part.elides, *table_part.folds}.difference(long_columns)
-    fixed_widths = {
-        column: 0 if column in long_columns else width for column, width in natural_widths.items()
-    }
-    least_widths = _fitting(
+    widths = _fitting(
         {
-            column: min(column_width, _LEAST) if column in soft_columns else column_width
-            for column, column_width in fixed_widths.items()
+            column: 0
+            if column in long_columns
+            else min(natural, _LEAST)
+            if column in soft_columns
+            else natural
+            for column, natural in natural_widths.items()
         },
         table_part.drops,
         width,
     )
-    # Where nothing more may go, lines are longer than the terminal: no number is cut.
-    total_width = max(width, _span(least_widths.values())) + sum(
-        natural_widths[column] for column in least_widths if column in long_columns
+    spare_columns = width - _span(widths.values())
+    # Sentences have what they want first; of words, those that want least.
+    by_want = sorted(
+        soft_columns & widths.keys(),
+        key=lambda column: (column in table_part.elides, natural_widths[column] - widths[column]),
     )
-    rich_table = table.Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False)
-    for column in least_widths:
-        rich_table.add_column(
-            column,
-            justify="right" if column in table_part.right else "left",
-            no_wrap=column not in soft_columns,
-            min_width=least_widths[column] if column in soft_columns else natural_widths[column],
-        )
-    for row in rows:
-        shown_cells = {
-            column: cell
-            for column, cell in zip(table_part.columns, row, strict=True)
-            if column in least_widths
-        }
-        for column in shown_cells.keys() & table_part.elides:
-            shown_cells[column].no_wrap, shown_cells[column].overflow = True, "ellipsis"
-        rich_table.add_row(*shown_cells.values())
-    return _lines(rich_table, console, total_width)
+    for position, column in enumerate(by_want):
+        sharers = len(by_want) - position if column in table_part.elides else 1
+        wanted_columns = natural_widths[column] - widths[column]
+        more_columns = max(0, min(wanted_columns, spare_columns // sharers))
+        widths[column] += more_columns
+        spare_columns -= more_columns
+    long_widths = {column: natural_widths[column] for column in long_columns if column in widths}
+    return widths | long_widths
 
 
 def _fitting(widths: Mapping[str, int], drops: Iterable[str], width: int) -> dict[str, int]:
@@ -163,26 +233,62 @@ def _span(widths: Iterable[int]) -> int:
     return sum(width_list) + _GAP * (len(width_list) - 1)
 
 
-def _lines(renderable: RenderableType, console: Console, width: int) -> list[Line]:
-    """Return what rich makes of it within so many columns, without the space behind each line."""
-    options = console.options.update(max_width=width)
-    return [
-        _trimmed(line, ascii_only=not _is_utf(console))
-        for line in segment.Segment.split_lines(console.render(renderable, options))
-    ]
+def _row_lines(
+    table_part: Table, row: Mapping[str, _Cell], widths: Mapping[str, int], console: Console
+) -> Iterator[Line]:
+    """Yield the lines of a row: one, but where sentences go on in the next."""
+    cells_by_column = {
+        column: _cell_lines(row[column], column_width, console, folds=column in table_part.folds)
+        for column, column_width in widths.items()
+    }
+    blank: _Cell = ([], 0)
+    for number in range(max(map(len, cells_by_column.values()))):
+        yield _line(
+            {
+                column: lines[number] if number < len(lines) else blank
+                for column, lines in cells_by_column.items()
+            },
+            widths,
+            table_part.right,
+        )
 
 
-def _trimmed(line: Sequence[segment.Segment], *, ascii_only: bool) -> Line:
-    segments = [*line]
-    while segments and not segments[-1].text.strip(" "):
-        segments.pop()
-    if segments:
-        segment_text, style, _ = segments[-1]
-        segments[-1] = segment.Segment(segment_text.rstrip(" "), style)
-    if not ascii_only:
-        return segments
-    # rich knows one sign for what it left out.
-    return [
-        segment.Segment(re.sub("..…", "...", segment_text), style)
-        for segment_text, style, _ in segments
-    ]
+def _cell_lines(cell: _Cell, width: int, console: Console, *, folds: bool) -> list[_Cell]:
+    """Return a cell within its column: folded into lines, or with `…` at its end."""
+    pieces, length = cell
+    if length <= width or not pieces:
+        return [cell]
+    first = pieces[0]
+    if folds:
+        lines = _wrapped(first.text, console, width)
+        return [([segment.Segment(line, first.style)], cells.cell_len(line)) for line in lines]
+    sign = "…" if _is_utf(console) else "..."
+    shown_text = cells.set_cell_size(first.text, max(width - len(sign), 0)) + sign
+    return [([segment.Segment(shown_text, first.style)], width)]
+
+
+def _line(
+    cells_by_column: Mapping[str, _Cell], widths: Mapping[str, int], right: Collection[str]
+) -> Line:
+    """Return cells beside each other, without the space behind the last."""
+    line: Line = []
+    spaces = 0
+    for column, width in widths.items():
+        pieces, length = cells_by_column[column]
+        before, behind = (width - length, 0) if column in right else (0, width - length)
+        spaces += before
+        if pieces:
+            line += [segment.Segment(" " * spaces), *pieces] if spaces else pieces
+            spaces = 0
+        spaces += behind + _GAP
+    return _trimmed(line)
+
+
+def _trimmed(line: Line) -> Line:
+    """Return a line without the space behind it."""
+    while line and not line[-1].text.strip(" "):
+        line = line[:-1]
+    if not line:
+        return []
+    *pieces, last = line
+    return [*pieces, segment.Segment(last.text.rstrip(" "), last.style)]

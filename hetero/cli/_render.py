@@ -41,6 +41,10 @@ class Text:
     style: str = ""
 
 
+#: What stands in one cell: a text, or pieces of it in styles of their own.
+Cell: TypeAlias = "Text | tuple[Text, ...]"
+
+
 @define
 class Table:
     """Rows under named columns, of which some are dropped where not all fit: none is cut.
@@ -57,15 +61,38 @@ class Table:
     elides: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
-    rows: list[tuple[Text, ...]] = field(factory=list)
+    rows: list[tuple[Cell, ...]] = field(factory=list)
 
-    def add_row(self, *cells: str | Text) -> None:
+    def add_row(self, *cells: str | Cell) -> None:
         """Add a row of as many cells as there are columns."""
         self.rows.append(tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
+@define
+class Outline:
+    """Rows of an outer table, each with rows of an inner one below it, and sentences between."""
+
+    outer: Table
+    inner: Table
+    order: list[Table | Text] = field(factory=list)
+
+    def add_row(self, *cells: str | Cell) -> None:
+        """Add a row of the outer table."""
+        self.outer.add_row(*cells)
+        self.order.append(self.outer)
+
+    def add_below(self, *cells: str | Cell) -> None:
+        """Add a row of the inner table."""
+        self.inner.add_row(*cells)
+        self.order.append(self.inner)
+
+    def add_line(self, line: Text) -> None:
+        """Add a sentence."""
+        self.order.append(line)
+
+
 #: What can be shown: texts and tables, below each other.
-Part: TypeAlias = "str | Text | Table | Sequence[Part]"
+Part: TypeAlias = "str | Text | Table | Outline | Sequence[Part]"
 
 
 def table(
