@@ -105,8 +105,9 @@ def pin(
         for standing_grant in snapshot.grants:
             if standing_grant.id == grant_id:
                 node.ledger.pin_again(grant_id)
-                if standing_grant.owner != owner:  # an older agent noted less
-                    standing_grant = evolve(standing_grant, owner=owner)
+                if standing_grant.owner != owner or not standing_grant.promised:
+                    # An older agent noted less.
+                    standing_grant = evolve(standing_grant, owner=owner, promised=allocation.pieces)
                     node.ledger.change(standing_grant)
                 return standing_grant
         node.expect_certain(snapshot)
@@ -114,7 +115,9 @@ def pin(
         for piece in allocation.pieces:
             if piece.device not in device_by_uuid:
                 raise NotFound(f"device {piece.device} is not on this node (any more)")
-        grant = new_grant(node, allocation, discovery, label=label)
+        grant = evolve(
+            new_grant(node, allocation, discovery, label=label), promised=allocation.pieces
+        )
         expect_mode(grant, device_by_uuid, snapshot)
         _expect_room(evolve(grant, owner=owner), discovery, snapshot)
         # Pinned only when it is confined: until then it ends with this process.

@@ -79,10 +79,10 @@ def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
     for grant in snapshot.grants:
         uid = grant.owner.get("uid")
         if uid is None:
-            standing.append(grant.allocation)
+            standing.append(grant.reserved)
         else:
             kind = ContainerKind(grant.owner.get("kind", ContainerKind.MAIN))
-            pods[uid] = (*pods.get(uid, ()), (kind, grant.allocation))
+            pods[uid] = (*pods.get(uid, ()), (kind, grant.reserved))
     return Inventory(devices, tuple(standing), tuple(pods.values()))
 
 

@@ -19,10 +19,10 @@ from hetero.model import (
     Fractional,
     Policy,
 )
-from hetero.model.errors import NotFound, Refused
+from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.request import following
 from hetero.model.rounding import cut
-from hetero.model.units import format_both, format_percent
+from hetero.model.units import format_both, format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, inventory_of
@@ -63,7 +63,7 @@ def resize(
     discovery = node.discover()
     grant = _entry(node, node.ledger.snapshot(), grant_name, asker)
     chosen_pieces = _chosen(grant, ask.device, discovery.devices)
-    recut_piece = partial(_recut, node, ask, {piece.device for piece in chosen_pieces})
+    recut_piece = partial(_recut_within, node, ask, {piece.device for piece in chosen_pieces})
     plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
     return _resized(node, discovery, grant, plan_change)
 
@@ -248,6 +248,39 @@ def _chosen(
     if not chosen_pieces:
         raise NotFound(f"grant {grant.id} does not hold device {device_name!r}")
     return chosen_pieces
+
+
+def _recut_within(
+    node: Node,
+    ask: Ask,
+    chosen_uuids: Collection[str],
+    grant: Grant,
+    piece: DeviceAllocation,
+    devices: Mapping[str, Device],
+    free: Free,
+) -> DeviceAllocation:
+    """Return what `_recut` does. Raises `BadInput` where it is more than was promised."""
+    recut_piece = _recut(node, ask, chosen_uuids, grant, piece, devices, free)
+    for promised_piece in grant.promised:
+        if promised_piece.device == piece.device and recut_piece != piece:
+            _expect_promised(grant, recut_piece, promised_piece, devices[piece.device])
+    return recut_piece
+
+
+def _expect_promised(
+    grant: Grant, piece: DeviceAllocation, promised: DeviceAllocation, device: Device
+) -> None:
+    """Raise `BadInput` where a piece is more than the one that a scheduler counts."""
+    is_unlimited = piece.core is None and promised.core is not None
+    more_core = promised.core is not None and piece.takes[CORE] > promised.takes[CORE]
+    if is_unlimited or more_core or piece.takes[MEMORY] > promised.takes[MEMORY]:
+        core_percent = promised.core_percent(device)
+        core_text = "no core" if core_percent is None else format_percent(core_percent)
+        raise BadInput(
+            f"grant {grant.id} stays as it is: {grant.label} was given "
+            f"{format_memory(promised.takes[MEMORY])} and {core_text} of {device.uuid}, and its "
+            "scheduler counts no more: make it anew with more"
+        )
 
 
 def _recut(

@@ -36,7 +36,7 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Edits, Mount, codec
+from hetero.model import Allocation, Device, DeviceAllocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.ledger import grant_file, usage_region
@@ -87,7 +87,8 @@ class Grant:
     whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
     inventory when it was made, `devices` they themselves then, without how they divide. `soft` are
     the vendors of its devices that a limiter shared then, by the node's settings, where they would
-    else have been cut. `served` are its devices that programs shared by a service then.
+    else have been cut. `served` are its devices that programs shared by a service then. `promised`
+    are the pieces that the scheduler of its pod, or its claim, counts, however it is resized.
     """
 
     id: str
@@ -106,6 +107,23 @@ class Grant:
     devices: tuple[Device, ...] = ()
     soft: tuple[str, ...] = ()
     served: tuple[str, ...] = ()
+    promised: tuple[DeviceAllocation, ...] = ()
+
+    @property
+    def reserved(self) -> Allocation:
+        """What nobody else is given: what it has, and no less than what was promised."""
+        if not self.promised:
+            return self.allocation
+        promised_takes = {piece.device: piece.takes for piece in self.promised}
+        pieces = []
+        for piece in self.allocation.pieces:
+            promised_amounts = promised_takes.get(piece.device, {})
+            most_amounts = {
+                counter: max(amount, piece.takes.get(counter, 0))
+                for counter, amount in promised_amounts.items()
+            }
+            pieces.append(evolve(piece, takes={**piece.takes, **most_amounts}))
+        return evolve(self.allocation, pieces=tuple(pieces))
 
 
 @frozen(kw_only=True)
