@@ -26,6 +26,8 @@ from hetero.kube.words.annotations import (
     INVENTORY,
     Assignment,
     Held,
+    NodeGrant,
+    NodeGrants,
     RunsOn,
     idle_cordons,
     published,
@@ -52,6 +54,8 @@ _READER = "hetero-metrics"
 _LABELS = ("UUID", "namespace", "pod", "container", "claim")
 #: Phases of containers that are not those of their pods.
 ENDED, RUNS_ON = "ended", "runs on"
+#: What stands in place of a phase for a grant of a node's own program, share or container.
+NOT_A_POD = "not a pod's"
 
 
 @frozen(kw_only=True)
@@ -60,7 +64,8 @@ class PodView:
 
     It is `ENDED` of a container that has ended and for which its pod holds something until it ends
     itself, and `RUNS_ON` of one whose pod is over. Of a `claim`, `pod` and `container` name all
-    that use it, and are empty where it is for no pod yet.
+    that use it, and are empty where it is for no pod yet. Of a grant that is `NOT_A_POD`, the
+    container has its name, and there is no namespace.
     """
 
     namespace: str
@@ -76,9 +81,8 @@ class PodView:
     @property
     def holder(self) -> str:
         """The name by which it is in the list of a card's grants."""
-        return "/".join(
-            (self.namespace, *((self.claim,) if self.claim else (self.pod, self.container)))
-        )
+        names = (self.claim,) if self.claim else (self.pod, self.container)
+        return "/".join(filter(None, (self.namespace, *names)))
 
 
 @frozen(kw_only=True)
@@ -108,14 +112,14 @@ class ClusterView:
 
 @frozen(kw_only=True)
 class _Published:
-    """What a node's annotation says: its devices, and what runs on; or why it cannot be read.
+    """What a node's annotation says: its devices and grants; or why it cannot be read.
 
     `numbers` are those of the devices in the node's inventory.
     """
 
     devices: tuple[Device, ...] = ()
     numbers: tuple[int, ...] = ()
-    running_on: Held = field(factory=dict)
+    grants: NodeGrants = field(factory=NodeGrants)
     fault: str | None = None
 
 
@@ -162,13 +166,21 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
             if pool.devices:
                 inventory = evolve(inventory, devices=pool.devices, numbers=pool.numbers)
             published_by_node[node.metadata.name] = inventory
-    # The views of each pod and each claim, of which each is one sum.
+    corrected_by_node = {
+        name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()
+    }
+    # The views of each pod, claim and other grant, of which each is one sum.
     holders = (
-        *map(_holding, pods),
+        *(_holding(pod, corrected_by_node.get(pod.spec.node_name or "", {})) for pod in pods),
         *(
             _running_on(name, ended_pod)
             for name, inventory in published_by_node.items()
-            for ended_pod in inventory.running_on.values()
+            for ended_pod in inventory.grants.ended_pods.values()
+        ),
+        *(
+            (_other(name, grant),)
+            for name, inventory in published_by_node.items()
+            for grant in inventory.grants.others.values()
         ),
         *((view,) for view in _claiming(books.claims, pods)),
     )
@@ -328,12 +340,10 @@ def _share(
 def _inventory(node: NodeObject) -> _Published:
     """Return what a node's annotation says, or why it cannot be read."""
     try:
-        devices, running_on = published(
-            node.metadata.annotations[INVENTORY], node=node.metadata.name
-        )
+        devices, grants = published(node.metadata.annotations[INVENTORY], node=node.metadata.name)
     except BadInput as error:
         return _Published(fault=str(error))
-    return _Published(devices=devices, numbers=tuple(range(len(devices))), running_on=running_on)
+    return _Published(devices=devices, numbers=tuple(range(len(devices))), grants=grants)
 
 
 def _member(
@@ -404,11 +414,28 @@ def _running_on(node_name: str, ended_pod: RunsOn) -> tuple[PodView, ...]:
     )
 
 
-def _holding(pod: Pod) -> tuple[PodView, ...]:
-    """Return what the containers of a pod hold; nothing for one that ended or is not bound."""
+def _other(node_name: str, grant: NodeGrant) -> PodView:
+    """Return what a grant of no pod holds."""
+    return PodView(
+        namespace=grant.namespace,
+        pod="",
+        container="" if grant.namespace else grant.name,
+        node=node_name,
+        phase=RUNS_ON if grant.namespace else NOT_A_POD,
+        allocation=grant.allocation,
+        claim=grant.name if grant.namespace else None,
+    )
+
+
+def _holding(pod: Pod, corrected_pods: Held) -> tuple[PodView, ...]:
+    """Return what the containers of a pod hold; nothing for one that ended or is not bound.
+
+    `corrected_pods` are those of its node that hold something else than they say themselves.
+    """
     metadata, node = pod.metadata, pod.spec.node_name
     allocation_json = metadata.annotations.get(ALLOCATION)
-    if allocation_json is None or node is None or ended(pod):
+    corrected = corrected_pods.get(metadata.uid)
+    if not (allocation_json or corrected) or node is None or ended(pod):
         return ()
     view = PodView(
         namespace=metadata.namespace,
@@ -418,11 +445,17 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
         phase=_phase(pod),
         allocation=Allocation(pieces=()),
     )
-    try:
-        # Not verified here, where there is no key: what is shown decides nothing.
-        assignment = codec.loads(allocation_json, Assignment, source=f"pod {metadata.name}")
-    except BadInput:
-        return ()
+    if corrected:
+        containers = tuple((name, allocation) for name, _, allocation in corrected.containers)
+    else:
+        try:
+            # Not verified here, where there is no key: what is shown decides nothing.
+            assignment = codec.loads(
+                allocation_json or "", Assignment, source=f"pod {metadata.name}"
+            )
+        except BadInput:
+            return ()
+        containers = assignment.containers
     kind_by_container = kinds(pod)
 
     def of_container(container: str, allocation: Allocation) -> PodView:
@@ -430,7 +463,7 @@ def _holding(pod: Pod) -> tuple[PodView, ...]:
         phase = ENDED if has_ended(pod, container) else view.phase
         return evolve(view, container=container, allocation=allocation, kind=kind, phase=phase)
 
-    return tuple(starmap(of_container, assignment.containers))
+    return tuple(starmap(of_container, containers))
 
 
 def _phase(pod: Pod) -> str:

@@ -210,7 +210,7 @@ class Site:
         def is_right() -> bool:
             self.at.agent.cards.due.set()  # the agent looks now, not at its next time
             notes = self.at.api.nodes["n1"]["metadata"]["annotations"]
-            return right(published(notes[INVENTORY], node="n1")[1])
+            return right(published(notes[INVENTORY], node="n1")[1].ended_pods)
 
         await until(is_right)
 

@@ -7,6 +7,7 @@ from hetero.kube.words.annotations import (
     ALLOCATION,
     SIGNATURE,
     Assignment,
+    NodeGrants,
     RunsOn,
     device_id,
     device_of,
@@ -90,17 +91,18 @@ def test_what_runs_on_comes_back_as_it_was_published_and_is_never_less_than_noth
         containers = (("first", ContainerKind.INIT, Allocation(pieces=(piece,))),)
         return {"uid": RunsOn(namespace="team", pod="pod", containers=containers)}
 
-    assert (devices, held(30)) == published(inventory_text(devices, held(30)), node="n1")
+    grants = NodeGrants(ended_pods=held(30), corrected_pods=held(20))
+    assert (devices, grants) == published(inventory_text(devices, grants), node="n1")
     with pytest.raises(BadInput, match="less than nothing is held"):
-        published(inventory_text(devices, held(-1)), node="n1")
+        published(inventory_text(devices, NodeGrants(ended_pods=held(-1))), node="n1")
 
 
 def test_what_runs_on_is_read_as_older_agents_write_it() -> None:
     document = json.loads(inventory_text((card("GPU-1"),)))
     takes = {"core": 30, "memory": 2**30}
     document |= {"running_on": {"7f3a": {"GPU-1": takes}}, "namespaces": {"7f3a": "team"}}
-    _, running_on = published(json.dumps(document), node="n1")
-    (runs_on,) = running_on.values()
+    _, grants = published(json.dumps(document), node="n1")
+    (runs_on,) = grants.ended_pods.values()
 
     assert ("team", (Occupancy("GPU-1", takes),)) == (runs_on.namespace, runs_on.takes)
 

@@ -27,7 +27,7 @@ from hetero.kube.words.annotations import (
 )
 from hetero.kube.words.annotations import published as read_inventory
 from hetero.kube.words.pod import identity_of
-from hetero.model import Allocation, ContainerKind, Device, DeviceAllocation
+from hetero.model import Allocation, ContainerKind, DeviceAllocation
 from hetero.model.units import GiB, MiB
 from tests.kube.claims import allocated, dra_world, prepare, unprepare
 from tests.kube.conftest import card
@@ -272,8 +272,8 @@ async def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_kno
     reconcile, read_pod, looks, tries = Allocator.reconcile, pod.read_pod, [0], [0]
     publish, hindered = InventoryPublisher.publish, asyncio.Event()
 
-    async def counted(self: InventoryPublisher, devices: tuple[Device, ...] | None) -> None:
-        await publish(self, devices)
+    async def counted(self: InventoryPublisher, *contents: Any) -> None:
+        await publish(self, *contents)
         looks[0] += self.published is not None  # the API has told what the node has
 
     async def late(self: Allocator) -> None:
@@ -352,7 +352,7 @@ def alone(*pieces: DeviceAllocation, namespace: str = "default") -> RunsOn:
 def published(at: World) -> Held:
     """Return what the node's inventory says that containers hold whose pods are over."""
     notes = at.api.nodes["n1"]["metadata"].get("annotations", {})
-    return read_inventory(notes[INVENTORY], node="n1")[1] if INVENTORY in notes else {}
+    return read_inventory(notes[INVENTORY], node="n1")[1].ended_pods if INVENTORY in notes else {}
 
 
 async def test_what_a_container_of_an_ended_pod_holds_is_not_offered_until_its_node_says() -> None:

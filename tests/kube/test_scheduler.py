@@ -12,6 +12,7 @@ from hetero.kube.words.annotations import (
     INVENTORY,
     Assignment,
     Held,
+    NodeGrants,
     inventory_text,
     read_assignment,
 )
@@ -52,7 +53,7 @@ class Running:
 
     def publish(self, node: str, *devices: Device, running_on: Held | None = None) -> None:
         """Have a node say what it has."""
-        notes = {INVENTORY: inventory_text(devices, running_on)}
+        notes = {INVENTORY: inventory_text(devices, NodeGrants(ended_pods=running_on or {}))}
         metadata = {"name": node, "uid": f"uid-{node}", "annotations": notes}
         self.api.put_now(f"/api/v1/nodes/{node}", {"metadata": metadata})
 

@@ -24,6 +24,7 @@ from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.limiter_guard import LimiterGuard
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.agent.node_cards import NodeCards
+from hetero.kube.agent.node_grants import node_grants
 from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
@@ -257,7 +258,9 @@ class Agent:
             return
         await self._offer()
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
-            await self.inventory.publish(None if self.by_claims else self.discovery.devices)
+            grants = node_grants(self.cards.grants, self.allocator.pods, self.allocator.running_on)
+            devices = None if self.by_claims else self.discovery.devices
+            await self.inventory.publish(devices, grants)
         if self.publisher and self.by_claims:
             await self.publisher.publish(self.cards.offered, self.cards.numbers)
         elif self.publisher:

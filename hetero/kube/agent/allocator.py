@@ -468,7 +468,7 @@ def _running_on(grants: Iterable[Grant]) -> Held:
             owner["uid"], RunsOn(namespace=owner["namespace"], pod=owner["pod"], containers=())
         )
         kind = ContainerKind(owner.get("kind", ContainerKind.MAIN))
-        container = (owner["container"], kind, grant.allocation)
+        container = (owner["container"], kind, grant.reserved)
         running_on[owner["uid"]] = evolve(ended_pod, containers=(*ended_pod.containers, container))
     return running_on
 

@@ -13,7 +13,7 @@ from attrs import define, field
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.client.api import Api
 from hetero.kube.objects.kinds import Amounts
-from hetero.kube.words.annotations import inventory_text
+from hetero.kube.words.annotations import NodeGrants, inventory_text
 from hetero.kube.words.quantity import decimal
 from hetero.model import Device
 from hetero.model.errors import HeteroError
@@ -44,14 +44,15 @@ class InventoryPublisher:
         """Record that the API listed the pods."""
         self._listed_at_s = self._listed_at_s or monotonic()
 
-    async def publish(self, devices: tuple[Device, ...] | None) -> None:
-        """Publish the devices if the API has others. None: withdraw what was published."""
+    async def publish(self, devices: tuple[Device, ...] | None, grants: NodeGrants) -> None:
+        """Publish the devices and grants if the API has others. None: withdraw the devices."""
         if not self.allocator.reconciled and (
             self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST
         ):
             return
-        inventory = inventory_text(devices or (), self.allocator.running_on)
-        if self.published in (None, inventory) or (devices is None and not self.published):
+        inventory = inventory_text(devices or (), grants)
+        has_nothing = devices is None and not grants and not self.published
+        if self.published in (None, inventory) or has_nothing:
             return
         await self._post(inventory=inventory)
         self.published = inventory

@@ -15,6 +15,7 @@ from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_c
 from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.node.inventory import with_lost
+from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.settings import excluded
 from hetero.registry.registry import Discovery
@@ -30,6 +31,7 @@ class NodeCards:
     node_name: str
     discovery: Discovery
     due: asyncio.Event = field(init=False, factory=asyncio.Event)
+    grants: tuple[Grant, ...] = field(init=False, default=())  # by the last look
     # What the API tells of the node; None: nothing yet.
     _metadata: Metadata | None = field(init=False, default=None)
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
@@ -96,8 +98,8 @@ class NodeCards:
             self.node.cards.set_cluster_cordons(
                 {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
             )
-        grants = self.node.snapshot().grants
-        self.discovery = with_lost(self.node.discover(), grants, known_devices)
+        self.grants = self.node.snapshot().grants
+        self.discovery = with_lost(self.node.discover(), self.grants, known_devices)
         unmatched = self.node.settings.unmatched(self.discovery.devices)
         for sentence in unmatched if unmatched != self._unmatched else ():
             log.warning("%s", sentence)

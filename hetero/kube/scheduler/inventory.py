@@ -15,7 +15,7 @@ from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.readiness import Readiness
 from hetero.kube.scheduler.standing_pods import StandingPods
 from hetero.kube.scheduler.waker import Waker, in_background
-from hetero.kube.words.annotations import INVENTORY, Held, published
+from hetero.kube.words.annotations import INVENTORY, NodeGrants, published
 from hetero.kube.words.host import node_host
 from hetero.kube.words.quota import Quotas, limits
 from hetero.model import Device
@@ -98,10 +98,10 @@ class ClusterNodes:
             return
         devices_before = self.cache.inventory.devices(name)
         devices: tuple[Device, ...] = ()
-        running_on: Held = {}
+        grants = NodeGrants()
         try:
             if inventory_text is not None:
-                devices, running_on = published(inventory_text, node=name)
+                devices, grants = published(inventory_text, node=name)
             if not devices:  # its agent never published any, or has withdrawn them
                 self._unpublished[name] = node
                 devices = self.pools[name].devices if name in self.pools else ()
@@ -117,7 +117,7 @@ class ClusterNodes:
         if self.cache.inventory.devices(name) != devices_before:
             self.counted.count_hami(name)
             self.devices_changed(name)
-        if self.counted.orphans.count(name, running_on):
+        if self.counted.count_node(name, grants):
             self.waker.wake_for(name)
         self._cordon(name)
 
@@ -130,7 +130,7 @@ class ClusterNodes:
             self.changed("MODIFIED", self._unpublished[name])
 
     def _remove(self, name: str) -> None:
-        self.counted.orphans.count(name, {})
+        self.counted.count_node(name, NodeGrants())
         self.cache.remove_node(name)
 
     def _tell_of_conflict(self, node: NodeObject, sentence: str | None) -> None:

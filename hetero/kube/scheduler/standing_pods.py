@@ -15,11 +15,11 @@ from hetero.kube.scheduler.pod_groups import PodGroups
 from hetero.kube.scheduler.pod_table import PLACED, PodState, PodTable
 from hetero.kube.scheduler.signatures import Signatures
 from hetero.kube.scheduler.waker import Waker, in_background
-from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Held
+from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Held, NodeGrants
 from hetero.kube.words.host import pod_host
 from hetero.kube.words.pod import ended, kinds, running
 from hetero.kube.words.pod_request import Vocabulary
-from hetero.model import Counters, Occupancy
+from hetero.model import ContainerKind, Counters, Occupancy, occupancies
 from hetero.model.errors import BadInput
 from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.place_pod import standing
@@ -37,44 +37,53 @@ CLAIM = "claim/"
 
 @define(eq=False)
 class Orphans:
-    """The containers of one cluster that run on after their pods."""
+    """What stands on the nodes of one cluster and is of no pod of the API.
+
+    That are containers that run on after their pods, and grants of the nodes' own programs.
+    """
 
     pods: PodTable
     waker: Waker
-    _by_node: dict[str, set[str]] = field(factory=dict)  # the names of their pods in the cache
+    _by_node: dict[str, set[str]] = field(factory=dict)  # their names in the cache
 
     def standing(self) -> set[str]:
         """Return what stands in the cache for them: names by node, and UIDs of pods."""
         uids = (record.uid for record in self.pods.within(PodState.UNCONFIRMED))
         return set().union(uids, *self._by_node.values())
 
-    def count(self, node: str, running_on: Held) -> bool:
-        """Count what runs on on a node, by its word; return whether something is free.
+    def count(self, node: str, grants: NodeGrants) -> bool:
+        """Count what a node says that stands on it and is no pod's; return whether some is free.
 
         Quotas of their namespaces are charged: so no more of a device than the node has.
         """
         cache, names_before = self.pods.cache, self._by_node.pop(node, set())
-        pod_by_name = {f"{node}/{uid}": ended_pod for uid, ended_pod in running_on.items()}
+        holders = {
+            f"{node}/{uid}": (ended_pod.namespace, ended_pod.takes)
+            for uid, ended_pod in grants.ended_pods.items()
+        }
+        for grant_id, grant in grants.others.items():
+            takes = occupancies([(ContainerKind.MAIN, grant.allocation)])
+            holders[f"{node}/grant/{grant_id}"] = grant.namespace, takes
         for record in self.pods.within(PodState.UNCONFIRMED):
-            if record.uid in running_on:
+            if record.uid in grants.ended_pods:
                 self.pods.forget(record.uid, ran=False)
-        for name in names_before - pod_by_name.keys():
+        for name in names_before - holders.keys():
             namespace = cache.standing[name].pod.namespace
             cache.forget(name, ran=False)
             self.waker.wake_in(namespace)
         free = {device.uuid: dict(device.capacity) for device in cache.inventory.devices(node)}
-        for name, ended_pod in pod_by_name.items():
+        for name, (namespace, takes) in holders.items():
             usages = tuple(
                 Occupancy(usage.device, _taken_of(free.get(usage.device, {}), usage.takes))
-                for usage in ended_pod.takes
+                for usage in takes
             )
-            pod = evolve(WITHOUT_DEVICES, namespace=ended_pod.namespace)
+            pod = evolve(WITHOUT_DEVICES, namespace=namespace)
             cache.restore(
                 name, Placement(node=node, pod=pod, allocations=(None,), holds=usages, host={})
             )
-        if running_on:
-            self._by_node[node] = {*pod_by_name}
-        return bool(names_before - pod_by_name.keys())
+        if holders:
+            self._by_node[node] = {*holders}
+        return bool(names_before - holders.keys())
 
     def count_unconfirmed(self, pod: Pod, placement: Placement) -> None:
         """Count what a pod held that was deleted by force until its node says what runs on.
@@ -106,6 +115,23 @@ class StandingPods:
     groups: PodGroups
     orphans: Orphans
     mix: ExpectedMix | None
+    # By node and UID, the pods that hold something else there than their allocations say.
+    _corrected: dict[str, Held] = field(init=False, factory=dict)
+
+    def count_node(self, node: str, grants: NodeGrants) -> bool:
+        """Count what a node says of its grants; return whether something may be free by now."""
+        is_freed = self.orphans.count(node, grants)
+        corrected_before, corrected_now = self._corrected.pop(node, {}), grants.corrected_pods
+        if corrected_now:
+            self._corrected[node] = corrected_now
+        for uid in corrected_before.keys() | corrected_now.keys():
+            placement = self.pods.cache.standing.get(uid)
+            if placement and corrected_before.get(uid) != corrected_now.get(uid):
+                allocated = standing(placement.pod, placement.node, placement.allocations)
+                restored = self._as_corrected(uid, evolve(placement, holds=allocated.holds))
+                self.pods.cache.restore(uid, restored)
+                is_freed = True
+        return is_freed
 
     def pods_listed(self, uids: Collection[str]) -> None:
         """Forget all pods but these, and those whose containers run on."""
@@ -168,9 +194,24 @@ class StandingPods:
         container_allocations = tuple(allocations.get(name) for name in kinds(pod))
         arrive(self.pods.cache, self.mix, pod, pod_request.pod, pod.created)
         placement = standing(pod_request.pod, assignment.node, container_allocations)
-        self.pods.cache.restore(pod.metadata.uid, placement)
+        uid = pod.metadata.uid
+        self.pods.cache.restore(uid, self._as_corrected(uid, placement))
         self.groups.restore(pod, assignment.place_in_time)
         self.pods.learn(pod, PodState.BOUND)
+
+    def _as_corrected(self, uid: str, placement: Placement) -> Placement:
+        """Return what a pod holds by its node's word, no more of a device than that has."""
+        corrected = self._corrected.get(placement.node, {}).get(uid)
+        if corrected is None:
+            return placement
+        devices = self.pods.cache.inventory.devices(placement.node)
+        capacity_by_uuid = {device.uuid: dict(device.capacity) for device in devices}
+        holds = (
+            evolve(usage, takes=_taken_of(capacity_by_uuid.get(usage.device, {}), usage.takes))
+            for usage in corrected.takes
+        )
+        pod = evolve(placement.pod, namespace=corrected.namespace)
+        return evolve(placement, pod=pod, holds=tuple(holds))
 
     def _count_hami(self, pod: Pod) -> None:
         """Count what HAMi gave a pod that runs: its cards are not empty, until it ends."""
@@ -200,11 +241,11 @@ class StandingPods:
         except BadInput as error:
             log.warning("pod %s/%s: not counted: %s", *pod.full_name, error)
             return
-        node = pod.spec.node_name or ""
+        uid, node = pod.metadata.uid, pod.spec.node_name or ""
         placement = Placement(
             node=node, pod=WITHOUT_DEVICES, allocations=(None,), holds=(), host=host
         )
-        self.pods.cache.restore(pod.metadata.uid, placement)
+        self.pods.cache.restore(uid, self._as_corrected(uid, placement))
 
 
 def _taken_of(free: dict[str, int], takes: Counters) -> Counters:

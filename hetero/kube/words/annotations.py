@@ -7,7 +7,7 @@ scheduler alone has: a user who can annotate a pod still cannot give it a card.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -189,7 +189,7 @@ class _Card:
 
 @frozen(kw_only=True)
 class RunsOn:
-    """A pod that ended in the API, and those of its containers that still run, by name."""
+    """What the containers of a pod hold by their node's word; of an ended one, those that run."""
 
     namespace: str
     pod: str
@@ -201,8 +201,45 @@ class RunsOn:
         return occupancies((kind, allocation) for _, kind, allocation in self.containers)
 
 
-#: The pods that are over and run on, by UID.
+#: What pods hold by their node's word and not by their own, by UID.
 Held = Mapping[str, RunsOn]
+
+
+@frozen(kw_only=True)
+class NodeGrant:
+    """A grant of a node that is no pod's: a program's, a share's or a container's.
+
+    `namespace` is that of a claim that is gone, with whose devices a container runs on; "": it is
+    of no namespace.
+    """
+
+    name: str
+    allocation: Allocation
+    namespace: str = ""
+
+
+@frozen(kw_only=True)
+class NodeGrants:
+    """What stands on a node and is in no object of the API as it stands.
+
+    `ended_pods` run on after their end. `corrected_pods` hold something else than their allocations
+    say, which their owners may edit. `others` are the grants of no pod, by id.
+    """
+
+    ended_pods: Held = field(factory=dict)
+    corrected_pods: Held = field(factory=dict)
+    others: Mapping[str, NodeGrant] = field(factory=dict)
+
+    def __bool__(self) -> bool:
+        """Return whether there is any."""
+        return bool(self.ended_pods or self.corrected_pods or self.others)
+
+    @property
+    def allocations(self) -> Iterator[Allocation]:
+        """All allocations in it."""
+        for pod in (*self.ended_pods.values(), *self.corrected_pods.values()):
+            yield from (allocation for _, _, allocation in pod.containers)
+        yield from (grant.allocation for grant in self.others.values())
 
 
 @frozen(kw_only=True)
@@ -210,16 +247,15 @@ class _Rack:
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
     ended_pods: Held = field(factory=dict)
+    corrected_pods: Held = field(factory=dict)
+    grants: Mapping[str, NodeGrant] = field(factory=dict)
     # As older agents write it: amounts by grant and device, and the grants' namespaces.
     running_on: Mapping[str, Mapping[str, Counters]] = field(factory=dict)
     namespaces: Mapping[str, str] = field(factory=dict)
 
 
-def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) -> str:
-    """Return the text of `INVENTORY` for a node's devices.
-
-    `running_on` are the pods whose containers still run though they ended in the API.
-    """
+def inventory_text(devices: tuple[Device, ...], grants: NodeGrants | None = None) -> str:
+    """Return the text of `INVENTORY` for a node's devices, and what no object of the API says."""
     kinds: list[_Kind] = []
     card_records = []
     position_by_uuid = {device.uuid: position for position, device in enumerate(devices)}
@@ -252,12 +288,22 @@ def inventory_text(devices: tuple[Device, ...], running_on: Held | None = None) 
                 attributes=device.attributes,
             )
         )
-    rack = _Rack(kinds=tuple(kinds), cards=tuple(card_records), ended_pods=running_on or {})
+    grants = grants or NodeGrants()
+    rack = _Rack(
+        kinds=tuple(kinds),
+        cards=tuple(card_records),
+        ended_pods=grants.ended_pods,
+        corrected_pods=grants.corrected_pods,
+        grants=grants.others,
+    )
     return _compact(codec.to_plain(rack))
 
 
-def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], Held]:
-    """Return the devices in the text of `INVENTORY`, and what runs on. Raises `BadInput`."""
+def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], NodeGrants]:
+    """Return the devices in the text of `INVENTORY`, and what no object of the API says.
+
+    Raises `BadInput`.
+    """
     rack = codec.loads(inventory_json, _Rack, source=f"node {node}: {INVENTORY}")
     try:
         devices = tuple(_device(card, rack) for card in rack.cards)
@@ -272,16 +318,19 @@ def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], He
         if device.uuid in uuids:
             raise BadInput(f"node {node}: {INVENTORY}: device {device.uuid} twice")
         uuids.add(device.uuid)
-    running_on = {**rack.ended_pods, **_by_grant(rack)}
+    grants = NodeGrants(
+        ended_pods={**rack.ended_pods, **_by_grant(rack)},
+        corrected_pods=rack.corrected_pods,
+        others=rack.grants,
+    )
     if any(
         amount < 0
-        for ended_pod in running_on.values()
-        for _, _, allocation in ended_pod.containers
+        for allocation in grants.allocations
         for piece in allocation.pieces
         for amount in piece.takes.values()
     ):
         raise BadInput(f"node {node}: {INVENTORY}: less than nothing is held")
-    return devices, running_on
+    return devices, grants
 
 
 def _by_grant(rack: _Rack) -> Held:
