@@ -53,9 +53,10 @@ class Device:
     `index` is the position its own driver lists it at; `uuid` is what it is addressed by.
     `health` is "ok", or what is wrong in a few words; None when the driver will not say. `cordon`
     is why its administrator has nothing new given of it, "" without a reason; None: it is not
-    cordoned. Devices of one `group` are parts of one module: a grant that takes one of them whole
-    takes them all. `card` is what the card itself has where a node's scaling makes it promise a
-    `capacity` above that.
+    cordoned. `excluded`: the node's settings are why, so another program may give it out. Devices
+    of one `group` are parts of one module: a grant that takes one of them whole takes them all.
+    `card` is what the card itself has where a node's scaling makes it promise a `capacity` above
+    that.
     """
 
     uuid: str
@@ -73,6 +74,7 @@ class Device:
     group: str | None = None
     card: Counters = field(factory=dict)
     cordon: str | None = None
+    excluded: bool = False
 
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""

@@ -80,7 +80,7 @@ def uncordon(node: Node, card_name: str) -> CordonResult:
             f"card {number} is cordoned by an annotation of its Kubernetes node: "
             f"hetero uncordon NODE {number}, with the cluster's KUBECONFIG"
         )
-    if device.cordon not in (None, notes.cordons.get(device.uuid)):
+    if device.excluded:
         raise Refused(f"card {number} is {device.cordon}: change them")
     book.uncordon(device.uuid)
     return _result(node, number)

@@ -161,12 +161,16 @@ class NodeSettings:
             if entry != _ALL and (card := _card("cards.sharing", entry, devices))
         }
         devices = [
-            evolve(device, cordon=_EXCLUDED) if device.uuid in excluded_uuids else device
+            evolve(device, cordon=_EXCLUDED, excluded=True)
+            if device.uuid in excluded_uuids
+            else device
             for device in devices
         ]
         if self.partitioned is Partitioned.NONE:
             devices = [
-                evolve(device, cordon=_PARTITIONED) if _partitioned(device) else device
+                evolve(device, cordon=_PARTITIONED, excluded=True)
+                if _partitioned(device)
+                else device
                 for device in devices
             ]
         if self.partitioned is Partitioned.SINGLE:
@@ -238,11 +242,6 @@ class NodeSettings:
             self.max_sharers if has_no_own_limit else min(self.max_sharers, device.capacity[SLOTS])
         )
         return evolve(device, capacity={**device.capacity, SLOTS: slot_count})
-
-
-def excluded(device: Device) -> bool:
-    """Return whether settings exclude the device that they offered."""
-    return device.cordon in (_EXCLUDED, _PARTITIONED)
 
 
 def _card(setting_key: str, entry: str | int, devices: Sequence[Device]) -> Device | None:

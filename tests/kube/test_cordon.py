@@ -224,11 +224,22 @@ async def test_a_card_that_the_settings_exclude_is_the_kubelets_only_while_it_is
 
         reason = "excluded by the node's settings"
         await until(lambda: cordons_of(at) == [None, reason] and healthy_slots(at) == 10)
+        assert [False, True] == [device.excluded for device in published(at)]
         assert 20 == len(at.kubelet.devices[CARD])
         at.kubelet.known.remove(holder)
         at.api.put("pods", holder, event="DELETED")
         await until(lambda: len(at.kubelet.devices[CARD]) == 10)
         assert cordons_of(at) == [None, reason]
+
+
+async def test_a_cordon_with_the_settings_own_words_is_a_cordon_as_any_other() -> None:
+    async with world() as at:
+        await until(lambda: healthy_slots(at) == 20)
+        annotate(at, **{OURS: json.dumps({"memory-0": "excluded by the node's settings"})})
+        await until(lambda: healthy_slots(at) == 10)
+
+        assert 20 == len(at.kubelet.devices[CARD])
+        assert [False, False] == [device.excluded for device in published(at)]
 
 
 async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_path: Path) -> None:

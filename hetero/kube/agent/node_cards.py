@@ -17,7 +17,6 @@ from hetero.model.errors import BadInput
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
-from hetero.node.settings import excluded
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ class NodeCards:
         grants stand on them.
         """
         devices = self.discovery.devices
-        if not any(map(excluded, devices)):
+        if not any(device.excluded for device in devices):
             return devices
         held_uuids = {
             piece.device
@@ -59,7 +58,7 @@ class NodeCards:
             for piece in grant.allocation.pieces
         }
         return tuple(
-            device for device in devices if not excluded(device) or device.uuid in held_uuids
+            device for device in devices if not device.excluded or device.uuid in held_uuids
         )
 
     def note_metadata(self, metadata: Metadata) -> None:

@@ -180,6 +180,7 @@ class _Card:
     index: int
     health: str | None = None
     cordon: str | None = None
+    excluded: bool | None = None  # None: it is not, as of most cards
     numa: int | None = None
     pci: str | None = None
     group: str | None = None
@@ -277,6 +278,7 @@ def inventory_text(devices: tuple[Device, ...], grants: NodeGrants | None = None
                 index=device.index,
                 health=device.health,
                 cordon=device.cordon,
+                excluded=device.excluded or None,
                 numa=device.numa,
                 pci=device.pci,
                 group=device.group,
@@ -365,6 +367,7 @@ def _device(card: _Card, rack: _Rack) -> Device:
         enforcement=device_kind.enforcement,
         health=card.health,
         cordon=card.cordon,
+        excluded=bool(card.excluded),
         numa=card.numa,
         pci=card.pci,
         group=card.group,
