@@ -49,6 +49,7 @@ DIGESTS = {
     "kube/data/rack-3.json": "ccf00bf9f73b2da5",
     "kube/data/rack-4.json": "ae522786ac89355b",
     "kube/data/rack-5.json": "0bb16959a076e840",
+    "kube/data/rack-6.json": "3520e169da426ad4",
     "model/data/allocation-1.json": "dbd9239fd91b43ad",
     "model/data/allocation-2.json": "28811b9493d89b65",
     "model/data/allocation-3.json": "d1c87d96d89474a5",
@@ -61,6 +62,7 @@ DIGESTS = {
     "model/data/inventory-4.json": "0e84ad0c988ab0eb",
     "model/data/inventory-5.json": "0beef7e31bbfa346",
     "model/data/inventory-6.json": "34bbe99f8be0f346",
+    "model/data/inventory-7.json": "59c6e69e278411ff",
     "model/data/refusal-1.json": "911f742ab088eb53",
     "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/refusal-3.json": "779ee72850c2633f",
@@ -84,6 +86,7 @@ DIGESTS = {
     "node/data/grant-3.json": "60d82bdaafd45946",
     "node/data/grant-10.json": "d81474b1203c8d79",
     "node/data/grant-11.json": "b400738d7b225885",
+    "node/data/grant-12.json": "1264c64cb99c58cd",
 }
 
 
