@@ -80,7 +80,6 @@ static void open_gate(struct governor *governor, uint64_t now)
 {
     struct gate *gate = &governor->gate;
     uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->closed_ns;
-    governor->began_ns = now;
     if (atomic_load(&gate->waiting) > 0)
         account_stopped(&governor->account, now - (asked_ns > closed_ns ? asked_ns : closed_ns));
     atomic_store(&gate->first_ns, now);

@@ -37,8 +37,10 @@
 #define AWAKE_ENDS_NS (300 * US) /* at the end of a row: who is let through at all comes again at once */
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. Beside
- * others' work, of which the device does as much meanwhile, twice as long. */
-#define THROTTLE_NS (50 * MS)
+ * others' work, of which the device does as much meanwhile, twice as long. For a launch into a stream in which nothing
+ * is in flight a kernel may spin. */
+#define THROTTLE_NS       (50 * MS)
+#define THROTTLE_APART_NS (20 * MS)
 
 /* A thread that says that it looks, and does not for so long, is kept from it: by a debugger of the program's own, or
  * by having no processor. Nothing would be charged meanwhile. Less than what is charged after a stop (pages.h). */
@@ -135,7 +137,6 @@ static void pop_fence(struct gate *gate, unsigned at)
 {
     struct gate_fence popped = gate->fences[at];
     gate->passed++;
-    atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
     unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
     for (; at < left; at++)
         gate->fences[at] = gate->fences[at + 1];
@@ -187,6 +188,7 @@ static void pop_passed(struct gate *gate)
         since = since > stood ? since : stood;
         atomic_store_explicit(&gate->long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
         atomic_store(&gate->popped_ns, now);
+        atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
         pop_fence(gate, at);
     }
     gate->asked_ns = now;
@@ -285,8 +287,28 @@ static void start(struct gate *gate)
     unlock(gate);
 }
 
+/* Whether nothing is in flight in the stream, and something is elsewhere that may spin for what comes there. */
+static bool is_apart(struct gate *gate, const struct stream_key *key)
+{
+    if (!lock(gate))
+        return false;
+    struct tracked_stream *stream = tracked_streams_find(&gate->streams, key);
+    bool apart = (stream == NULL || tracked_stream_settled(&gate->streams, stream)) &&
+                 !tracked_streams_settled(&gate->streams);
+    unlock(gate);
+    return apart;
+}
+
+/* Whether this launch passes with the token, which is no other's then. */
+static bool take_token(struct gate *gate, const struct stream_key *key)
+{
+    uint32_t token = atomic_load(&gate->token);
+    return token != GATE_TOKEN_NONE && (token == GATE_TOKEN_ANY || is_apart(gate, key)) &&
+           atomic_compare_exchange_strong(&gate->token, &token, GATE_TOKEN_NONE);
+}
+
 /* At the closed gate. Whether it was let through, for one operation: then it counts as waiting until it is inside. */
-static bool wait_until_open(struct gate *gate)
+static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 {
     uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
@@ -307,7 +329,7 @@ static bool wait_until_open(struct gate *gate)
             futex_sleep(&gate->wakes, wakes, GATE_LOOK_NS);
         wakes =
             atomic_load(&gate->wakes); /* before what it is told: else that may change unseen before the next sleep */
-        let_through = atomic_load(&gate->passes) != passes;
+        let_through = atomic_load(&gate->passes) != passes || take_token(gate, key);
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
     if (!let_through)
@@ -573,23 +595,33 @@ static void end_sole(struct gate *gate)
     atomic_compare_exchange_strong(&gate->sole, &whose, 0);
 }
 
+/* With the lock: until when a launch that came then waits for what is in flight. */
+static uint64_t patience(struct gate *gate, const struct stream_key *key, uint64_t since)
+{
+    uint64_t popped = atomic_load(&gate->popped_ns), set = gate->backlog > 0 ? gate->fences[0].set_ns : since;
+    for (unsigned at = 0; at < gate->backlog; at++)
+        if (same_stream(&gate->fences[at].stream->key, key))
+            return since + (THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed));
+    return (set > popped ? set : popped) + THROTTLE_APART_NS;
+}
+
 /* Wait until less is in flight. */
 static void throttle(struct gate *gate, const struct stream_key *key)
 {
     uint64_t since = gate->engine->now();
     while (lock(gate)) {
         pop_passed(gate);
-        uint64_t now = gate->engine->now();
-        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
-        if (elapsed(since, now) > patience_ns) {
-            if (elapsed(gate->sole_ns, now) > patience_ns)
+        uint64_t now = gate->engine->now(), until = patience(gate, key, since);
+        if (now > until) {
+            if (elapsed(gate->sole_ns, now) > until - since)
                 atomic_store(&gate->sole, 0);
             if (gate->backlog >= bound(gate))
                 pop_fence(gate, 0);
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
         bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
-        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || may_launch(gate, key, now);
+        uint32_t state = atomic_load(&gate->state);
+        bool enough = (state == GATE_ENDS && !allows(gate)) || may_launch(gate, key, now);
         unlock(gate);
         if (enough)
             return;
@@ -612,7 +644,7 @@ static void flush(struct gate *gate, const struct stream_key *key)
 }
 
 /* Wait at the closed gate; outside of it with all launches that this one interrupts. Whether it was let through. */
-static bool wait_outside(struct gate *gate)
+static bool wait_outside(struct gate *gate, const struct stream_key *key)
 {
     const struct entry *outer = interrupted(gate);
     uintptr_t before = outer == NULL ? 0 : atomic_load(outer->cell);
@@ -621,7 +653,7 @@ static bool wait_outside(struct gate *gate)
             flush(gate, &mine.entries[at].stream);
     if (outer != NULL && !FAULT(handler_inside_while_it_waits))
         atomic_store(outer->cell, WAITS);
-    bool let_through = wait_until_open(gate);
+    bool let_through = wait_until_open(gate, key);
     if (outer != NULL)
         atomic_store(outer->cell, before);
     return let_through;
@@ -679,7 +711,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
         step_out(gate);
         end_sole(gate);
         if (!atomic_load(&gates_retired) || FAULT(time_slices_at_exit))
-            let_through = wait_outside(gate);
+            let_through = wait_outside(gate, stream);
         bool limited = terms_limit_core(gate->terms), retired = atomic_load(&gates_retired);
         if (let_through && (!limited || retired))
             atomic_fetch_sub(&gate->waiting, 1);
@@ -849,6 +881,7 @@ void gate_after_context_ended(struct gate *gate, void *context, bool lives)
         struct gate_fence *fence = &gate->fences[at];
         if (fence->context == context && !lives) {
             fence->ends = 1;
+            atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
             pop_fence(gate, at);
         } else if (fence->context == context && fence->ends > 0) {
             fence->ends--;
@@ -871,6 +904,7 @@ void gate_set(struct gate *gate, uint32_t state)
 {
     if (!gate_opens(state))
         atomic_store(&gate->looked_ns, 0);
+    atomic_store(&gate->token, GATE_TOKEN_NONE);
     atomic_store(&gate->state, state);
     atomic_fetch_add(&gate->wakes, 1);
     if (state != GATE_CLOSED)
@@ -888,6 +922,12 @@ void gate_let_through(struct gate *gate)
 {
     atomic_fetch_add(&gate->passes, 1);
     wake(gate);
+}
+
+void gate_give_token(struct gate *gate, uint32_t token)
+{
+    if (atomic_exchange(&gate->token, token) != token)
+        wake(gate);
 }
 
 void gate_allow(struct gate *gate, uint32_t launches)

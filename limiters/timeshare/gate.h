@@ -29,6 +29,9 @@
  * operation (gang.h). Silent: closed by a launcher, because the thread has not looked at an open gate for long. */
 enum { GATE_CLOSED = 0, GATE_OPEN = 1, GATE_READY = 2, GATE_HOLDS = 3, GATE_ENDS = 4, GATE_SILENT = 5 };
 
+/* A token to pass the closed gate: none, one for a launch into a stream in which nothing is in flight, or for any. */
+enum { GATE_TOKEN_NONE = 0, GATE_TOKEN_APART = 1, GATE_TOKEN_ANY = 2 };
+
 static inline bool gate_opens(uint32_t state)
 {
     return state == GATE_OPEN || state == GATE_HOLDS;
@@ -49,6 +52,7 @@ struct gate {
     _Atomic uint32_t wakes;     /* futex: how often launchers that wait at the gate were told to look again */
     _Atomic uint32_t waiting;   /* launchers at the closed gate */
     _Atomic uint32_t passes;    /* how often each launcher that waits was let through for one operation */
+    _Atomic uint32_t token;     /* GATE_TOKEN_*: one launcher that waits passes with it, for one operation */
     _Atomic uint32_t allowed;   /* at the end of a row launchers pass until so many of `launches` were made */
     _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
     _Atomic uint32_t launches;  /* made since the start; it wraps around */
@@ -89,7 +93,7 @@ struct gate {
     uint64_t timed_ns;       /* a moment of this time slice; 0: there was no fence in it yet */
     uint32_t passed;         /* fences that passed since then */
     int64_t fence_ns;        /* how often they do, on average */
-    _Atomic uint32_t popped; /* fences that passed, or that were given up; it wraps around; read without the lock */
+    _Atomic uint32_t popped; /* fences that passed, or whose context is gone; it wraps around; read without the lock */
     uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
     uint64_t spent_ns; /* by them */
     uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
@@ -149,9 +153,10 @@ void gate_set(struct gate *gate, uint32_t state);
  * wait until it does. */
 void gate_look(struct gate *gate, uint64_t now_ns);
 
-/* Let each launcher that waits at the closed gate make one operation; and at the end of a row any launcher, until so
- * many launches were made since the start. */
+/* Let each launcher that waits at the closed gate make one operation; one of them, by a token, which is taken back
+ * where the gate opens; and at the end of a row any launcher, until so many launches were made since the start. */
 void gate_let_through(struct gate *gate);
+void gate_give_token(struct gate *gate, uint32_t token);
 void gate_allow(struct gate *gate, uint32_t launches);
 
 /* Let so many fences be in flight, where kernels are short: a launcher that would wait for the device goes on, as it

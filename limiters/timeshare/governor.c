@@ -7,6 +7,7 @@
 #include "futex.h"
 #include "gang_run.h"
 #include "light_run.h"
+#include "spin.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
@@ -28,12 +29,8 @@
 #define WAKE_NS (10 * MS)
 
 /* A time slice is given up after so long even if its work is not done. A kernel that waits for one of another process
- * (a collective) would otherwise wait for ever when both want the same device. One that waits for a launch of its own
- * grant, which it keeps in debt, has a time slice after RESCUE_NS. A long one that waits for nothing does not end by
- * that: the next wait is eight times as long, up to so many times. */
-#define DRAIN_NS  (100 * MS)
-#define RESCUE_NS (30 * 1000 * MS)
-#define RESCUES   3u
+ * (a collective) would otherwise wait for ever when both want the same device. */
+#define DRAIN_NS (100 * MS)
 
 /* What drains before a gang's row: the most that is kept clear for it, and how fast a long one is forgotten. */
 #define DRAINS_MOST_NS (3 * MS)
@@ -197,7 +194,16 @@ static void trail(struct governor *governor)
         charge(governor, since, now);
     else if (!stood)
         charge_last(governor, since, now);
-    governor->rescues = works ? governor->rescues : 0;
+}
+
+/* Without the time slice: charge what is in flight. */
+static void trail_and_pass(struct governor *governor)
+{
+    bool passed = gate_launches(&governor->gate) != governor->spin.launches && governor->spin.since_ns != 0;
+    if (passed && governor->trails_ns == 0)
+        begin_trail(governor, governor->engine->now(), true);
+    trail(governor);
+    spin_pass(governor, governor->trails_ns != 0 && !governor->trail_waits);
 }
 
 /* How often that is looked at: what is done behind a wait is charged from look to look. */
@@ -255,7 +261,7 @@ static void rest(struct governor *governor, uint64_t ns)
         uint64_t look_ns = governor->trails_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
         governor->engine->pause(until - now < look_ns ? until - now : look_ns);
         now = governor->engine->now();
-        trail(governor);
+        trail_and_pass(governor);
         if (time_slice_held(&governor->time_slice))
             power_ran(&governor->power, since, now, false);
     }
@@ -273,18 +279,11 @@ static bool owed_less(struct governor *governor)
 static bool look(void *governor_, bool soon)
 {
     struct governor *governor = governor_;
-    trail(governor);
+    trail_and_pass(governor);
     look_at_neighbours(governor);
     if (soon && atomic_load(&governor->gate.state) != GATE_READY)
         gate_set(&governor->gate, GATE_READY);
     return joins(governor);
-}
-
-/* Whether a kernel of ours may wait for a launch that our debt holds back, which that kernel makes. */
-static bool must_be_rescued(const struct governor *governor)
-{
-    uint64_t since_ns = elapsed(governor->began_ns, governor->engine->now());
-    return governor->trails_ns != 0 && since_ns > RESCUE_NS << 3 * governor->rescues;
 }
 
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
@@ -293,7 +292,6 @@ static bool obtain(struct governor *governor, bool *borrowed)
 {
     const struct hetero_grant_device *terms = governor->terms;
     uint64_t solvent_ns = 0; /* since when it is out of debt */
-    bool rescued = false;
     *borrowed = false;
     for (;;) {
         if (!terms_limit_core(terms) || atomic_load(&gates_retired))
@@ -309,15 +307,13 @@ static bool obtain(struct governor *governor, bool *borrowed)
             return true;
         }
         uint64_t now = governor->engine->now();
-        rescued = wait_ns > 0 && must_be_rescued(governor);
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
-        governor->rescues = wait_ns > 0 ? governor->rescues : 0;
         bool defers = wait_ns == 0 && elapsed(solvent_ns, now) < TIME_SLICE_DEFERS_NS;
         if (wait_ns == 0)
             look_at_neighbours(governor);
         else
             governor->looked_ns = 0;
-        if (rescued || (wait_ns == 0 && !(defers && owed_less(governor) && time_slice_held(&governor->time_slice))))
+        if (wait_ns == 0 && !(defers && owed_less(governor) && time_slice_held(&governor->time_slice)))
             break;
         if (wait_ns == 0) {
             wait_ns = MS;
@@ -334,8 +330,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
     time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH,
                     &(struct time_slice_waiter){.look = look, .owner = governor});
     power_ran(&governor->power, since, governor->engine->now(), false);
-    governor->rescues += rescued && governor->rescues < RESCUES;
-    if (terms_limit_core(terms) && (rescued || governor->time_slice.joined || governor_balance(governor) >= 0))
+    if (terms_limit_core(terms) && (governor->time_slice.joined || governor_balance(governor) >= 0))
         return true;
     gate_set(&governor->gate, GATE_CLOSED);
     time_slice_give(&governor->time_slice);
@@ -380,6 +375,8 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     if (time_slice->joined)
         return !joins(governor);
+    if (time_slice_wanted_by_siblings(time_slice) && spin_may(governor, now)) /* for a launch of theirs */
+        return true;
     if (now < own_until)
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
@@ -516,6 +513,7 @@ static void let_run(struct governor *governor, struct course *course)
         bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
         bool busy = launched || in_flight(governor);
         course->moved = moved;
+        spin_note(governor, now, moved, count);
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
@@ -565,6 +563,7 @@ static bool drain(struct governor *governor, struct course *course)
         if (drained && course->together) /* and who joined does, too, which looks each TICK_NS */
             drained = time_slice_siblings(&governor->time_slice) == 0;
         look_at_neighbours(governor);
+        spin_pass(governor, !drained);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
@@ -635,8 +634,10 @@ static void run(struct governor *governor, bool borrowed)
         .opened = governor->engine->now(),
     };
     uint64_t asked_ns = governor->account.asked_ns;
-    governor->began_ns = course.opened;
     atomic_store(&governor->gate.first_ns, 0);
+    if (governor->trails_ns == 0 && time_slice_siblings(&governor->time_slice) == 0)
+        governor->spin = (struct spin){0};
+    governor->spin.since_ns = course.opened;
     bool measured = governor->time_slice.ours && light_wants_measure(governor);
     if (measured && time_slice_lit(&governor->time_slice) > 0)
         clear_device(governor);

@@ -19,6 +19,15 @@
  * once in its own, as it is where there is no gate. */
 #define GOVERNOR_IN_FLIGHT 8u
 
+/* What is in flight while the gate is closed, and may spin until another launch is made. */
+struct spin {
+    uint64_t since_ns; /* since when the device has not come further; 0: it was not looked at since the gate was open */
+    uint32_t moved;    /* how far it had come then, */
+    uint32_t launches; /* and how many were made */
+    unsigned passes;   /* so many launches passed the closed gate since nothing was in flight */
+    bool long_passed;  /* and one into any stream */
+};
+
 struct governor {
     struct gate gate; /* what launchers pass */
 
@@ -55,10 +64,9 @@ struct governor {
     uint64_t trails_ns;         /* work of an ended time slice is in flight, and charged up to then; 0: none is */
     bool trail_waits;           /* and the device stood at waits before all of it then, */
     uint32_t trail_moved;       /* and had come so far */
-    uint64_t began_ns;          /* when the last time slice did */
-    unsigned rescues;           /* so many in a row it had in debt, behind what it left in flight */
-    uint64_t closed_ns;         /* and when its gate was closed */
-    uint32_t missed;            /* looks of launchers at the gate when a time slice ended to which none came */
+    struct spin spin;
+    uint64_t closed_ns; /* when the last time slice's gate was closed */
+    uint32_t missed;    /* looks of launchers at the gate when a time slice ended to which none came */
     uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
     uint64_t rng;
 };

@@ -3,6 +3,7 @@
 
 #include "budget.h"
 #include "futex.h"
+#include "spin.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
@@ -660,6 +661,7 @@ static void pay(struct governor *governor, struct light_course *course)
             time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
         if (course->watch.since != 0)
             watch(governor, course);
+        spin_pass(governor, course->watch.since != 0);
     }
     light_ran(&governor->light, light_between(course->looked_at, course->seen), ran_ns, only);
     charge_light(governor, course); /* what was launched while the gate was being closed */
@@ -708,6 +710,7 @@ void light_run(struct governor *governor)
             pay(governor, &course);
         gate_know(&governor->gate, launch_keeps(&governor->light));
         now = governor->engine->now();
+        spin_note(governor, now, gate_moved(&governor->gate), gate_launches(&governor->gate));
         if (elapsed(course.looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);
         else if (course.launched + LIGHT_LOOK_NS > now && !course.watch.stands)

@@ -181,19 +181,22 @@ static bool has_passed(const struct tracked_streams *streams, const struct track
     return stream->pending && stream->ends == 0 && streams->engine->passed(stream->tail);
 }
 
+bool tracked_stream_settled(struct tracked_streams *streams, struct tracked_stream *stream)
+{
+    if (stream->ends == 0 && atomic_load_explicit(&stream->dirty, memory_order_relaxed))
+        tracked_stream_flush(streams, stream);
+    if (has_passed(streams, stream)) {
+        stream->pending = false;
+        atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
+    }
+    return idle(stream);
+}
+
 bool tracked_streams_settled(struct tracked_streams *streams)
 {
     bool settled = true;
-    for (unsigned i = 0; i < streams->highest; i++) {
-        struct tracked_stream *stream = entry(streams, i);
-        if (stream->ends == 0 && atomic_load_explicit(&stream->dirty, memory_order_relaxed))
-            tracked_stream_flush(streams, stream);
-        if (has_passed(streams, stream)) {
-            stream->pending = false;
-            atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
-        }
-        settled = settled && idle(stream);
-    }
+    for (unsigned i = 0; i < streams->highest; i++)
+        settled = tracked_stream_settled(streams, entry(streams, i)) && settled;
     return settled;
 }
 

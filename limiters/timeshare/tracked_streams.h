@@ -87,7 +87,8 @@ void tracked_stream_end_wait(struct tracked_streams *streams, struct tracked_str
 /* Whether the device stands at such an operation, and does nothing for the stream. */
 bool tracked_stream_stands_at_wait(struct tracked_streams *streams, struct tracked_stream *stream);
 
-/* Whether the device has passed everything launched so far. */
+/* Whether the device has passed everything launched so far, into this stream or into all. */
+bool tracked_stream_settled(struct tracked_streams *streams, struct tracked_stream *stream);
 bool tracked_streams_settled(struct tracked_streams *streams);
 
 /* Whether it may work for what it has not passed of that: not where every such stream stands at a wait. */

@@ -12,20 +12,32 @@ Edit = tuple[str, str, str]
 REVERTS: dict[str, tuple[Edit, str]] = {
     "the end of a wait for a launch of one's own": (
         (
-            "timeshare/governor.c",
-            "#define RESCUE_NS (30 * 1000 * MS)",
-            "#define RESCUE_NS (60 * 1000 * MS)",
+            "timeshare/spin.c",
+            "#define SPINS_LONG_NS (30000 * MS)",
+            "#define SPINS_LONG_NS (60000 * MS)",
         ),
         "long_kernels_test: "
         "a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute",
     ),
     "that it is not ended at once": (
         (
-            "timeshare/governor.c",
-            "#define RESCUE_NS (30 * 1000 * MS)",
-            "#define RESCUE_NS (1000 * MS)",
+            "timeshare/spin.c",
+            "#define SPINS_LONG_NS (30000 * MS)",
+            "#define SPINS_LONG_NS (1000 * MS)",
         ),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
+    ),
+    "the launches that a kernel may spin for": (
+        ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
+        "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds",
+    ),
+    "the end of a time slice whose kernel may spin for a sibling": (
+        ("timeshare/governor.c", "&& spin_may(governor, now)", "&& false"),
+        "spins_test: two_processes_whose_kernels_spin_for_each_other_go_on",
+    ),
+    "that few pass": (
+        ("timeshare/spin.c", "spin->passes++;", ""),
+        "spins_test: kernels_in_two_streams_that_spin_for_nothing_have_their_share",
     ),
     "what tells a wait from work": (
         (
@@ -46,8 +58,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "the end of a drain": (
         (
             "timeshare/governor.c",
-            "#define DRAIN_NS  (100 * MS)",
-            "#define DRAIN_NS  (1000000 * MS)",
+            "#define DRAIN_NS (100 * MS)",
+            "#define DRAIN_NS (1000000 * MS)",
         ),
         "long_kernels_test: "
         "a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute",
@@ -90,7 +102,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "shares_test: a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
     ),
     "that launches in debt become rare": (
-        ("timeshare/governor.c", "RESCUE_NS << 3 * governor->rescues;", "RESCUE_NS;"),
+        ("timeshare/spin.c", "SPINS_LONG_NS && !spin->long_passed", "SPINS_LONG_NS"),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     ),
     "that turns of others make no kernel long": (

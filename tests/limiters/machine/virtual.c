@@ -666,7 +666,7 @@ static bool stands(struct tenant *tenant, unsigned stream)
 static bool spins(struct tenant *tenant)
 {
     for (unsigned stream = 0; stream < STREAMS; stream++)
-        if (stands(tenant, stream) && stop_of(tenant, stream)->meets)
+        if (stands(tenant, stream) && (stop_of(tenant, stream)->meets || stop_of(tenant, stream)->spins))
             return true;
     return false;
 }
@@ -1302,6 +1302,17 @@ static void stop_in_call(struct tenant *tenant, unsigned stream, struct stop mad
 void tenant_wait_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until)
 {
     stop_in_call(tenant, stream, (struct stop){.word = word, .until = until});
+}
+
+void tenant_spin_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until, uint64_t ns)
+{
+    struct stream_key key;
+    bool gated = enter(tenant, &key, stream);
+    card_work();
+    stop(tenant, stream, (struct stop){.spins = true, .word = word, .until = until});
+    ask(tenant, stream, ns);
+    if (gated)
+        gate_leave(&tenant->governor->gate, &key);
 }
 
 void tenant_host(struct tenant *tenant, unsigned stream, uint64_t ns)

@@ -21,7 +21,7 @@
  * spins; for the other stream of the process; for a word of memory; or for a function on the host. */
 struct stop {
     uint64_t at_ns;
-    bool meets;
+    bool meets, spins;     /* the card spins meanwhile */
     unsigned communicator; /* or the other stream */
     uint64_t until; /* which meeting it is, from 1; what the other stream has done; or what the word has become */
     const uint64_t *word;
@@ -92,8 +92,9 @@ void tenant_start(struct tenant *tenant);
 void tenant_resize(const struct tenant *tenant);
 
 /* For bodies. Launch a kernel, or one in which all processes of the gang meet, through the gate; have a stream wait for
- * what the other one has by now, for a word of memory, or for a function that takes so long on the host; write the
- * word, by the host; wait until the card has done all; sleep; start another thread of the process. */
+ * what the other one has by now, for a word of memory, or for a function that takes so long on the host; launch a
+ * kernel that spins until a word is written, and takes so long then; write the word, by the host; wait until the card
+ * has done all; sleep; start another thread of the process. */
 void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns);
 void tenant_launch_graph(struct tenant *tenant, unsigned stream, const void *graph, uint64_t ns);
 void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns);
@@ -101,6 +102,7 @@ void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_
 void tenant_follow(struct tenant *tenant, unsigned stream);
 void tenant_wait_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until);
 void tenant_host(struct tenant *tenant, unsigned stream, uint64_t ns);
+void tenant_spin_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until, uint64_t ns);
 void tenant_write(uint64_t *word, uint64_t value);
 void tenant_synchronise(struct tenant *tenant);
 void tenant_wait(struct tenant *tenant, unsigned stream); /* for one of its streams */

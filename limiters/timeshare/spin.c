@@ -1,0 +1,57 @@
+/* What passes the closed gate because a kernel in flight may spin for it (spin.h). */
+#include "spin.h"
+
+/* The device has not come further for so long: one launch passes; the next after twice as long. At most so many do
+ * until nothing of the grant is in flight, and none while the grant owes more than this. */
+#define SPINS_NS      (20 * MS)
+#define SPINS         4u
+#define SPINS_OWED_NS INT64_C(1000000000)
+
+/* A launch into the stream of the kernel cannot be what that waits for. What the host does after it may be: after so
+ * long one passes, whatever the grant owes, because nothing else would end the wait. */
+#define SPINS_LONG_NS (30000 * MS)
+
+/* Whether siblings have something in flight that is of no time slice of theirs. */
+static bool left_by_siblings(struct time_slice *time_slice)
+{
+    return time_slice_siblings(time_slice) > 0 && time_slice_of_sibling(time_slice) != PAGE_RUNS;
+}
+
+bool spin_may(const struct governor *governor, uint64_t now_ns)
+{
+    return elapsed(governor->spin.since_ns, now_ns) > SPINS_NS;
+}
+
+void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches)
+{
+    struct spin *spin = &governor->spin;
+    if (moved != spin->moved || launches != spin->launches)
+        spin->since_ns = now_ns;
+    spin->moved = moved;
+    spin->launches = launches;
+}
+
+void spin_pass(struct governor *governor, bool works)
+{
+    struct spin *spin = &governor->spin;
+    struct gate *gate = &governor->gate;
+    uint64_t now_ns = governor->engine->now();
+    uint32_t moved = gate_moved(gate), launches = gate_launches(gate);
+    if (!works && !left_by_siblings(&governor->time_slice)) {
+        *spin = (struct spin){.since_ns = now_ns, .moved = moved, .launches = launches};
+        gate_give_token(gate, GATE_TOKEN_NONE);
+        return;
+    }
+    spin_note(governor, now_ns, moved, launches);
+    uint64_t stood_ns = elapsed(spin->since_ns, now_ns);
+    if (atomic_load(&gate->waiting) == 0)
+        return;
+    if (stood_ns > SPINS_LONG_NS && !spin->long_passed) {
+        spin->long_passed = true;
+        gate_give_token(gate, GATE_TOKEN_ANY);
+    } else if (atomic_load(&gate->token) == GATE_TOKEN_NONE && spin->passes < SPINS &&
+               stood_ns >= SPINS_NS << spin->passes && governor_balance(governor) >= -SPINS_OWED_NS) {
+        spin->passes++;
+        gate_give_token(gate, works ? GATE_TOKEN_APART : GATE_TOKEN_ANY);
+    }
+}

@@ -1,0 +1,20 @@
+/* Kernels that spin until another launch of their grant is made, which their own charge keeps at the closed gate.
+ *
+ * No look tells such a kernel from one that computes. So where the device has not come further for a while, a launch
+ * passes that it may wait for: one into another stream, or of another process of the grant.
+ */
+#ifndef HETERO_SPIN_H
+#define HETERO_SPIN_H
+
+#include "governor_state.h"
+
+/* At each look at the open gate: how far the device has come, and how many launches were made. */
+void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches);
+
+/* Whether it has not come further for so long that a kernel may spin. */
+bool spin_may(const struct governor *governor, uint64_t now_ns);
+
+/* At each look at the closed gate. `works`: something of this process is in flight that does not stand at a wait. */
+void spin_pass(struct governor *governor, bool works);
+
+#endif
