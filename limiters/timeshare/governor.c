@@ -375,8 +375,6 @@ static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until
         return true;
     if (time_slice->joined)
         return !joins(governor);
-    if (time_slice_wanted_by_siblings(time_slice) && spin_may(governor, now)) /* for a launch of theirs */
-        return true;
     if (now < own_until)
         return false;
     uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));

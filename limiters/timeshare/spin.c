@@ -17,11 +17,6 @@ static bool left_by_siblings(struct time_slice *time_slice)
     return time_slice_siblings(time_slice) > 0 && time_slice_of_sibling(time_slice) != PAGE_RUNS;
 }
 
-bool spin_may(const struct governor *governor, uint64_t now_ns)
-{
-    return elapsed(governor->spin.since_ns, now_ns) > SPINS_NS;
-}
-
 void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches)
 {
     struct spin *spin = &governor->spin;

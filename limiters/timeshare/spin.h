@@ -11,9 +11,6 @@
 /* At each look at the open gate: how far the device has come, and how many launches were made. */
 void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches);
 
-/* Whether it has not come further for so long that a kernel may spin. */
-bool spin_may(const struct governor *governor, uint64_t now_ns);
-
 /* At each look at the closed gate. `works`: something of this process is in flight that does not stand at a wait. */
 void spin_pass(struct governor *governor, bool works);
 

@@ -25,19 +25,12 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "#define SPINS_LONG_NS (30000 * MS)",
             "#define SPINS_LONG_NS (1000 * MS)",
         ),
-        "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
+        "long_kernels_test: "
+        "what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
     ),
     "the launches that a kernel may spin for": (
         ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
         "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds",
-    ),
-    "the end of a time slice whose kernel may spin for a sibling": (
-        ("timeshare/governor.c", "&& spin_may(governor, now)", "&& false"),
-        "spins_test: two_processes_whose_kernels_spin_for_each_other_go_on",
-    ),
-    "that few pass": (
-        ("timeshare/spin.c", "spin->passes++;", ""),
-        "spins_test: kernels_in_two_streams_that_spin_for_nothing_have_their_share",
     ),
     "what tells a wait from work": (
         (
@@ -61,8 +54,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "#define DRAIN_NS (100 * MS)",
             "#define DRAIN_NS (1000000 * MS)",
         ),
-        "long_kernels_test: "
-        "a_kernel_that_waits_for_a_launch_of_its_own_grant_gets_it_in_half_a_minute",
+        "stops_test: "
+        "a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing",
     ),
     "a launch that came after the clock was read": (
         (
