@@ -15,7 +15,7 @@ from hetero.container.preload import PLACE, TARGET, preloading
 from hetero.model import Allocation, Edits, Mount
 from hetero.model.errors import HeteroError, NotFound, Refused
 from hetero.node.confinement import enforce
-from hetero.node.inventory import devices_of, expect_mode, inventory_of
+from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
 from hetero.node.transaction import GrantDraft, new_grant
@@ -110,15 +110,16 @@ def pin(
                     standing_grant = evolve(standing_grant, owner=owner, promised=allocation.pieces)
                     node.ledger.change(standing_grant)
                 return standing_grant
-        node.expect_certain(snapshot)
         device_by_uuid = devices_of(discovery)
         for piece in allocation.pieces:
             if piece.device not in device_by_uuid:
                 raise NotFound(f"device {piece.device} is not on this node (any more)")
+            reason = node.held_back(device_by_uuid[piece.device], snapshot)
+            if reason:
+                raise Refused(f"device {piece.device}: {reason}")
         grant = evolve(
             new_grant(node, allocation, discovery, label=label), promised=allocation.pieces
         )
-        expect_mode(grant, device_by_uuid, snapshot)
         _expect_room(evolve(grant, owner=owner), discovery, snapshot)
         # Pinned only when it is confined: until then it ends with this process.
         handle = node.ledger.add(grant)

@@ -110,7 +110,6 @@ class LocalGrants:
 
     def _chosen(self, outlook: Outlook, snapshot: Snapshot) -> Allocation | None:
         """Return what the request gets of what is free, or None; within `admission`."""
-        self.node.expect_certain(snapshot)
         outcome = outlook.choose(snapshot)
         if isinstance(outcome, Refusal):
             raise refused(outcome, outlook.request)

@@ -8,7 +8,6 @@ from attrs import evolve
 
 from hetero.model import Allocation, ContainerKind, Device, Edits, Inventory
 from hetero.model.device import LOST
-from hetero.model.errors import Refused
 from hetero.model.occupancy import PodAllocations
 from hetero.node import services
 from hetero.node.ledger.ledger import Grant, Snapshot
@@ -68,12 +67,7 @@ def with_lost(
 
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
-    """Return the devices with the grants on them, those of a pod as what the pod takes.
-
-    A device whose grants share it in another way than the settings say now takes no more until they
-    end.
-    """
-    devices = tuple(_in_mode(device, snapshot.grants) for device in discovery.devices)
+    """Return the devices with the grants on them, those of a pod as what the pod takes."""
     pods: dict[str, PodAllocations] = {}
     standing = []
     for grant in snapshot.grants:
@@ -83,24 +77,14 @@ def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
         else:
             kind = ContainerKind(grant.owner.get("kind", ContainerKind.MAIN))
             pods[uid] = (*pods.get(uid, ()), (kind, grant.reserved))
-    return Inventory(devices, tuple(standing), tuple(pods.values()))
+    return Inventory(discovery.devices, tuple(standing), tuple(pods.values()))
 
 
-def expect_mode(new_grant: Grant, devices: Mapping[str, Device], snapshot: Snapshot) -> None:
-    """Raise `Refused` where standing grants share a device of a new grant in another way."""
-    for piece in new_grant.allocation.pieces:
-        device_now = _in_mode(devices[piece.device], snapshot.grants)
-        if device_now.health != devices[piece.device].health:
-            raise Refused(f"device {piece.device}: {device_now.health}")
-
-
-def _in_mode(device: Device, grants: Iterable[Grant]) -> Device:
+def sharing_changed(device: Device, grants: Iterable[Grant]) -> str | None:
+    """Return why a device waits for grants that share it otherwise than the settings say now."""
     is_by_service = services.by_service(device)
-    for grant in grants if device.enforcement.by_limiter and device.usable else ():
+    for grant in grants if device.enforcement.by_limiter else ():
         holds_device = any(piece.device == device.uuid for piece in grant.allocation.pieces)
         if holds_device and (device.uuid in grant.served) != is_by_service:
-            reason = (
-                f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
-            )
-            return evolve(device, health=reason)
-    return device
+            return f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
+    return None

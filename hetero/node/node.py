@@ -12,13 +12,13 @@ from pathlib import Path
 
 from attrs import evolve, field
 
-from hetero.model import Allocation, Device, Policy, Request
+from hetero.model import Allocation, Device, Inventory, Policy, Request
 from hetero.model.errors import BadInput, Refused
 from hetero.model.frozen import frozen
 from hetero.node.card_book import CardBook
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
-from hetero.node.inventory import devices_of
+from hetero.node.inventory import devices_of, inventory_of, sharing_changed
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import holders
@@ -32,6 +32,7 @@ from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.plugin.vendor import Vendor
 from hetero.registry.fault_notes import FaultMemory
+from hetero.registry.message import SHOWN
 from hetero.registry.pauses import Pauses
 from hetero.registry.registry import Discovery, Registry
 
@@ -228,26 +229,53 @@ class Node:
         """Return the vendors of its devices that the settings have shared by a limiter."""
         return tuple(sorted(allocation.vendors & set(self.settings.soft)))
 
-    def expect_certain(self, snapshot: Snapshot) -> None:
-        """Raise `Refused` where it is not known what standing grants take of the devices.
+    def inventory(self, discovery: Discovery, snapshot: Snapshot) -> Inventory:
+        """Return the devices with what stands on them; those that are held back are cordoned."""
+        inventory = inventory_of(discovery, snapshot)
+        devices = tuple(
+            evolve(device, cordon=reason)
+            if device.cordon is None and (reason := self.held_back(device, snapshot))
+            else device
+            for device in inventory.devices
+        )
+        return evolve(inventory, devices=devices)
 
-        What a grant took of a card that was cut says nothing of a share of the card, and the
-        reverse.
+    def held_back(self, device: Device, snapshot: Snapshot) -> str | None:
+        """Return why nothing new is given of a device until standing grants end, None if it is.
+
+        Its programs run on: neither the card nor they are at fault.
+        """
+        reason = self._uncertain(device.vendor, snapshot)
+        return (reason or sharing_changed(device, snapshot.grants) or "")[:SHOWN] or None
+
+    def expect_certain(self, snapshot: Snapshot, vendors: Iterable[str]) -> None:
+        """Raise `Refused` where it is not known what standing grants take of vendors' devices."""
+        for vendor in sorted(vendors):
+            reason = self._uncertain(vendor, snapshot)
+            if reason:
+                raise Refused(reason)
+
+    def _uncertain(self, vendor: str, snapshot: Snapshot) -> str | None:
+        """Return why it is not known what standing grants take of a vendor's devices.
+
+        A grant that cannot be read may be of any. What a grant took of a card that was cut says
+        nothing of a share of the card, and the reverse.
         """
         for unreadable_grant in snapshot.unreadable:
-            raise Refused(
+            return (
                 f"grant {unreadable_grant.id} stands but cannot be read, "
-                f"so what is free is not known ({unreadable_grant.reason}): "
-                f"`hetero release --force {unreadable_grant.id}` ends it"
+                f"so what is free is not known: `hetero release --force {unreadable_grant.id}` "
+                f"ends it ({unreadable_grant.reason})"
             )
         for grant in snapshot.grants:
-            soft_now = self.softly(grant.allocation)
-            for vendor in sorted(set(grant.soft).symmetric_difference(soft_now)):
-                cause = "a limiter shared" if vendor in grant.soft else "slices were cut from"
-                raise Refused(
+            was_soft, is_soft = vendor in grant.soft, vendor in self.settings.soft
+            if vendor in grant.allocation.vendors and was_soft != is_soft:
+                cause = "a limiter shared" if was_soft else "slices were cut from"
+                return (
                     f"cards.soft was changed for {vendor} while grant {grant.id} stands, for which "
                     f"{cause} its cards: end that grant, or change the setting back"
                 )
+        return None
 
     def discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""

@@ -9,7 +9,7 @@ from attrs import define, evolve, field
 from hetero.model import MEMORY, Allocation, Device, Inventory, Refusal, Request
 from hetero.model.units import rounded_memory
 from hetero.node.foreign import ForeignUse, foreign_uses
-from hetero.node.inventory import devices_of, inventory_of
+from hetero.node.inventory import devices_of
 from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node
 from hetero.placement import Explanation, explain, fit
@@ -39,7 +39,7 @@ class Outlook:
 
     def choose(self, snapshot: Snapshot) -> Allocation | Refusal | None:
         """Return what the request gets; None: `look` first, for which no lock may be held."""
-        inventory = inventory_of(self.discovery, snapshot)
+        inventory = self.node.inventory(self.discovery, snapshot)
         by_ledger = fit(inventory, self.request)
         if isinstance(by_ledger, Refusal):
             return by_ledger
@@ -83,7 +83,7 @@ class Outlook:
     def explain(self, snapshot: Snapshot) -> Explanation:
         """Return what the request gets, and what every device says of its room in fact."""
         self._ask(snapshot, self.discovery.devices)
-        inventory = inventory_of(self.discovery, snapshot)
+        inventory = self.node.inventory(self.discovery, snapshot)
         held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
         answer = self.choose(snapshot)
         return explain(evolve(inventory, foreign=held_bytes), self.request, answer=answer)
@@ -140,7 +140,6 @@ def explain_now(node: Node, request: Request, *, anyway: bool = False) -> Explan
 def _outlook(node: Node, request: Request, *, anyway: bool) -> tuple[Outlook, Snapshot]:
     discovery = node.discover_for(request)
     snapshot = node.snapshot()
-    node.expect_certain(snapshot)
     return Outlook(node, discovery, request, anyway=anyway), snapshot
 
 

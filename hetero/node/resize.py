@@ -119,7 +119,7 @@ def _plan(
     """Return the grant as it is and as it would be; within `admission`."""
     grant, devices = _entry(node, own_snapshot, grant_name, asker), devices_of(discovery)
     snapshot = node.with_system(own_snapshot)
-    node.expect_certain(snapshot)
+    node.expect_certain(snapshot, grant.allocation.vendors)
     other_grants = Snapshot(
         grants=tuple(other_grant for other_grant in snapshot.grants if other_grant is not grant)
     )

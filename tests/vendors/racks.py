@@ -59,10 +59,14 @@ LIBRARIES = {
 }
 
 
-def registry(*names: str) -> Registry:
-    """Return the vendors as their entry points name them, each asked in a process of its own."""
+def registry(*names: str, soft: tuple[str, ...] = ()) -> Registry:
+    """Return the vendors as their entry points name them, each asked in a process of its own.
+
+    A limiter shares the cards of those in `soft`.
+    """
     return Registry(
-        lambda: [Entry(name, PLUGINS[name].__name__, "in tree") for name in names or PLUGINS]
+        lambda: [Entry(name, PLUGINS[name].__name__, "in tree") for name in names or PLUGINS],
+        soft=soft,
     )
 
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import suppress
 
-from attrs import define, field
+from attrs import define, evolve, field
 
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Metadata
@@ -97,8 +97,11 @@ class NodeCards:
             self.node.cards.set_cluster_cordons(
                 {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
             )
-        self.grants = self.node.snapshot().grants
-        self.discovery = with_lost(self.node.discover(), self.grants, known_devices)
+        snapshot = self.node.snapshot()
+        discovery = with_lost(self.node.discover(), snapshot.grants, known_devices)
+        inventory = self.node.inventory(discovery, snapshot)
+        self.grants = snapshot.grants
+        self.discovery = evolve(discovery, devices=inventory.devices)
         unmatched = self.node.settings.unmatched(self.discovery.devices)
         for sentence in unmatched if unmatched != self._unmatched else ():
             log.warning("%s", sentence)

@@ -1,0 +1,94 @@
+"""Cards that wait for older grants: nothing new of them is given, and each view says why."""
+
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+from racks import registry
+
+from hetero.kube.client.api import Access, Api
+from hetero.kube.cluster_view import snapshot
+from hetero.kube.words.annotations import INVENTORY, published
+from hetero.node.ledger.ledger import ALLOCATION
+from hetero.node.settings import NodeSettings, Sharing
+from hetero.node.view.observe import observe_node
+from tests.kube.site import Site, pod_of
+from tests.kube.site_cards import ALL, Card, tell
+from tests.kube.world import until
+
+
+def cordon_by_vendor(it: Site) -> dict[str, str | None]:
+    """Return why nothing new is given of the cards, by vendor, as the node's inventory says."""
+    notes = it.at.api.nodes["n1"]["metadata"]["annotations"]
+    devices, _ = published(notes[INVENTORY], node="n1")
+    return {device.vendor: device.cordon for device in devices}
+
+
+async def changed(it: Site, settings: NodeSettings) -> None:
+    """Start the agent anew with other settings of its node."""
+    vendors = registry("nvidia", "hygon", "mthreads", soft=settings.soft)
+    it.at.node = evolve(it.at.node, settings=settings, registry=vendors)
+    await it.restart_agent()
+
+
+async def expect_held_back(it: Site, card: Card, reason: str) -> None:
+    """Expect that no pod is bound to a card and views say why, until the pod `old` has ended."""
+    await until(lambda: reason in (cordon_by_vendor(it)[card.vendor] or ""), seconds=5)
+    for number in range(2):
+        refusal = await it.apply(pod_of(f"new-{number}", card.part(2)))
+        assert refusal
+        assert reason in refusal
+    async with Api(Access(server=it.at.url)).open() as api:
+        (member,) = (await snapshot(api)).nodes
+    for row in (*member.devices, *observe_node(it.at.node).devices):
+        if row.device.vendor == card.vendor:
+            assert reason in (row.device.condition or "")
+
+
+async def _soft(it: Site, card: Card) -> None:
+    old = pod_of("old", card.part(2))
+    assert None is await it.apply(old)
+    await changed(it, NodeSettings(soft=(card.vendor,)))
+    await expect_held_back(it, card, f"cards.soft was changed for {card.vendor}")
+
+    assert None is await it.apply(pod_of("other", ALL["nvidia"].part(2)))
+    await it.end(old)
+    await until(lambda: cordon_by_vendor(it)[card.vendor] is None)
+
+
+@pytest.mark.parametrize("kind", ["hygon", "mthreads"])
+def test_cards_that_were_cut_before_soft_wait_and_others_do_not(tmp_path: Path, kind: str) -> None:
+    tell(_soft, tmp_path, ALL[kind], ALL["nvidia"], seconds=40)
+
+
+async def _sharing(it: Site, card: Card) -> None:
+    old = pod_of("old", card.part(2))
+    assert None is await it.apply(old)
+    await changed(it, NodeSettings(sharing={"*": Sharing.MPS}))
+    await expect_held_back(it, card, "cards.sharing was changed for it")
+
+    assert None is await it.apply(pod_of("other", ALL["hygon"].part(2)))
+    await it.end(old)
+    await until(lambda: cordon_by_vendor(it)[card.vendor] is None)
+
+
+def test_a_card_that_is_to_be_shared_by_a_service_waits_for_older_grants(tmp_path: Path) -> None:
+    tell(_sharing, tmp_path, ALL["nvidia"], ALL["hygon"], seconds=40)
+
+
+async def _unreadable(it: Site, card: Card) -> None:
+    assert None is await it.apply(pod_of("old", card.part(2)))
+    (grant,) = it.at.node.snapshot().grants
+    entry = it.at.node.ledger.directory(grant.id) / ALLOCATION
+    entry_text = entry.read_text()
+    entry.write_text("{")
+    await expect_held_back(it, card, f"grant {grant.id} stands but cannot be read")
+    await expect_held_back(it, ALL["hygon"], f"grant {grant.id} stands but cannot be read")
+
+    entry.write_text(entry_text)
+    await until(lambda: not any(cordon_by_vendor(it).values()))
+    assert None is await it.apply(pod_of("next", card.part(2)))
+
+
+def test_a_grant_that_cannot_be_read_holds_back_all_cards_of_its_node(tmp_path: Path) -> None:
+    tell(_unreadable, tmp_path, ALL["nvidia"], ALL["hygon"], seconds=40)
