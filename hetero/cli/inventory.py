@@ -161,7 +161,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
         device.vendor,
         model_of(device),
         _free_core(row, wide=wide),
-        free_memory(row.free[MEMORY], device) if device.healthy else UNKNOWN,
+        free_memory(row.free[MEMORY], device) if device.usable else UNKNOWN,
         foreign_memory(row.foreign),
         f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         kept_by(device.enforcement),
@@ -174,7 +174,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
 def _free_core(row: DeviceView, *, wide: bool) -> str:
     """Return the core that is left, in the device's own units, too, where it is wide."""
     device = row.device
-    if not device.healthy:
+    if not device.usable:
         return UNKNOWN
     free_units, card_units = device.capacity[CORE] - row.held[CORE], device.of_card(CORE)
     free_text = percent(free_units, device)

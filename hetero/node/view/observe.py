@@ -21,7 +21,7 @@ from hetero.model import (
 )
 from hetero.model.frozen import frozen
 from hetero.node.foreign import ForeignUse, foreign_uses
-from hetero.node.inventory import inventory_of, with_lost
+from hetero.node.inventory import with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import program
@@ -169,8 +169,8 @@ class DeviceView:
 
     @property
     def free(self) -> Counters:
-        """What is left of it in fact, which is nothing of a device that is not healthy."""
-        if not self.device.healthy:
+        """What is left of it in fact, which is nothing of a device of which nothing is given."""
+        if not self.device.usable:
             return dict.fromkeys(self.device.capacity, 0)
         foreign_bytes = self.foreign.memory if self.foreign else 0
         left_counters = left_of(self.device, self.held, foreign_bytes=foreign_bytes)
@@ -297,7 +297,8 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     discovery = node.discover()
     snapshot = node.snapshot()
     discovery = with_lost(discovery, snapshot.grants)
-    free_by_uuid = inventory_of(discovery, snapshot).free()
+    inventory = node.inventory(discovery, snapshot)
+    discovery, free_by_uuid = evolve(discovery, devices=inventory.devices), inventory.free()
     owner_finder = Owners(node)
     comparison = compare(node, snapshot, discovery.devices, owner_finder)
     usages = comparison.usages
