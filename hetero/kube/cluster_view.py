@@ -164,7 +164,9 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
             inventory = published_by_node.get(node.metadata.name, _Published())
             # An inventory beside slices is what an agent of another `allocation` left there.
             if pool.devices:
-                inventory = evolve(inventory, devices=pool.devices, numbers=pool.numbers)
+                inventory = _Published(
+                    devices=pool.devices, numbers=pool.numbers, grants=pool.grants
+                )
             published_by_node[node.metadata.name] = inventory
     corrected_by_node = {
         name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()

@@ -14,6 +14,7 @@ from attrs import evolve
 from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.publisher import SLICES, Publisher
 from hetero.kube.objects.kinds import Pod
+from hetero.kube.words.annotations import NodeGrants
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.testing import rack
@@ -44,7 +45,8 @@ def access(plane: ControlPlane) -> Access:
 
 async def publish_once(made: Publisher) -> None:
     offered = devices(made.node)
-    await made.publish(offered, {device.uuid: number for number, device in enumerate(offered)})
+    numbers = {device.uuid: number for number, device in enumerate(offered)}
+    await made.publish(offered, numbers, NodeGrants())
 
 
 async def publish(made: Publisher) -> None:

@@ -24,7 +24,7 @@ from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.limiter_guard import LimiterGuard
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.agent.node_cards import NodeCards
-from hetero.kube.agent.node_grants import node_grants
+from hetero.kube.agent.node_grants import node_grants, without_held
 from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
@@ -257,12 +257,15 @@ class Agent:
         if self.by_claims is None:
             return
         await self._offer()
+        gone_claims = self.driver.claims.gone if self.driver else set[str]()
+        standing_grants, allocator = self.cards.grants, self.allocator
+        grants = node_grants(standing_grants, allocator.pods, allocator.running_on, gone_claims)
         if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
-            grants = node_grants(self.cards.grants, self.allocator.pods, self.allocator.running_on)
             devices = None if self.by_claims else self.discovery.devices
             await self.inventory.publish(devices, grants)
         if self.publisher and self.by_claims:
-            await self.publisher.publish(self.cards.offered, self.cards.numbers)
+            offered_devices = without_held(self.cards.offered, standing_grants, gone_claims)
+            await self.publisher.publish(offered_devices, self.cards.numbers, grants)
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:

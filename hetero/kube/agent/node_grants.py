@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+
+from attrs import evolve
 
 from hetero.kube.agent.node_pods import NodePods
+from hetero.kube.dra.node_claims import CLAIM, CLAIM_UID, NAMESPACE
 from hetero.kube.words.annotations import Held, NodeGrant, NodeGrants, RunsOn
 from hetero.kube.words.pod import ended, kinds
-from hetero.model import Allocation, ContainerKind, occupancies
+from hetero.model import Allocation, ContainerKind, Device, occupancies
 from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
 
 
-def node_grants(grants: Iterable[Grant], pods: NodePods, running_on: Held) -> NodeGrants:
+def node_grants(
+    grants: Iterable[Grant], pods: NodePods, running_on: Held, gone_claims: Collection[str]
+) -> NodeGrants:
     """Return what of these grants neither a pod's allocation nor a claim says.
 
-    `running_on` are the pods that are over and whose containers run.
+    `running_on` are the pods that are over and whose containers run, and `gone_claims` the UIDs of
+    claims of which the same is so.
     """
     others: dict[str, NodeGrant] = {}
     allocations_by_uid: dict[str, dict[str, Allocation]] = {}
@@ -23,6 +29,10 @@ def node_grants(grants: Iterable[Grant], pods: NodePods, running_on: Held) -> No
         owner = grant.owner
         if "uid" in owner:
             allocations_by_uid.setdefault(owner["uid"], {})[owner["container"]] = grant.reserved
+        elif owner.get(CLAIM_UID) in gone_claims:
+            others[grant.id] = NodeGrant(
+                name=owner[CLAIM], allocation=grant.reserved, namespace=owner[NAMESPACE]
+            )
         elif not owner and not grant.promised:  # else it is being made for a pod or a claim
             others[grant.id] = NodeGrant(name=_name(grant), allocation=grant.reserved)
     corrected_pods = {
@@ -31,6 +41,29 @@ def node_grants(grants: Iterable[Grant], pods: NodePods, running_on: Held) -> No
         if uid not in running_on and (corrected := _corrected(pods, uid, allocations))
     }
     return NodeGrants(ended_pods=running_on, corrected_pods=corrected_pods, others=others)
+
+
+def without_held(
+    devices: Iterable[Device], grants: Iterable[Grant], gone_claims: Collection[str]
+) -> tuple[Device, ...]:
+    """Return the devices, those cordoned that are held by anything else than claims.
+
+    kube-scheduler counts what claims consume and nothing else, and gives the rest of a card as all
+    of it to who names no size. So it is to give nothing new of such a card.
+    """
+    holder_by_uuid = {
+        piece.device: _name(grant)
+        for grant in grants
+        if grant.owner.get(CLAIM_UID, "") in ("", *gone_claims)
+        and (grant.owner or not grant.promised)
+        for piece in grant.allocation.pieces
+    }
+    return tuple(
+        evolve(device, cordon=f"held by {holder_by_uuid[device.uuid]}, which is no claim's")
+        if device.cordon is None and device.uuid in holder_by_uuid
+        else device
+        for device in devices
+    )
 
 
 def _name(grant: Grant) -> str:

@@ -49,7 +49,7 @@ _PATIENCE, _PAUSE = 2.0, 0.1
 #: The field manager of the agent's fields in claims' status.
 _OWNER = "hetero-agent"
 #: The ledger's notes of a claim's grant.
-_CLAIM, CLAIM_UID, _NAMESPACE = "claim", "claim-uid", "namespace"
+CLAIM, CLAIM_UID, NAMESPACE = "claim", "claim-uid", "namespace"
 
 
 @define(eq=False)
@@ -73,6 +73,8 @@ class NodeClaims:
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
     _ended_by_pod: dict[str, frozenset[str]] = field(init=False, factory=dict)  # as its grants say
+    # UIDs of claims that are allocated here no more, and with whose devices containers run on.
+    gone: set[str] = field(init=False, factory=set)
     # By UID, what was unprepared while a container runs with it: whether no pod has it any more.
     _unprepared: dict[str, bool] = field(init=False, factory=dict)
 
@@ -200,8 +202,8 @@ class NodeClaims:
             grant_id=identity_of(wire_claim.uid),
             label=f"{wire_claim.namespace}/{wire_claim.name}",
             owner={
-                _NAMESPACE: wire_claim.namespace,
-                _CLAIM: wire_claim.name,
+                NAMESPACE: wire_claim.namespace,
+                CLAIM: wire_claim.name,
                 CLAIM_UID: wire_claim.uid,
             },
             libraries=self.libraries,
@@ -247,7 +249,7 @@ class NodeClaims:
                 ends = [
                     has_ended(user, container.name)
                     for user in filter(None, noted_pods)
-                    for container in users(user, grant.owner[_CLAIM])
+                    for container in users(user, grant.owner[CLAIM])
                 ]
                 self.node.ledger.set_ended(grant.id, has_ended=bool(ends) and all(ends))
 
@@ -286,7 +288,7 @@ class NodeClaims:
             for pod in pods
             for other_claim, user in other_claims(pod, wire_claim.name).items()
         }
-        named_claims = [(grant.owner.get(_NAMESPACE), grant.owner.get(_CLAIM)) for grant in grants]
+        named_claims = [(grant.owner.get(NAMESPACE), grant.owner.get(CLAIM)) for grant in grants]
         for namespace, other_claim in (*named_claims, *self.admin.standing().values()):
             if other_claim in user_by_claim and namespace == wire_claim.namespace:
                 raise BadInput(
@@ -326,6 +328,7 @@ class NodeClaims:
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they exist."""
         self._unprepared.pop(uid, None)
+        self.gone.discard(uid)
         self.specs.remove(_cdi_device(uid))
         self.admin.hide(_cdi_device(uid))
         standing_grants = self.node.ledger.snapshot().grants
@@ -385,7 +388,10 @@ class NodeClaims:
         pool_names = {result.pool for result in results_of(claim)}
         if claim.metadata.uid != uid or self.name not in pool_names:
             await asyncio.to_thread(self.unprepare, uid)
+            if self.node.ledger.stands(identity_of(uid)):
+                self.gone.add(uid)
             return None
+        self.gone.discard(uid)
         if uid in self._unprepared:
             with suppress(ApiError):
                 self._unprepared[uid] = not await self._reserved(claim)
@@ -399,7 +405,7 @@ class NodeClaims:
         for grant in self.node.ledger.snapshot().grants:
             owner = grant.owner
             if CLAIM_UID in owner:
-                claim_by_uid[owner[CLAIM_UID]] = (owner[_NAMESPACE], owner[_CLAIM], grant)
+                claim_by_uid[owner[CLAIM_UID]] = (owner[NAMESPACE], owner[CLAIM], grant)
         return claim_by_uid
 
     async def _claim(self, namespace: str, claim_name: str) -> ResourceClaim:
@@ -446,7 +452,7 @@ def identity_of(uid: str) -> str:
 
 def uses(pod: Pod, grant: Grant) -> bool:
     """Return whether a pod uses the claim that a grant is for."""
-    claim, namespace = grant.owner.get(_CLAIM), grant.owner.get(_NAMESPACE)
+    claim, namespace = grant.owner.get(CLAIM), grant.owner.get(NAMESPACE)
     return claim in used_by(pod).values() and pod.metadata.namespace == namespace
 
 

@@ -18,6 +18,7 @@ from hetero.kube.objects.kinds import (
     SliceSpec,
 )
 from hetero.kube.objects.reading import read
+from hetero.kube.words.annotations import GRANTS, NodeGrants, published
 from hetero.kube.words.quantity import quantity
 from hetero.model import (
     CORE,
@@ -47,23 +48,39 @@ class NodePool:
     """The devices of one node, in its order, and what they offer, by name.
 
     `numbers` are those of the devices in the node's inventory, which may have more of them.
-    `faults` say what of its slices cannot be read or is not there yet.
+    `grants` stand there and are no claim's. `faults` say what of its slices cannot be read or is
+    not there yet.
     """
 
     devices: tuple[Device, ...] = ()
     numbers: tuple[int, ...] = ()
     offers: Mapping[str, Offer] = field(factory=dict)
+    grants: NodeGrants = field(factory=NodeGrants)
     faults: tuple[str, ...] = ()
 
 
 def node_pools(slices: Iterable[ResourceSlice]) -> dict[str, NodePool]:
     """Return the pools of hetero's driver, by node."""
     specs_by_node: dict[str, list[SliceSpec]] = {}
+    text_by_node: dict[str, str] = {}
     for resource_slice in sorted(slices, key=_position):
         spec = read(SliceSpec, resource_slice.spec)
         if spec.driver == DRIVER and spec.node_name and spec.pool.name == spec.node_name:
             specs_by_node.setdefault(spec.node_name, []).append(spec)
-    return {node_name: _pool(specs) for node_name, specs in specs_by_node.items()}
+            if grants_json := resource_slice.metadata.annotations.get(GRANTS):
+                text_by_node[spec.node_name] = grants_json
+    return {
+        node_name: _with_grants(_pool(specs), node_name, text_by_node.get(node_name))
+        for node_name, specs in specs_by_node.items()
+    }
+
+
+def _with_grants(pool: NodePool, node_name: str, grants_json: str | None) -> NodePool:
+    try:
+        grants = published(grants_json, node=node_name)[1] if grants_json else NodeGrants()
+    except BadInput as error:
+        return evolve(pool, faults=(*pool.faults, str(error)))
+    return evolve(pool, grants=grants)
 
 
 def foreign_drivers(slices: Iterable[ResourceSlice]) -> dict[str, dict[str, int]]:

@@ -15,6 +15,7 @@ from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.offers import DRIVER, slices
 from hetero.kube.objects.kinds import Plain, ResourceSlice
 from hetero.kube.objects.reading import read
+from hetero.kube.words.annotations import GRANTS, NodeGrants, grants_text
 from hetero.model import Device
 from hetero.plugin.resource_names import ResourceNames
 
@@ -45,8 +46,8 @@ class Publisher:
     # By UUID, the drivers that publish devices of this node in our place.
     foreign_drivers: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
-    # The devices that the slices describe, and their numbers.
-    _described: tuple[tuple[Device, ...], Mapping[str, int]] | None = field(
+    # The devices that the slices describe, their numbers, and what else stands on the node.
+    _described: tuple[tuple[Device, ...], Mapping[str, int], NodeGrants] | None = field(
         init=False, default=None
     )
 
@@ -61,14 +62,17 @@ class Publisher:
             lost=lambda error: log.warning("slices: the API does not answer: %s", error),
         )
 
-    async def publish(self, devices: tuple[Device, ...], numbers: Mapping[str, int]) -> None:
+    async def publish(
+        self, devices: tuple[Device, ...], numbers: Mapping[str, int], grants: NodeGrants
+    ) -> None:
         """Have the slices describe the node's devices as they are now. Raises `ApiError`.
 
         `numbers` are those of the devices in the node's inventory, by UUID: it may have more.
+        `grants` are those that no claim says.
         Nothing is written where they do so already, nor before the API has listed them and the node
         that owns them.
         """
-        is_same = (devices, numbers) == self._described and not self._changed.is_set()
+        is_same = (devices, numbers, grants) == self._described and not self._changed.is_set()
         if self.uid is None or self._found is None or is_same:
             return
         self._changed.clear()
@@ -86,11 +90,11 @@ class Publisher:
             effect=self.effect,
         )
         try:
-            await self._write(slice_specs)
+            await self._write(slice_specs, grants_text(grants) if grants else None)
         except ApiError:
             self._changed.set()
             raise
-        self._described = devices, numbers
+        self._described = devices, numbers, grants
 
     async def withdraw(self) -> None:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
@@ -121,28 +125,30 @@ class Publisher:
             )
         return tuple(device for device in devices if device.uuid not in self.foreign_drivers)
 
-    async def _write(self, slice_specs: list[Plain]) -> None:
-        """Write a pool, with a new generation, if any of it differs."""
+    async def _write(self, slice_specs: list[Plain], grants_json: str | None) -> None:
+        """Write a pool, with a new generation, if any of it differs.
+
+        The first slice has the grants in an annotation.
+        """
         slice_by_name: dict[str, ResourceSlice] = {} if self._found is None else self._found
         slice_names = [f"{self.node}-{DRIVER}-{position}" for position in range(len(slice_specs))]
-        if [
+        specs_on_file = [
             _said(slice_by_name[slice_name]) if slice_name in slice_by_name else None
             for slice_name in slice_names
-        ] == slice_specs and (
-            len(slice_by_name) == len(slice_specs)
-            and len(
-                {
-                    resource_slice.spec["pool"]["generation"]
-                    for resource_slice in slice_by_name.values()
-                }
-            )
-            == 1
+        ]
+        generations_on_file = {
+            resource_slice.spec["pool"]["generation"] for resource_slice in slice_by_name.values()
+        }
+        first_slice = slice_by_name.get(slice_names[0])
+        grants_on_file = first_slice.metadata.annotations.get(GRANTS) if first_slice else None
+        if (
+            specs_on_file == slice_specs
+            and len(slice_by_name) == len(slice_specs)
+            and len(generations_on_file) == 1
+            and grants_on_file == grants_json
         ):
             return
-        generations = [
-            resource_slice.spec["pool"]["generation"] for resource_slice in slice_by_name.values()
-        ]
-        generation = max(generations, default=0) + 1
+        generation = max(generations_on_file, default=0) + 1
         owner_reference = {"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.uid}
         for slice_name, spec in zip(slice_names, slice_specs, strict=True):
             metadata: Plain = {"name": slice_name, "ownerReferences": [owner_reference]}
@@ -152,6 +158,8 @@ class Publisher:
                 "metadata": metadata,
                 "spec": {**spec, "pool": {**spec["pool"], "generation": generation}},
             }
+            if grants_json and slice_name == slice_names[0]:
+                metadata["annotations"] = {GRANTS: grants_json}
             if slice_name in slice_by_name:
                 metadata["resourceVersion"] = slice_by_name[slice_name].metadata.resource_version
                 written = await self.api.put(f"{SLICES}/{slice_name}", body)

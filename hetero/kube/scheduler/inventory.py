@@ -117,6 +117,8 @@ class ClusterNodes:
         if self.cache.inventory.devices(name) != devices_before:
             self.counted.count_hami(name)
             self.devices_changed(name)
+        if name in self.pools:  # an inventory beside slices may be older
+            grants = self.pools[name].grants
         if self.counted.count_node(name, grants):
             self.waker.wake_for(name)
         self._cordon(name)

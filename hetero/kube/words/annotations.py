@@ -35,6 +35,8 @@ from hetero.registry.message import SHOWN, expect_sound_device
 AUDIENCE = "hetero.io/agent"
 #: On a node, said by its agent and written by the webhook, and only when it changes.
 INVENTORY = "hetero.io/inventory"
+#: On a slice of a node whose cards are given by claims: the grants that an inventory says.
+GRANTS = "hetero.io/grants"
 #: On a pod, written by the scheduler as it binds the pod: the devices and how much of each.
 ALLOCATION = "hetero.io/allocation"
 #: On a pod, with its allocation: the scheduler's signature of it.
@@ -299,6 +301,11 @@ def inventory_text(devices: tuple[Device, ...], grants: NodeGrants | None = None
         grants=grants.others,
     )
     return _compact(codec.to_plain(rack))
+
+
+def grants_text(grants: NodeGrants) -> str:
+    """Return the text of `GRANTS`."""
+    return inventory_text((), grants)
 
 
 def published(inventory_json: str, *, node: str) -> tuple[tuple[Device, ...], NodeGrants]:
