@@ -80,6 +80,18 @@ class Pool:
                 taken.setdefault(set_name, Counter()).update(amounts)
         return taken
 
+    def full(self, claims: Iterable[Plain]) -> set[str]:
+        """Return the devices that many may share, and of which one claim has all memory."""
+        return {
+            self._device(claim)["name"]
+            for claim in claims
+            if any(
+                set_name == self._device(claim)["name"]
+                and amounts["memory"] == _amount(self._device(claim)["capacity"]["memory"]["value"])
+                for set_name, amounts in self._takes(claim)
+            )
+        }
+
     def holds(self, claims: Iterable[Plain]) -> bool:
         """Return whether kube-scheduler may have allocated all of these, by their sizes."""
         totals = self.counters | {
@@ -184,6 +196,9 @@ async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None
         for uuid, name in device_by_uuid.items():
             counted = in_slices.get(name, Counter())
             expected = {_COUNTERS[one]: counted[one] for one in _COUNTERS}
+            if name in pool.full(standing.values()):  # nobody else can be on it, as with pods
+                capacity = it.capacity[uuid]
+                expected |= {CORE: counted["cores"] or capacity[CORE], SLOTS: capacity[SLOTS]}
             assert expected == {one: books["agent"][uuid][one] for one in expected}, (seed, step)
     assert prepared > claims / 4
 

@@ -23,6 +23,7 @@ from hetero.kube.objects.kinds import (
 from hetero.kube.words.quantity import quantity
 from hetero.model import (
     CORE,
+    MEMORY,
     SLOTS,
     Allocation,
     Device,
@@ -264,6 +265,11 @@ def _piece(
     for capacity, counter in CAPACITIES.items():
         if takes[counter] == published_amounts[capacity]:  # the rest below a step is its, too
             takes[counter] = device.capacity[counter]
+    if takes[MEMORY] == device.capacity[MEMORY]:
+        # Nobody else can be on the card, so it is counted as a pod's that has all of its memory.
+        takes[SLOTS] = device.capacity[SLOTS]
+        if takes[CORE] in (0, device.capacity[CORE]):
+            return whole_piece
     core_units = takes[CORE]
     if following(policy) in device.capacity:
         takes[following(policy)] = 1
