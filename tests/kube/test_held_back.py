@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from attrs import evolve
 from racks import registry
 
@@ -45,20 +44,25 @@ async def expect_held_back(it: Site, card: Card, reason: str) -> None:
             assert reason in (row.device.condition or "")
 
 
-async def _soft(it: Site, card: Card) -> None:
-    old = pod_of("old", card.part(2))
-    assert None is await it.apply(old)
-    await changed(it, NodeSettings(soft=(card.vendor,)))
-    await expect_held_back(it, card, f"cards.soft was changed for {card.vendor}")
+async def _soft(it: Site, _: Card) -> None:
+    cards = [ALL["hygon"], ALL["mthreads"]]
+    older = [pod_of(f"old-{card.vendor}", card.part(2)) for card in cards]
+    for pod in older:
+        assert None is await it.apply(pod)
+    await changed(it, NodeSettings(soft=("hygon", "mthreads")))
+    for card in cards:
+        await expect_held_back(it, card, f"cards.soft was changed for {card.vendor}")
 
     assert None is await it.apply(pod_of("other", ALL["nvidia"].part(2)))
-    await it.end(old)
-    await until(lambda: cordon_by_vendor(it)[card.vendor] is None)
+    await it.end(older[0])
+    await until(lambda: cordon_by_vendor(it)["hygon"] is None)
+    assert cordon_by_vendor(it)["mthreads"]
+    await it.end(older[1])
+    await until(lambda: cordon_by_vendor(it)["mthreads"] is None)
 
 
-@pytest.mark.parametrize("kind", ["hygon", "mthreads"])
-def test_cards_that_were_cut_before_soft_wait_and_others_do_not(tmp_path: Path, kind: str) -> None:
-    tell(_soft, tmp_path, ALL[kind], ALL["nvidia"], seconds=40)
+def test_cards_that_were_cut_before_soft_wait_and_others_do_not(tmp_path: Path) -> None:
+    tell(_soft, tmp_path, *(ALL[kind] for kind in ("nvidia", "hygon", "mthreads")), seconds=40)
 
 
 async def _sharing(it: Site, card: Card) -> None:

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
-
-import pytest
+from typing import Any
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import NOT_A_POD, RUNS_ON, ClusterView, snapshot
@@ -18,19 +18,32 @@ from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import GrantHandle
 from tests.kube.claims import prepare, unprepare
 from tests.kube.site import Books, Site, differences, pod_of
-from tests.kube.site_cards import ALL, Card, tell
+from tests.kube.site_cards import ALL, Card, Story, tell
 from tests.kube.test_random_claims import Pool, user_of
 from tests.kube.world import container, until
 
-VENDORS = pytest.mark.parametrize("kind", ["nvidia", "hygon"])
+#: A node has a card of each: a limiter shares one, and the other is cut.
+KINDS = ("nvidia", "hygon")
 #: Seconds within which the cluster knows of a grant on a node.
 SOON = 5.0
 
 
-def take(it: Site, *, memory_percent: int, label: str = "train") -> GrantHandle:
-    """Return a grant as `hetero run` has one on the node, which holds half the core of a card."""
-    ask = Ask(memory_percent=memory_percent, core=50)
-    return LocalGrants(it.at.node).take(Request(asks=(ask,)), label=label).handle
+def take(it: Site, card: Card) -> GrantHandle:
+    """Return a grant as `hetero run` has one on the node, of more than half of a card."""
+    devices = it.at.node.discover().devices
+    (uuid,) = (device.uuid for device in devices if device.vendor == card.vendor)
+    request = Request(asks=(Ask(device=uuid, memory_percent=60, core=50),))
+    return LocalGrants(it.at.node).take(request, label="train", command=("train",)).handle
+
+
+def tell_of_each(story: Story, path: Path, **more: Any) -> None:
+    """Tell a story of each kind of card, one after the other, on one node."""
+    tell(partial(_of_each, story), path, *(ALL[kind] for kind in KINDS), seconds=60, **more)
+
+
+async def _of_each(story: Story, it: Site, _: Card) -> None:
+    for kind in KINDS:
+        await story(it, ALL[kind])
 
 
 async def equal_books(it: Site) -> Books:
@@ -48,11 +61,12 @@ async def cluster(it: Site) -> ClusterView:
 
 
 async def _of_a_program(it: Site, card: Card) -> None:
-    handle = take(it, memory_percent=60)
+    handle = take(it, card)
     await equal_books(it)
     (view,) = (await cluster(it)).pods
-    refusals = [await it.apply(pod_of(f"pod-{number}", card.part(4))) for number in range(3)]
-    small = await it.apply(pod_of("small", card.part(2)))
+    half, quarter = (pod_of(f"{card.vendor}-{part}", card.part(part)) for part in (4, 2))
+    refusals = [await it.apply(half) for _ in range(3)]
+    refusal = await it.apply(quarter)
     await it.start_scheduler()
     await equal_books(it)
     await it.restart_agent()
@@ -61,38 +75,41 @@ async def _of_a_program(it: Site, card: Card) -> None:
     await equal_books(it)
 
     assert all(reason and "lack memory" in reason for reason in refusals)
-    assert small is None
+    assert refusal is None
     assert ("", "", "train", NOT_A_POD) == (view.namespace, view.pod, view.container, view.phase)
-    assert None is await it.apply(pod_of("later", card.part(4)))
+    assert None is await it.apply(half)
+    for pod in (half, quarter):
+        await it.end(pod)
 
 
-@VENDORS
-def test_no_pod_is_bound_to_what_a_program_of_the_node_holds(tmp_path: Path, kind: str) -> None:
-    tell(_of_a_program, tmp_path, ALL[kind], seconds=40)
+def test_no_pod_is_bound_to_what_a_program_of_the_node_holds(tmp_path: Path) -> None:
+    tell_of_each(_of_a_program, tmp_path)
 
 
 async def _annotation_removed(it: Site, card: Card) -> None:
     """A user may edit the annotations of its pod, and a scheduler that starts reads them."""
-    pod = pod_of("pod", card.part(6))
+    names = [f"{card.vendor}-{number}" for number in range(3)]
+    pod, second, third = (
+        pod_of(name, card.part(part)) for name, part in zip(names, (6, 4, 4), strict=True)
+    )
     assert None is await it.apply(pod)
-    it.at.api.pods["default", "pod"]["metadata"]["annotations"].pop(ALLOCATION)
-    it.at.api.put("pods", it.at.api.pods["default", "pod"])
+    held = it.at.api.pods["default", names[0]]
+    held["metadata"]["annotations"].pop(ALLOCATION)
+    it.at.api.put("pods", held)
     await it.start_scheduler()
     await equal_books(it)
     (view,) = (await cluster(it)).pods
 
-    assert ("default", "pod", "main-0") == (view.namespace, view.pod, view.container)
-    assert await it.apply(pod_of("second", card.part(4)))
-    await it.end(it.at.api.pods["default", "pod"])
+    assert ("default", names[0], "main-0") == (view.namespace, view.pod, view.container)
+    assert await it.apply(second)
+    await it.end(held)
     await equal_books(it)
-    assert None is await it.apply(pod_of("third", card.part(4)))
+    assert None is await it.apply(third)
+    await it.end(third)
 
 
-@VENDORS
-def test_a_pod_without_its_allocation_keeps_its_card_in_all_books(
-    tmp_path: Path, kind: str
-) -> None:
-    tell(_annotation_removed, tmp_path, ALL[kind], seconds=40)
+def test_a_pod_without_its_allocation_keeps_its_card_in_all_books(tmp_path: Path) -> None:
+    tell_of_each(_annotation_removed, tmp_path)
 
 
 # --- by claims ------------------------------------------------------------------------------------
@@ -107,8 +124,8 @@ def taints(it: Site) -> list[str]:
     ]
 
 
-async def _beside_claims(it: Site, _: Card) -> None:
-    handle = take(it, memory_percent=60)
+async def _beside_claims(it: Site, card: Card) -> None:
+    handle = take(it, card)
     await equal_books(it)
     await until(lambda: taints(it), seconds=SOON)
     said = set(taints(it))
@@ -121,25 +138,28 @@ async def _beside_claims(it: Site, _: Card) -> None:
     assert ("", "train", NOT_A_POD) == (view.namespace, view.container, view.phase)
 
 
-@VENDORS
-def test_a_card_that_a_program_of_the_node_holds_is_given_to_no_claim(
-    tmp_path: Path, kind: str
-) -> None:
-    tell(_beside_claims, tmp_path, ALL[kind], seconds=40, allocation=AllocationWay.DRA)
+def test_a_card_that_a_program_of_the_node_holds_is_given_to_no_claim(tmp_path: Path) -> None:
+    tell_of_each(_beside_claims, tmp_path, allocation=AllocationWay.DRA)
 
 
-async def _claim_runs_on(it: Site, _: Card) -> None:
-    rng, api = Random(1), it.at.api
-    claim = Pool.of(api.slices.values()).allocated(rng, "gone", ())
-    pod = user_of(rng, "gone")
+async def _claim_runs_on(it: Site, card: Card) -> None:
+    rng, api, name = Random(1), it.at.api, f"gone-{card.vendor}"
+    pool = Pool.of(api.slices.values())
+    own_devices = {
+        device_name: device
+        for device_name, device in pool.devices.items()
+        if device["attributes"]["vendor"]["string"] == card.vendor
+    }
+    claim = Pool(own_devices, pool.counters).allocated(rng, name, ())
+    pod = user_of(rng, name)
     api.put("pods", pod, event="ADDED")
     api.put("resourceclaims", claim, event="ADDED")
-    assert "" == (await prepare(it.at, "gone")).error
+    assert "" == (await prepare(it.at, name)).error
     books_before = await equal_books(it)
-    with container(it.at.node.ledger, identity_of("u-gone")):
+    with container(it.at.node.ledger, identity_of(f"u-{name}")):
         api.put("resourceclaims", claim, event="DELETED")
         api.put("pods", pod, event="DELETED")
-        assert "" == await unprepare(it.at, "gone")
+        assert "" == await unprepare(it.at, name)
         await until(lambda: taints(it), seconds=SOON)
         books_running = await equal_books(it)
         (view,) = (await cluster(it)).pods
@@ -151,13 +171,12 @@ async def _claim_runs_on(it: Site, _: Card) -> None:
     await equal_books(it)
 
     assert books_before == books_running
-    assert ("default", "gone", RUNS_ON) == (view.namespace, view.claim, view.phase)
+    assert ("default", name, RUNS_ON) == (view.namespace, view.claim, view.phase)
     assert charges
     assert not +it.scheduler.quotas.quotas.used["default"]
 
 
-@VENDORS
 def test_what_a_container_of_a_gone_claim_holds_is_in_all_books_until_it_ends(
-    tmp_path: Path, kind: str
+    tmp_path: Path,
 ) -> None:
-    tell(_claim_runs_on, tmp_path, ALL[kind], seconds=40, allocation=AllocationWay.DRA)
+    tell_of_each(_claim_runs_on, tmp_path, allocation=AllocationWay.DRA)
