@@ -584,9 +584,9 @@ class SchedulerCache:
             cluster.add(node_after)
             for uid in self._on.get(node_after.name, ()):
                 self._move(self.standing[uid], direction=1)
-        elif [(device.uuid, device.capacity) for device in node_before.devices] == [
-            (device.uuid, device.capacity) for device in node_after.devices
-        ]:
+        elif list(map(_charged_by, node_before.devices)) == list(
+            map(_charged_by, node_after.devices)
+        ):
             for old_device, new_device in zip(node_before.devices, node_after.devices, strict=True):
                 if old_device != new_device:  # its health, mostly
                     cluster.replace(new_device)
@@ -610,6 +610,17 @@ class SchedulerCache:
         rows.changed(rows.cluster.move(placement, direction=direction))
         if self.quotas is not None:
             self.quotas.move(placement.pod.namespace, self._charge(placement), direction=direction)
+
+
+def _charged_by(device: Device) -> tuple[object, ...]:
+    """Return what decides how much of a device is taken, and what quotas count it as.
+
+    Where that changes, all is counted anew: else a pod would give back another charge than it took.
+    """
+    return (
+        *(device.uuid, device.vendor, device.model, device.enforcement),
+        *(device.capacity, device.card, device.granularity),
+    )
 
 
 def _add_back(

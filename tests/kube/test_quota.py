@@ -9,6 +9,7 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.dra.way import AllocationWay
+from hetero.model import CORE
 from hetero.model.units import GiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -61,6 +62,21 @@ async def test_core_counts_and_none_of_it_is_free() -> None:
             await refused(it, "b", of(1000, core=20))
         )
         assert None is await refused(it, "c", {"nvidia.com/gpu": "1", GPUMEM: "1000"})
+
+
+async def test_a_card_that_counts_otherwise_by_now_gives_back_what_it_was_charged() -> None:
+    """So it is after a change of `scale` in its node's settings, or of `soft`."""
+    async with scenario(n1=(card("GPU-1"),)) as it:
+        await it.call("filter", Pod=it.pod("a", of(1000, core=40)), NodeNames=["n1"])
+        await it.bind("a", "n1")
+        it.publish("n1", evolve(card("GPU-1"), card={CORE: 50}))
+        await it.call("filter", Pod=it.pod("b", of(1000)), NodeNames=["n1"])
+        used = it.scheduler.quotas.quotas.used
+        assert 80 == used["default"][GPUCORES]
+        it.api.delete(f"{PODS}/a")
+        it.api.delete(f"{PODS}/b")
+
+        assert not +used["default"]
 
 
 async def test_of_many_pods_bound_at_once_no_more_get_a_share_than_the_quota_allows() -> None:
