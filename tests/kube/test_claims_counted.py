@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from attrs import evolve
 from prometheus_client import generate_latest
 
 from hetero.kube.dra.standing_claims import CLAIMS, SLICES
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.model import MEMORY, Device
 from hetero.model.units import GiB
-from tests.kube.claimed_cards import claim_of, part_of, slices_of
+from tests.kube.claimed_cards import CARDS, claim_of, part_of, slices_of
 from tests.kube.conftest import card
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_quota import GPUCORES, GPUMEM, allow, of, refused
@@ -123,6 +124,28 @@ async def test_a_node_goes_from_one_way_to_the_other_and_back() -> None:
         it.api.delete(f"{SLICES}/n9-hetero.io-0")
         assert "have no device" == await says()
         assert {"n1": 1} == metric(it, "hetero_node_cards")
+
+
+async def test_a_node_whose_slices_are_being_written_anew_keeps_its_cards_meanwhile() -> None:
+    """An agent writes one slice after the other, and the cards are in the last."""
+    (ascend, *_) = CARDS["n2"]
+    async with both_ways() as it:
+        put_node(it.api, "n9", ascend)
+        await until(lambda: (ascend.uuid,) == _uuids(it, "n9"))
+        first, *others = slices_of("n9", [ascend], generation=2)
+        it.api.put_now(f"{SLICES}/{first['metadata']['name']}", first)
+        assert (ascend.uuid,) == _uuids(it, "n9")
+        sick = evolve(ascend, cordon="loud fan")
+        for resource_slice in slices_of("n9", [sick], generation=2)[1:]:
+            it.api.put_now(f"{SLICES}/{resource_slice['metadata']['name']}", resource_slice)
+
+        assert others
+        (device,) = it.scheduler.cache.inventory.devices("n9")
+        assert "loud-fan" == device.cordon
+
+
+def _uuids(it: Running, node: str) -> tuple[str, ...]:
+    return tuple(device.uuid for device in it.scheduler.cache.inventory.devices(node))
 
 
 async def test_what_a_claim_holds_from_before_of_a_card_is_given_to_no_pod() -> None:

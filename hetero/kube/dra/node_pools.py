@@ -48,14 +48,15 @@ class NodePool:
     """The devices of one node, in its order, and what they offer, by name.
 
     `numbers` are those of the devices in the node's inventory, which may have more of them.
-    `grants` stand there and are no claim's. `faults` say what of its slices cannot be read or is
-    not there yet.
+    `complete`: all slices of its latest generation are there. `grants` stand there and are no
+    claim's. `faults` say what of its slices cannot be read or is not there yet.
     """
 
     devices: tuple[Device, ...] = ()
     numbers: tuple[int, ...] = ()
     offers: Mapping[str, Offer] = field(factory=dict)
     grants: NodeGrants = field(factory=NodeGrants)
+    complete: bool = True
     faults: tuple[str, ...] = ()
 
 
@@ -122,7 +123,7 @@ def _pool(specs: list[SliceSpec]) -> NodePool:
             pool.add(entry)
         except (BadInput, ValueError) as error:
             faults.append(f"device {entry.name or 'without a name'}: {error}")
-    return pool.read(tuple(faults))
+    return evolve(pool.read(tuple(faults)), complete=len(latest_specs) >= slice_count)
 
 
 @frozen

@@ -92,6 +92,8 @@ class ClaimInformer:
     def _read(self, node: str) -> None:
         """Note the devices that a node's slices say."""
         pool = node_pools(self._slices[node].values()).get(node, NodePool())
+        if not pool.complete and node in self.nodes.pools:
+            return  # its agent is still writing: what it said before is so until then
         if not self._slices[node]:
             del self._slices[node]
         if self.nodes.pools.get(node, NodePool()) != pool:
