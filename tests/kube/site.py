@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from subprocess import Popen
 from typing import Any
@@ -252,6 +252,25 @@ class Site:
                 for name in taken.keys() - POLICY_SLOTS
             }
             for uuid, taken in book.items()
+        }
+
+    def within_capacity(self, books: Books, uuids: Collection[str]) -> Books:
+        """Return the books with no more taken of these devices than they have.
+
+        Grants of before a change of settings may be in other units than the device is in now.
+        """
+        capacity_by_uuid = self.capacity
+        return {
+            name: {
+                uuid: {
+                    counter: min(amount, capacity_by_uuid[uuid].get(counter, amount))
+                    for counter, amount in taken.items()
+                }
+                if uuid in uuids
+                else taken
+                for uuid, taken in book.items()
+            }
+            for name, book in books.items()
         }
 
     async def settled(self, *, driver: bool = True) -> Books:

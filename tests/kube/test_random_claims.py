@@ -16,8 +16,10 @@ from hetero.kube.words.quantity import quantity
 from hetero.model import CORE, MEMORY, SLOTS
 from tests.kube.api_server import Plain
 from tests.kube.claims import prepare, unprepare
+from tests.kube.others import Others
 from tests.kube.site import Site, differences
 from tests.kube.site_cards import ALL, Card, tell
+from tests.kube.world import until
 
 _COUNTERS = {"memory": MEMORY, "cores": CORE, "slots": SLOTS}
 #: Of a card's eighths, how many a claim consumes.
@@ -49,11 +51,12 @@ class Pool:
     def allocated(self, rng: random.Random, name: str, standing: Iterable[Plain]) -> Plain:
         """Return a claim that was allocated a random device, or a part of it, room or not.
 
-        It is none that one of the standing claims has alone.
+        It is none that one of the standing claims has alone, and none that is tainted.
         """
         held = (self._device(claim) for claim in standing)
         alone = {one["name"] for one in held if not one.get("allowMultipleAllocations")}
-        device = self.devices[rng.choice(sorted(self.devices.keys() - alone))]
+        tainted = {name for name, device in self.devices.items() if device.get("taints")}
+        device = self.devices[rng.choice(sorted(self.devices.keys() - alone - tainted))]
         result = {"driver": "hetero.io", "pool": "n1", "request": "card", "device": device["name"]}
         if device.get("allowMultipleAllocations"):
             eighths = rng.choice(_SIZES)
@@ -160,6 +163,7 @@ def user_of(rng: random.Random, name: str) -> Plain:
 
 async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None:
     rng = random.Random(seed)
+    others = Others(it, random.Random(seed + 1), changes_settings=False)
     api, standing = it.at.api, dict[str, Plain]()
     prepared = 0
     for step in range(claims):
@@ -185,6 +189,8 @@ async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None
             await it.restart_agent()
         if rng.random() < 0.02:
             await it.start_scheduler()
+        await others.act()
+        await until(lambda: _tainted(it) == others.uuids)
         books = await it.settled(driver=step % look == 0)
         assert not (wrong := differences(books)), f"seed {seed}, step {step}: {wrong}"
         device_by_uuid = {
@@ -194,6 +200,8 @@ async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None
         }
         in_slices = pool.taken(standing.values())
         for uuid, name in device_by_uuid.items():
+            if uuid in others.uuids:  # of which kube-scheduler knows nothing
+                continue
             counted = in_slices.get(name, Counter())
             expected = {_COUNTERS[one]: counted[one] for one in _COUNTERS}
             if name in pool.full(standing.values()):  # nobody else can be on it, as with pods
@@ -201,6 +209,16 @@ async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None
                 expected |= {CORE: counted["cores"] or capacity[CORE], SLOTS: capacity[SLOTS]}
             assert expected == {one: books["agent"][uuid][one] for one in expected}, (seed, step)
     assert prepared > claims / 4
+
+
+def _tainted(it: Site) -> set[str]:
+    """Return the UUIDs of the devices that have taints in the node's slices."""
+    return {
+        device["attributes"]["uuid"]["string"]
+        for resource_slice in it.at.api.slices.values()
+        for device in resource_slice["spec"].get("devices", ())
+        if device.get("taints")
+    }
 
 
 def _tell(path: Path, *, seed: int, claims: int, look: int = _LOOK, seconds: float = 180) -> None:

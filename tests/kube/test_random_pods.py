@@ -2,21 +2,13 @@
 
 import random
 import sys
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-from attrs import define, evolve, field
-from racks import registry
 
-from hetero.model import Ask, Request
-from hetero.model.errors import HeteroError
-from hetero.node.grants import LocalGrants
-from hetero.node.ledger.ledger import GrantHandle
-from hetero.node.resize import resize
-from hetero.node.settings import NodeSettings
 from tests.kube.api_server import Plain
+from tests.kube.others import Others
 from tests.kube.site import Site, differences, pod_of
 from tests.kube.site_cards import ALL, Card, tell
 
@@ -56,53 +48,6 @@ def _part(rng: random.Random, kind: str, card: Card) -> dict[str, str]:
     return limits
 
 
-@define
-class Others:
-    """What happens on a node beside its pods: programs that come and go, resizes, settings."""
-
-    it: Site
-    rng: random.Random
-    _programs: list[GrantHandle] = field(init=False, factory=list)
-
-    async def act(self) -> None:
-        """Do one thing or nothing, whatever the node says to it."""
-        chance = self.rng.random()
-        with suppress(HeteroError):
-            if chance < 0.06:
-                self._start()
-            elif chance < 0.14 and self._programs:
-                number = self.rng.randrange(len(self._programs))
-                LocalGrants(self.it.at.node).abort(self._programs.pop(number))
-            elif chance < 0.20:
-                self._resize()
-            elif chance < 0.22:
-                await self._change_settings()
-        self.it.at.agent.cards.due.set()
-
-    def _start(self) -> None:
-        device = self.rng.choice(self.it.at.agent.discovery.devices)
-        percents = (self.rng.choice((10, 25, 50, 100)), self.rng.choice((10, 25, 50)))
-        ask = Ask(memory_percent=percents[0], core=percents[1], device=device.uuid)
-        grants = LocalGrants(self.it.at.node)
-        self._programs.append(grants.take(Request(asks=(ask,)), command=("train",)).handle)
-
-    def _resize(self) -> None:
-        grant = self.rng.choice(self.it.at.node.snapshot().grants or (None,))
-        if grant is not None:
-            ask = Ask(memory_percent=self.rng.choice((5, 20, 60)), core=self.rng.choice((5, 40)))
-            resize(self.it.at.node, grant.id, ask)
-
-    async def _change_settings(self) -> None:
-        """Start the agent with other settings; cards with grants of before wait for their end."""
-        soft = self.rng.choice(((), (), ("hygon",), ("mthreads",)))
-        self.it.at.node = evolve(
-            self.it.at.node,
-            settings=NodeSettings(soft=soft),
-            registry=registry(*{card.vendor for card in ALL.values()}, soft=soft),
-        )
-        await self.it.restart_agent()
-
-
 async def _live(it: Site, _: Card, *, seed: int, pods: int, look: int) -> None:
     rng = random.Random(seed)
     others = Others(it, random.Random(seed + 1))
@@ -128,15 +73,13 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int, look: int) -> None:
         if rng.random() < 0.02:
             await it.start_scheduler()
         await others.act()
-        books = await it.settled(driver=step % look == 0)
+        held_back = {device.uuid for device in it.at.agent.discovery.devices if device.cordon}
+        books = it.within_capacity(await it.settled(driver=step % look == 0), held_back)
         assert not (wrong := differences(books)), f"seed {seed}, step {step}: {wrong}"
         charges = it.charges()
         assert charges["agent"] == charges["quota"], f"seed {seed}, step {step}"
-        held_back = {device.uuid for device in it.at.agent.discovery.devices if device.cordon}
         for uuid, taken in books["scheduler"].items():
             capacity = it.capacity[uuid]
-            if uuid in held_back:  # by other settings its grants may be in other units
-                continue
             assert all(0 <= taken[name] <= capacity[name] for name in capacity), (seed, step, uuid)
     assert placed > pods / 4
 
