@@ -4,7 +4,9 @@ A kubelet fails a pod that is refused, and a ReplicaSet makes ten more each seco
 refuses only where the next pod may fare better. docs/decisions/storms.md has the same two lists.
 """
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -115,11 +117,18 @@ async def test_a_pod_that_gets_no_share_as_it_is_stays_and_says_why(
 
         assert sentence in await never_starts(at, pod)
         assert [] == at.given()
+        assert not rests(at)
 
         other = at.bind("next")
         await at.kubelet.admit(other)
         await at.kubelet.start_container(other, "main")
         assert ["default/next/main"] == at.given()
+
+
+def rests(at: World) -> bool:
+    """Whether the scheduler is told of cards that rest."""
+    devices = at.agent.cards.discovery.devices
+    return at.agent.cards.resting.published(devices) != devices
 
 
 def whose_kubelet_lists_nothing(at: World) -> None:
@@ -146,9 +155,15 @@ def whose_card_is_full(at: World) -> None:
     at.agent.allocator.update_pod(read(Pod, at.api.pods["default", "other"]))
 
 
+def that_goes_while_its_card_is_full(at: World) -> None:
+    whose_card_is_full(at)
+    pod = at.api.pods["default", "pod"]
+    asyncio.get_running_loop().call_later(0.1, partial(at.api.put, "pods", pod, event="DELETED"))
+
+
 def whose_card_is_gone(at: World) -> None:
     at.vendor.devices.clear()
-    at.agent.allocator.discovery = at.node.discover()
+    at.agent.cards.discovery = at.node.discover()
 
 
 def whose_limiter_cannot_be_copied(at: World) -> None:
@@ -156,21 +171,28 @@ def whose_limiter_cannot_be_copied(at: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("become", "sentence"),
+    ("become", "sentence", "is_cards"),
     [
-        (whose_kubelet_lists_nothing, "pod-resources/kubelet.sock: unknown"),
-        (while_the_api_is_away, "away"),
-        (without_public_keys, "is the ConfigMap mounted?"),
-        (that_went_meanwhile, "the scheduler gave none on this node what it asks"),
-        (whose_card_is_full, "device memory-0 has not enough"),
-        (whose_card_is_gone, "device memory-0 is not on this node (any more)"),
-        (whose_limiter_cannot_be_copied, "limiters for containers"),
+        (whose_kubelet_lists_nothing, "pod-resources/kubelet.sock: unknown", True),
+        (while_the_api_is_away, "away", False),
+        (without_public_keys, "is the ConfigMap mounted?", True),
+        (that_went_meanwhile, "the scheduler gave none on this node what it asks", False),
+        (whose_card_is_full, "device memory-0 has not enough", True),
+        (that_goes_while_its_card_is_full, "device memory-0 has not enough", False),
+        (whose_card_is_gone, "device memory-0 is not on this node (any more)", False),
+        (whose_limiter_cannot_be_copied, "limiters for containers", True),
     ],
 )
 async def test_a_pod_whose_node_cannot_serve_it_now_is_refused(
-    become: Callable[[World], None], sentence: str, monkeypatch: pytest.MonkeyPatch
+    become: Callable[[World], None],
+    sentence: str,
+    is_cards: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its controller's next one is placed anew, or comes when that is over."""
+    """Its controller's next one is placed anew, or comes when that is over.
+
+    The card rests meanwhile where it could give the pod no share.
+    """
     monkeypatch.setattr(allocator, "_AWAY", 0.5)
     monkeypatch.setattr(allocator, "_PATIENCE", 0.5)
     async with world() as at:
@@ -187,3 +209,4 @@ async def test_a_pod_whose_node_cannot_serve_it_now_is_refused(
 
         assert sentence in refusal(caught)
         assert "default/pod/main" not in at.given()
+        assert is_cards == rests(at)

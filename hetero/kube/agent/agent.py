@@ -38,7 +38,7 @@ from hetero.kube.server.delegated import Gate, metrics_app
 from hetero.kube.server.key_pair import own_context
 from hetero.kube.server.sources import opened
 from hetero.kube.words import settings
-from hetero.kube.words.annotations import INVENTORY
+from hetero.kube.words.annotations import INVENTORY, NodeGrants
 from hetero.kube.words.node_sizes import node_sizes, surpassed
 from hetero.kube.words.pod import ended
 from hetero.kube.words.runtime_variables import InjectionWay
@@ -129,7 +129,7 @@ class Agent:
             pods=NodePods(self.options.name, self.options.public_keys, self.api),
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
-            discovery=self.discovery,
+            cards=self.cards,
             driver=DriverInjection(way=self.options.driver, root=self.options.host),
         )
         self.metrics, events = Metrics(self.allocator), Events(self.api)
@@ -138,6 +138,7 @@ class Agent:
         self.guard = LimiterGuard(self.node, self.allocator, self.metrics, events)
         inventory_path, token_file = self.options.inventories, self.options.token_file
         self.inventory = InventoryPublisher(self.api, self.allocator, inventory_path, token_file)
+        self.cards.resting.publish = self._publish
         if self.options.allocation is not AllocationWay.CLASSIC:
             claims = NodeClaims(
                 node=self.node,
@@ -248,7 +249,6 @@ class Agent:
     async def _discover(self) -> None:
         """Discover; offer and publish what changed."""
         changed_devices = await asyncio.to_thread(self.cards.look)
-        self.allocator.discovery = self.discovery
         if changed_devices and self.driver:
             self.allocator.reconcile_due.set()  # claims say how their devices are
         await self.cards.tell_of_idle_cordons(self.guard.events)
@@ -257,19 +257,35 @@ class Agent:
         if self.by_claims is None:
             return
         await self._offer()
-        gone_claims = self.driver.claims.gone if self.driver else set[str]()
-        standing_grants, allocator = self.cards.grants, self.allocator
-        grants = node_grants(standing_grants, allocator.pods, allocator.running_on, gone_claims)
-        if self.options.allocation is not AllocationWay.DRA:  # else nobody reads inventories
-            devices = None if self.by_claims else self.discovery.devices
-            await self.inventory.publish(devices, grants)
+        await self._publish()
+        untold = self.cards.resting.untold
+        while untold:
+            await self.cards.tell(self.guard.events, "CardsRest", untold.pop(0))
         if self.publisher and self.by_claims:
-            offered_devices = without_held(self.cards.offered, standing_grants, gone_claims)
-            await self.publisher.publish(offered_devices, self.cards.numbers, grants)
+            offered_devices = without_held(self.cards.offered, self.cards.grants, self._gone_claims)
+            await self.publisher.publish(offered_devices, self.cards.numbers, self._grants)
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:
             note_foreign_drivers(self.node, self.publisher.foreign_drivers)
+
+    @property
+    def _gone_claims(self) -> set[str]:
+        return self.driver.claims.gone if self.driver else set()
+
+    @property
+    def _grants(self) -> NodeGrants:
+        """What stands on the node and is in no object of the API as it stands."""
+        allocator = self.allocator
+        return node_grants(
+            self.cards.grants, allocator.pods, allocator.running_on, self._gone_claims
+        )
+
+    async def _publish(self) -> None:
+        """Publish the cards to the scheduler, if it chooses them."""
+        if self.by_claims is not None and self.options.allocation is not AllocationWay.DRA:
+            devices = None if self.by_claims else self.discovery.devices
+            await self.inventory.publish(devices, self._grants)
 
     async def _state_sizes(self) -> None:
         """Have the node's status state what an autoscaler reads of its cards."""

@@ -27,8 +27,10 @@ from attrs import define, evolve, field
 from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.driver_injection import DriverInjection
 from hetero.kube.agent.kubelet import Kubelet
+from hetero.kube.agent.node_cards import NodeCards
 from hetero.kube.agent.node_pods import NeverGiven, NodePods
 from hetero.kube.agent.remembered_paths import RememberedPaths
+from hetero.kube.client.api import ApiError
 from hetero.kube.objects.kinds import Amounts, Pod
 from hetero.kube.words.annotations import ALLOCATION, Held, RunsOn, device_of
 from hetero.kube.words.pod import (
@@ -77,7 +79,7 @@ class Allocator:
     pods: NodePods
     kubelet: Kubelet
     libraries: Libraries
-    discovery: Discovery
+    cards: NodeCards
     driver: DriverInjection = field(factory=DriverInjection)
     # The pods that ended and whose containers run, by UID.
     running_on: Held = field(init=False, factory=dict)
@@ -95,6 +97,11 @@ class Allocator:
     _preferred: tuple[str, frozenset[str], SignedContainer, float] | None = field(
         init=False, default=None
     )
+
+    @property
+    def discovery(self) -> Discovery:
+        """The node's cards, by the last look."""
+        return self.cards.discovery
 
     # --- what the API says ------------------------------------------------------------------------
 
@@ -138,7 +145,7 @@ class Allocator:
 
         Raises `NeverGiven` and `Refused` as `allocate` does.
         """
-        container = await self._wanted(resource, id_count)
+        container = await self._asker(resource, available_ids, id_count)
         chosen_ids = list(required_ids)
         other_ids = [slot_id for slot_id in available_ids if slot_id not in chosen_ids]
         # Of a pod that was deleted by force a kubelet takes the ids for free before it has ended.
@@ -163,11 +170,20 @@ class Allocator:
         none as it is, else another `HeteroError`: the next pod that asks alike may get its share.
         """
         id_set = frozenset(ids)
-        container = self._just_preferred(resource, id_set) or await self._wanted(
-            resource, len(id_set)
+        container = self._just_preferred(resource, id_set) or await self._asker(
+            resource, id_set, len(id_set)
         )
-        grant = await self._give(container, _line(resource, id_set))
-        mounts = self._remembered.put(grant.id, grant.edits.mounts)
+        uuids = {piece.device for piece in container.allocation.pieces}
+        try:
+            grant = await self._give(container, _line(resource, id_set))
+            mounts = self._remembered.put(grant.id, grant.edits.mounts)
+        except NeverGiven:
+            raise
+        except HeteroError as error:
+            if await self.pods.still_active(container.pod):
+                await self.cards.note_refusal(uuids, str(error).removeprefix(f"{container}: "))
+            raise
+        self.cards.note_share(uuids)
         log.info("%s: given grant %s", container, grant.id)
         return evolve(grant, edits=evolve(grant.edits, mounts=mounts))
 
@@ -214,10 +230,21 @@ class Allocator:
 
     # --- whose it is ----------------------------------------------------------------------------
 
+    async def _asker(self, resource: str, ids: Iterable[str], device_count: int) -> SignedContainer:
+        """Return what `_wanted` does; all cards of these ids rest if this node cannot tell."""
+        try:
+            return await self._wanted(resource, device_count)
+        except (NeverGiven, Refused, ApiError):
+            raise  # the pod is to blame, is gone, or the API is away: then none comes
+        except HeteroError as error:
+            await self.cards.note_refusal({device_of(slot_id) for slot_id in ids}, str(error))
+            raise
+
     async def _wanted(self, resource: str, device_count: int) -> SignedContainer:
         """Return the container that is being admitted.
 
-        Raises `Refused` when there is none, `NeverGiven` if no pod that asks gets a share.
+        Raises `Refused` when there is none, `NeverGiven` if no pod that asks gets a share, another
+        `HeteroError` where this node cannot find out.
         """
         held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
         candidates: list[SignedContainer] = []
@@ -237,8 +264,10 @@ class Allocator:
             reasons = "; ".join(map(str, errors))
             if errors and all(isinstance(error, NeverGiven) for error in errors):
                 raise NeverGiven(reasons)
-            reason = reasons or "the scheduler gave none on this node what it asks"
-            raise Refused(f"no pod waits for {device_count} {resource}: {reason}")
+            sentence = f"no pod waits for {device_count} {resource}: "
+            if errors:
+                raise HeteroError(sentence + reasons)
+            raise Refused(f"{sentence}the scheduler gave none on this node what it asks")
         # Of two, the kubelet refused one for another reason, and we or the API have not heard yet:
         # the one being admitted is the one that was bound last, whatever changed since.
         if len(candidates) > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,6 +40,8 @@ class InventoryPublisher:
     published: str | None = field(init=False, default=None)  # what the API has; None: not known
     capacity: Amounts = field(init=False, factory=dict)  # what the node's status states
     _listed_at_s: float | None = field(init=False, default=None)  # when the API first told of pods
+    # Held while an inventory is posted: none is overtaken by a later one.
+    _posting: asyncio.Lock = field(init=False, factory=asyncio.Lock)
 
     def pods_listed(self) -> None:
         """Record that the API listed the pods."""
@@ -50,12 +53,14 @@ class InventoryPublisher:
             self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST
         ):
             return
-        inventory = inventory_text(devices or (), grants)
-        has_nothing = devices is None and not grants and not self.published
-        if self.published in (None, inventory) or has_nothing:
-            return
-        await self._post(inventory=inventory)
-        self.published = inventory
+        async with self._posting:
+            published_devices = self.allocator.cards.resting.published(devices or ())
+            inventory = inventory_text(published_devices, grants)
+            has_nothing = devices is None and not grants and not self.published
+            if self.published in (None, inventory) or has_nothing:
+                return
+            await self._post(inventory=inventory)
+            self.published = inventory
         log.info("published %d devices", len(devices or ()))
 
     async def state_sizes(self, sizes: Mapping[str, int]) -> None:

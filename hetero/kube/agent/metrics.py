@@ -112,7 +112,8 @@ class Metrics(Collector):
         health = gauge("healthy", "Whether the driver says nothing against the device")
         cordoned = gauge("cordoned", "Whether nothing new is given of the device")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
-        usages, _ = self.allocator.node.registry.observe_all(self.allocator.discovery.devices)
+        offered_devices = self.allocator.cards.resting.published(self.allocator.discovery.devices)
+        usages, _ = self.allocator.node.registry.observe_all(offered_devices)
         for device, usage in usages:
             labels, device_free = self._labels(device), free_by_uuid[device.uuid]
             total_memory.add_metric(labels, device.capacity[MEMORY])

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from attrs import define, evolve, field
 
+from hetero.kube.agent.resting_cards import RestingCards
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Metadata
 from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_cordons
@@ -31,11 +32,15 @@ class NodeCards:
     discovery: Discovery
     due: asyncio.Event = field(init=False, factory=asyncio.Event)
     grants: tuple[Grant, ...] = field(init=False, default=())  # by the last look
+    resting: RestingCards = field(init=False)
     # What the API tells of the node; None: nothing yet.
     _metadata: Metadata | None = field(init=False, default=None)
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
     _idle: tuple[str, ...] = field(init=False, default=())  # cordons that mean no card
     _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
+
+    def __attrs_post_init__(self) -> None:
+        self.resting = RestingCards(self.node.ledger.path / "resting.json", _publish_later)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -73,6 +78,20 @@ class NodeCards:
                 self._cordons = cordons(metadata.annotations, node=self.node_name)
             self.due.set()
 
+    async def note_refusal(self, uuids: set[str], reason: str) -> None:
+        """Have cards that could give a pod no share be offered to no other for a while."""
+        await self.resting.note_refusal(uuids, self._of_same_vendors(uuids), reason)
+
+    def note_share(self, uuids: set[str]) -> None:
+        """Record that cards gave a pod its share."""
+        self.resting.note_share(uuids, self._of_same_vendors(uuids))
+
+    def _of_same_vendors(self, uuids: set[str]) -> set[str]:
+        """Return the node's cards that have the vendors of these."""
+        devices = self.discovery.devices
+        vendors = {device.vendor for device in devices if device.uuid in uuids}
+        return {device.uuid for device in devices if device.vendor in vendors}
+
     async def tell_of_idle_cordons(self, events: Events) -> None:
         """Put what is cordoned and means no card into the node's events, once while it is so."""
         if self._metadata is None:
@@ -81,9 +100,14 @@ class NodeCards:
         sentences = idle_cordons(self._metadata.annotations, uuids, node=self.node_name)
         for sentence in sentences:
             if sentence not in self._idle:
-                log.warning("%s", sentence)
-                await events.tell(self._metadata, "NoSuchCard", sentence, kind="Node")
+                await self.tell(events, "NoSuchCard", sentence)
         self._idle = sentences
+
+    async def tell(self, events: Events, reason: str, sentence: str) -> None:
+        """Write a sentence to the log, and to the node's events once the API told of the node."""
+        log.warning("%s", sentence)
+        if self._metadata is not None:
+            await events.tell(self._metadata, reason, sentence, kind="Node")
 
     def look(self) -> tuple[Device, ...]:
         """Discover; return the devices that are new, or whose health changed.
@@ -111,3 +135,7 @@ class NodeCards:
             for device in self.discovery.devices
             if device.health != health_by_uuid.get(device.uuid)
         )
+
+
+async def _publish_later() -> None:
+    """Leave it to the agent's next look, which publishes what changed."""
