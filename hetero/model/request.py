@@ -182,7 +182,8 @@ class Request:
     leaves the others free. `on_excess` and `on_bypass` None: as the node's settings say. `strict`:
     functions of the driver that the limiter does not know are refused. `unpartitioned`: it has no
     parts of devices that are partitioned already; other requests may, also where these do not count
-    as devices (`Templated.counted`).
+    as devices (`Templated.counted`). `least`: of a device that is given by its parts alone it has
+    one part, the smallest with the memory and the core asked; without a size that is the largest.
     """
 
     asks: tuple[Ask, ...]
@@ -202,6 +203,7 @@ class Request:
     strict: bool = False
     gang: Gang | None = None
     unpartitioned: bool = False
+    least: bool = False
 
     def __attrs_post_init__(self) -> None:
         if not self.asks:

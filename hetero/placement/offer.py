@@ -66,10 +66,12 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return ONE_CARD
     if ask.sm is not None and device.enforcement is not Enforcement.SERVICE:
         return NO_SM
-    cut = portion(device, ask, count=len(request.asks), free=free)
+    has_least = request.least and _by_parts(device)
+    sized_ask = _of_any_size(ask) if has_least else ask
+    cut = portion(device, sized_ask, count=len(request.asks), free=free)
     if cut is None:
         return TOO_SMALL
-    if request.exclusive:
+    if request.exclusive and not has_least:
         return whole(device)
     followers = following(request.policy)
     if followers in device.capacity:
@@ -90,6 +92,12 @@ def given_whole(device: Device, *, count: int) -> str:
         case _:
             reason = "no part of it has the memory and core asked"
     return f"{device.short_model} is given whole for a part of it: {reason}"
+
+
+def _of_any_size(ask: Ask) -> Ask:
+    """Return the ask as one that any memory covers, unless it has a size."""
+    sizes = (ask.shape, ask.memory, ask.memory_percent)
+    return ask if any(size is not None for size in sizes) else evolve(ask, memory=1)
 
 
 def _by_parts(device: Device) -> bool:

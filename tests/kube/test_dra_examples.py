@@ -44,8 +44,6 @@ from hetero.model import (
     Fractional,
     Link,
     Policy,
-    Template,
-    Templated,
 )
 from hetero.model.errors import BadInput
 from hetero.model.rounding import round_up
@@ -56,7 +54,7 @@ from tests.kube.binaries import ROOT
 from tests.kube.control_plane import ControlPlane, control_plane, free_port, wait_for
 from tests.kube.test_chart import chart
 from tests.kube.test_dra_hundred import access
-from tests.kube.test_dra_templates import admitted
+from tests.kube.test_dra_templates import INSTANCES, admitted, instances
 from tests.kube.test_pod_request import WORDS, pod
 from tests.programs import completed
 
@@ -90,22 +88,6 @@ def partitioned(vendor: str, model: str, uuid: str) -> Device:
     (made,) = [one for one in WORDS.vendors if one.name == vendor]
     return made.device(
         uuid=uuid, model=model, index=0, memory=64 * GiB, enforcement=Enforcement.PARTITION
-    )
-
-
-def instances() -> Device:
-    """Return a card that its administrator has cut into two MIG instances."""
-    (made,) = rack(80 * GiB, vendor="nvidia", model="NVIDIA H200", granularity=Fractional())
-    menu = tuple(
-        Template(f"{slices}g.{size}gb", {"core": slices, "memory": size * GiB}, part=f"MIG-{size}")
-        for slices, size in ((1, 10), (3, 20))
-    )
-    return evolve(
-        made,
-        uuid="M",
-        granularity=Templated(menu, whole=False),
-        enforcement=Enforcement.PARTITION,
-        capacity={**made.capacity, "core": 7, "slots": 2},
     )
 
 
@@ -606,6 +588,7 @@ def test_resource_names_get_the_size_that_they_say(plane: ControlPlane) -> None:
         ({"Ascend910B3": "1"}, {}, ("N", None)),
         ({"gpu": "1", "gpumem": "8000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
         ({"gpu": "1", "gpumem": "18000"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "3g.20gb")),
+        *INSTANCES,
         ({"mig-3g.20gb": "1"}, {}, ("M", "3g.20gb")),
         # A DCU of 120 units: the second of three alternatives.
         ({"dcunum": "1", "dcumem": "2000", "dcucores": "60"}, {}, ("D", None)),

@@ -16,7 +16,20 @@ from hetero.kube.dra.way import AllocationWay
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.what_if.claims import read_claims
+from hetero.model import (
+    Allocation,
+    Device,
+    Enforcement,
+    Fractional,
+    Inventory,
+    Refusal,
+    Template,
+    Templated,
+)
 from hetero.model.errors import BadInput
+from hetero.model.units import GiB
+from hetero.placement import fit
+from hetero.testing import rack
 from tests.kube.fake_api import FakeApi
 from tests.kube.test_pod_request import WORDS, pod
 from tests.kube.test_webhook import webhook
@@ -28,7 +41,34 @@ BENCHMARK = {
     "nvidia.com/gpumem-percentage": "50",
 }
 SHARE = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "2048", "nvidia.com/gpucores": "30"}
+#: Slices that are cut, without those of a service, which are a right.
+CUT = {"hetero.io/slices": "hard", "hetero.io/sharing": "time"}
+#: By number: words, annotations, and the instance that a pod gets. Of 7 slices 10 percent are one,
+#: 30 are three.
+INSTANCES = [
+    ({"gpu": "1"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
+    ({"gpu": "1"}, CUT, ("M", "1g.10gb")),
+    ({"gpu": "1", "gpucores": "10"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "1g.10gb")),
+    ({"gpu": "1", "gpucores": "10"}, CUT, ("M", "1g.10gb")),
+    ({"gpu": "1", "gpucores": "30"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "3g.20gb")),
+]
 HOOK = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
+
+
+def instances() -> Device:
+    """Return a card that its administrator has cut into two MIG instances."""
+    (made,) = rack(80 * GiB, vendor="nvidia", model="NVIDIA H200", granularity=Fractional())
+    menu = tuple(
+        Template(f"{slices}g.{size}gb", {"core": slices, "memory": size * GiB}, part=f"MIG-{size}")
+        for slices, size in ((1, 10), (3, 20))
+    )
+    return evolve(
+        made,
+        uuid="M",
+        granularity=Templated(menu, whole=False),
+        enforcement=Enforcement.PARTITION,
+        capacity={**made.capacity, "core": 7, "slots": 2},
+    )
 
 
 def devices(limits: Mapping[str, str], **rest: Any) -> Any:
@@ -72,6 +112,45 @@ def test_a_size_of_a_card_that_is_cut_by_a_menu_may_be_one_of_its_parts() -> Non
         f'({attributes}.model.lowerAscii().contains("910b3"))',
     ] == expressions
     assert "huawei.com-ascend910b3" == requested({"huawei.com/Ascend910B3": "1"})["deviceClassName"]
+
+
+def test_an_instance_by_number_is_one_of_the_parts_that_are_there() -> None:
+    attributes = 'device.attributes["hetero.io"]'
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "10"}
+    instance = requested(limits, notes={"nvidia.com/vgpu-mode": "mig"})
+    (request,) = devices(limits, notes={"hetero.io/slices": "hard"})["requests"]
+
+    assert ("hetero", None) == (instance["deviceClassName"], instance.get("capacity"))
+    assert [
+        f'({attributes}.vendor.lowerAscii() == "nvidia")',
+        f'({attributes}.enforcement.lowerAscii() == "partition")',
+        f"{attributes}.corePercent >= 10",
+    ] == [one["cel"]["expression"] for one in instance["selectors"]]
+    assert ["hetero", "hetero"] == [one["deviceClassName"] for one in request["firstAvailable"]]
+
+
+@pytest.mark.parametrize(("words", "notes", "part"), INSTANCES)
+def test_an_instance_by_number_is_the_same_in_the_classic_way(
+    words: dict[str, str], notes: dict[str, str], part: tuple[str, str | None]
+) -> None:
+    limits = {f"nvidia.com/{name}": amount for name, amount in words.items()}
+    (container,) = WORDS.asked(read(Pod, pod(limits, notes=notes)))
+    answer = fit(Inventory((instances(),)), container.request)
+    assert isinstance(answer, Allocation)
+    (piece,) = answer.pieces
+
+    assert part == (piece.device, piece.template)
+
+
+def test_more_core_than_any_instance_has_is_refused_and_never_a_whole_card_with_all_of_them() -> (
+    None
+):
+    for core in ("50", "100"):
+        limits = {"nvidia.com/gpu": "1", "nvidia.com/gpucores": core}
+        (container,) = WORDS.asked(read(Pod, pod(limits, notes={"nvidia.com/vgpu-mode": "mig"})))
+        answer = fit(Inventory((instances(),)), container.request)
+        assert isinstance(answer, Refusal)
+        assert "0 of 1 device: 1 too small" == answer.sentence
 
 
 def test_core_of_a_card_that_is_cut_by_a_menu_is_asked_with_its_memory() -> None:

@@ -191,6 +191,7 @@ def _entry(
         "linkGroup": link_group_by_uuid.get(first_device.uuid),
         "template": template.name if template else None,
         "part": template.part if template else None,
+        "corePercent": _core_percent(first_device, template),
         **dict(zip(("resource", "alias"), resource_list, strict=False)),
         "reservedMemory": sum(device.reserved_bytes for device in offer.devices) or None,
         "countsContext": first_device.enforcement.by_limiter,
@@ -223,6 +224,13 @@ def _entry(
     if cordons:  # who holds it keeps it, whatever becomes of users of unhealthy devices
         taints.append(_taint(CORDONED, cordons[0], "NoSchedule"))
     return {**slice_device, "taints": taints} if taints else slice_device
+
+
+def _core_percent(device: Device, template: Template | None) -> int | None:
+    """Return how much of its card's core a part has that is there already, None for all else."""
+    if template is None or template.part is None or not device.capacity[CORE]:
+        return None
+    return template.takes[CORE] * 100 // device.capacity[CORE]
 
 
 def _taint(taint_key: str, reason: str, effect: str) -> Plain:

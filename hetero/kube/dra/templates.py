@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import frozen
+from attrs import evolve, frozen
 from msgspec.structs import replace
 
 from hetero.kube.dra.claims import CONFIG_KIND, CONFIG_VERSION
@@ -60,10 +60,14 @@ class ClaimTemplate:
 
 @frozen(kw_only=True)
 class _Kind:
-    """Cards of so many units of core; `models` tells them from others, where there are others."""
+    """Cards of so many units of core; `models` tells them from others, where there are others.
 
-    units: int
+    `partitioned`: the parts of cards that are partitioned, which have so many percent of its core.
+    """
+
+    units: int = 100
     models: tuple[str, ...] = ()
+    partitioned: bool = False
 
 
 def templates(vocabulary: Vocabulary, pod: Pod) -> tuple[ClaimTemplate, ...]:
@@ -283,8 +287,16 @@ def _count(container_request: ContainerRequest) -> int:
 def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: _Kind) -> Plain:
     """Return a request for cards of a kind."""
     request, device_count = container_request.request, _count(container_request)
-    amounts = {} if request.exclusive else _amounts(container_request, kind)
+    is_any_size = request.exclusive and not kind.partitioned
+    amounts = {} if is_any_size else _amounts(container_request, kind)
+    if kind.partitioned:
+        only_parts = Selector(include=(Enforcement.PARTITION.value,))
+        request = evolve(request, enforcement=only_parts)
     expressions = [*_selectors(request)]
+    core_percent = request.asks[0].core
+    if kind.partitioned and core_percent is not None:
+        del amounts["cores"]
+        expressions.append(f"{_ATTRIBUTES}.corePercent >= {core_percent}")
     if kind.models:
         models = Selector(include=kind.models)
         expressions.append(_allows(f"{_ATTRIBUTES}.model", models, is_exact=True))
@@ -296,7 +308,7 @@ def _exactly(vocabulary: Vocabulary, container_request: ContainerRequest, kind: 
             )
         amounts = {}
     device_class = container_request.resource_names.count.replace("/", "-").lower()
-    if amounts and _by_parts(vocabulary, container_request):
+    if kind.partitioned or (amounts and _by_parts(vocabulary, container_request)):
         # The class of a resource has whole cards alone: its plain number never means a part.
         device_class = ANY_CLASS
         expressions.insert(0, _allows(f"{_ATTRIBUTES}.vendor", request.vendor, is_exact=True))
@@ -355,8 +367,16 @@ def _amounts(container_request: ContainerRequest, kind: _Kind) -> dict[str, str]
 def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[_Kind]:
     """Return the kinds of cards by their units of core, one kind where core does not matter.
 
-    Raises `BadInput` for kinds that cannot be told apart by their models.
+    Parts of cards that are partitioned come first, where the pod may have them. Raises `BadInput`
+    for kinds that cannot be told apart by their models.
     """
+    enforcements = container_request.request.enforcement.include
+    is_by_name = not container_request.resource_names.devices.partitioned
+    parts = (
+        [_Kind(partitioned=True)] if is_by_name and Enforcement.PARTITION in enforcements else []
+    )
+    if parts and len(enforcements) == 1:
+        return parts
     models_by_units: dict[int, list[str]] = {}
     models = _models(vocabulary, container_request)
     for model in [model for model in models if not isinstance(model.granularity, Whole)] or models:
@@ -366,7 +386,7 @@ def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[
     )
     names_core = container_request.request.asks[0].core is not None
     if len(models_by_units) == 1 or is_whole or not names_core:
-        return [_Kind(units=next(iter(models_by_units)))]
+        return [*parts, _Kind(units=next(iter(models_by_units)))]
     if any(
         {*"*?["} & {*model_pattern}
         for patterns in models_by_units.values()
@@ -376,7 +396,7 @@ def _kinds(vocabulary: Vocabulary, container_request: ContainerRequest) -> list[
             f"{container_request.resource_names.core[0]}: these cards count core in units of their "
             "own, so a part of one is asked by a claim with its cores"
         )
-    return [
+    return parts + [
         _Kind(units=core_units, models=tuple(patterns))
         for core_units, patterns in models_by_units.items()
     ]

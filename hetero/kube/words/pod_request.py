@@ -325,6 +325,7 @@ class Vocabulary:
         is_first_class = qos_class in resource_names.qos_classes.first
         has_priority = quantity(amounts, resource_names.priority) == 0 or is_first_class
         devices, choice = resource_names.devices, resource_names.choice
+        names_slices = _names_slices(resource_names, annotations)
         return ContainerRequest(
             container=container_name,
             resource_names=resource_names,
@@ -352,9 +353,8 @@ class Vocabulary:
                     exclude=names(annotations.get(choice.exclude_uuid or "")),
                 ),
                 enforcement=_enforcement(resource_names, annotations),
-                unpartitioned=not (
-                    devices.partitioned or _names_slices(resource_names, annotations)
-                ),
+                unpartitioned=not (devices.partitioned or names_slices),
+                least=names_slices,
                 co_tenancy=_co_tenancy(resource_names.qos_classes, qos_class),
                 on_excess=_word(annotations, ON_EXCESS, OnExcess),
                 on_bypass=_word(annotations, ON_BYPASS, OnBypass),
