@@ -22,7 +22,13 @@ def node_and_card(names: tuple[str, ...]) -> tuple[str | None, str]:
 
 
 def tell(result: CordonResult, sentence: str, *, as_json: bool, quiet: bool) -> None:
-    """Print what became of a card, and who holds it."""
+    """Print what became of a card, who holds it, and whose ledger alone knows of it."""
+    if result.private_state:
+        click.echo(
+            f"hetero: for what is run with HETERO_STATE={result.private_state} alone: other users "
+            "do not see it",
+            err=True,
+        )
     if as_json:
         click.echo(dumps(_json.cordon(result)))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from hetero.model import Device
@@ -18,7 +19,8 @@ class CordonResult:
     """A card after a change, by its number in the inventory; `node` is None on this machine.
 
     `holders` are the ids of the grants on it, in a cluster the names of the containers. `notes` say
-    which other cordons of the node mean no card.
+    which other cordons of the node mean no card. `private_state` is the user's own ledger, which
+    alone knows of the change; None where it is the machine's.
     """
 
     number: int
@@ -26,6 +28,7 @@ class CordonResult:
     holders: tuple[str, ...]
     node: str | None = None
     notes: tuple[str, ...] = ()
+    private_state: str | None = None
 
 
 @frozen(kw_only=True)
@@ -108,11 +111,19 @@ def clear_fault(node: Node, card_name: str) -> CordonResult:
 
 
 def _book(node: Node) -> CardBook:
-    """Return the book that this user may change. Raises `Refused`."""
+    """Return the book that this user may change. Raises `BadInput` or `Refused`."""
+    sentence = "the cards of this machine are for all its users: only root does that, as with sudo"
     if node.daemon is not None:
-        raise Refused("the cards of this machine are for all its users: only root does that")
+        raise Refused(sentence)
+    if os.geteuid() != 0 and not _private_state(node) and node.simulation is None:
+        raise BadInput(f"{sentence}; a ledger in $HETERO_STATE has cordons of its own")
     assert node.cards is not None  # noqa: S101 - `Node.here` has one
     return node.cards
+
+
+def _private_state(node: Node) -> str | None:
+    """Return the directory that the user's own ledger is in, None if it is the machine's."""
+    return (node.environ.get("HETERO_STATE") or None) if os.geteuid() != 0 else None
 
 
 def _result(node: Node, number: int) -> CordonResult:
@@ -125,4 +136,5 @@ def _result(node: Node, number: int) -> CordonResult:
             for grant in node.snapshot().grants
             if any(piece.device == device.uuid for piece in grant.allocation.pieces)
         ),
+        private_state=_private_state(node),
     )

@@ -176,3 +176,23 @@ def test_root_cordons_a_card_for_all_users_at_once_and_nobody_else_does(machine:
     machine.run(ROOT, "uncordon", "1")
 
     assert 0 == machine.run(ALICE, *asked)[0]
+
+
+def test_without_heterod_only_root_cordons_but_for_a_ledger_of_the_users_own(
+    machine: Machine,
+) -> None:
+    own = machine.path / "alice"
+    own.mkdir(mode=0o700)
+    os.chown(own, ALICE, ALICE)
+    alone = {"HETERO_STATE": "", "XDG_RUNTIME_DIR": str(own)}
+    for words in (("cordon", "0"), ("uncordon", "1"), ("health", "clear", "1")):
+        code, out, err = machine.run(ALICE, *words, **alone)
+        assert (2, "", 1) == (code, out, len(err.splitlines()))
+        assert "only root does that, as with sudo; a ledger in $HETERO_STATE" in err
+    assert [] == [*own.iterdir()]
+
+    private = {"HETERO_STATE": str(own / "state")}
+    for words in (("cordon", "0"), ("uncordon", "0"), ("health", "clear", "0")):
+        code, _, err = machine.run(ALICE, *words, **private)
+        sentence = f"hetero: for what is run with HETERO_STATE={own}/state alone: other users"
+        assert (0, f"{sentence} do not see it\n") == (code, err)
