@@ -6,6 +6,7 @@ import click
 
 from hetero.cli._done import limits, quiet_option, say
 from hetero.cli._grants import Name
+from hetero.cli._request import anyway_option
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
@@ -30,6 +31,7 @@ from hetero.node.node import Node
     metavar="NAME",
     help="Only this device of the grant: a number or UUID.",
 )
+@anyway_option
 @quiet_option
 def command(
     *,
@@ -38,6 +40,7 @@ def command(
     core: str | None,
     policy: str | None,
     device: str | None,
+    anyway: bool,
     quiet: bool,
 ) -> None:
     """Change the memory, core or policy of GRANT; the running program meets it at once.
@@ -50,12 +53,13 @@ def command(
       hetero resize 4f1c --core open
       hetero resize 4f1c --policy elastic
 
-    Refused when it does not fit, or when more memory is in use than it leaves.
+    Refused when it does not fit, also beside what programs without a grant
+    hold, and when more memory is in use than it leaves.
     """
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")
     ask = ask_from(memory=memory, core=core, device=device)
     changed_grant = grants_of(Node.here()).resize(
-        grant, ask, policy=Policy(policy) if policy else None
+        grant, ask, policy=Policy(policy) if policy else None, anyway=anyway
     )
     say(*limits(changed_grant), quiet=quiet)

@@ -148,7 +148,7 @@ def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None)
     """Change the memory and core of a share to `ask`; it applies to running containers at once."""
     specs = specs or Specs()
     grant_id = _named(node.ledger.snapshot().grants, share_name).id
-    grant = grants_of(node).resize(grant_id, ask)
+    grant = grants_of(node).resize(grant_id, ask, anyway=True)  # as it was created
     device_by_uuid = {device.uuid: device for device in node.discover().devices}
     with slices_held(node, filter(node.registry.cuts, grant.allocation.vendors)):
         # A vendor may tell its runtime a slice's size: the next container is to hear the new one.

@@ -52,8 +52,9 @@ _ERRORS: dict[str, type[HeteroError]] = {
 class DaemonRequest:
     """A request to heterod.
 
-    `admit` (a request; `anyway` as in `Outlook`), `sweep`, or `resize` (a grant, by `ask` and, if
-    its policy changes, `policy`). `detach` (a grant) has services end what it has on its devices.
+    `admit` (a request; `anyway` as in `Outlook`), `sweep`, or `resize` (a grant, by `ask`,
+    `anyway` and, if its policy changes, `policy`). `detach` (a grant) has services end what it has
+    on its devices.
     `quota` returns what the user holds of its quotas. The user is not in it: the kernel says who
     connects.
     """
@@ -130,9 +131,11 @@ class DaemonClient:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")
         return reply, descriptor
 
-    def resize(self, grant_id: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(
+        self, grant_id: str, ask: Ask, *, policy: Policy | None = None, anyway: bool = False
+    ) -> Grant:
         """Have a grant of this user changed; return it as it is then."""
-        message = DaemonRequest(do="resize", grant=grant_id, ask=ask, policy=policy)
+        message = DaemonRequest(do="resize", grant=grant_id, ask=ask, policy=policy, anyway=anyway)
         grant = self._ask(message)[0].grant
         if grant is None:
             raise HeteroError(f"heterod at {self.path}: a change without a grant")

@@ -118,11 +118,13 @@ class LocalGrants:
             self.node.expect_within_quota(outcome, snapshot, devices, self.asker)
         return outcome
 
-    def resize(self, grant_name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(
+        self, grant_name: str, ask: Ask, *, policy: Policy | None = None, anyway: bool = False
+    ) -> Grant:
         """Change a grant, as `resize.resize` does."""
         from hetero.node.resize import resize  # here: no admission needs it
 
-        return resize(self.node, grant_name, ask, policy=policy, asker=self.asker)
+        return resize(self.node, grant_name, ask, policy=policy, asker=self.asker, anyway=anyway)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""
@@ -208,9 +210,11 @@ class RemoteGrants:
         _watched(self, handle, watch)
         return Admission(handle=handle, edits=reply.edits, limiters=limiters)
 
-    def resize(self, grant_name: str, ask: Ask, *, policy: Policy | None = None) -> Grant:
+    def resize(
+        self, grant_name: str, ask: Ask, *, policy: Policy | None = None, anyway: bool = False
+    ) -> Grant:
         """Have a grant of this user changed."""
-        return self.daemon.resize(grant_name, ask, policy=policy)
+        return self.daemon.resize(grant_name, ask, policy=policy, anyway=anyway)
 
     def abort(self, handle: GrantHandle) -> None:
         """End a grant that was admitted and never handed over."""

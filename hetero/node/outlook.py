@@ -96,10 +96,9 @@ class Outlook:
 
     def _crowded(self, inventory: Inventory) -> Refusal:
         """Return the refusal that names the devices which have room by the ledger alone."""
-        free, in_fact = (
-            evolve(inventory, foreign=foreign).free()
-            for foreign in ({}, {uuid: use.memory for uuid, use in self._uses.items()})
-        )
+        held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
+        inventory_in_fact = evolve(inventory, foreign=held_bytes)
+        free, in_fact = inventory.free(), inventory_in_fact.free()
         sentences = [
             f"device {position} ({device.short_model}) has "
             f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
@@ -111,10 +110,13 @@ class Outlook:
         ]
         if len(sentences) > _NAMED:
             sentences[_NAMED:] = [f"and {len(sentences) - _NAMED} devices more"]
+        asks = (evolve(ask, memory=1, memory_percent=None) for ask in self.request.asks)
+        least = fit(inventory_in_fact, evolve(self.request, asks=tuple(asks), exclusive=False))
+        advice = "ask for less, " if isinstance(least, Allocation) else ""
         return Refusal(
             wanted=len(self.request.asks),
             verdicts={},
-            crowded="; ".join(sentences) + "; ask for less, end that, or take it with --anyway",
+            crowded="; ".join(sentences) + f"; {advice}end that, or take it with --anyway",
         )
 
 

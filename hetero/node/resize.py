@@ -24,6 +24,7 @@ from hetero.model.request import following
 from hetero.model.rounding import cut
 from hetero.model.units import format_both, format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
+from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger import grant_file as grant_file
@@ -51,21 +52,25 @@ def resize(
     *,
     policy: Policy | None = None,
     asker: User | None = None,
+    anyway: bool = False,
 ) -> Grant:
     """Give a grant the memory and core `ask` names; what it leaves out stays as it is.
 
     `grant_name` is the start of the grant's id, or its label. `ask.device` names one of the grant's
     devices; none means all of them. `policy` is that of the whole grant from now on. `asker` is the
-    user it is for where that is not this process's.
-    Raises `Refused` when the change does not fit, when more memory is in use than it would leave,
-    and when the grant is another user's.
+    user it is for where that is not this process's. `anyway` takes memory that programs without a
+    grant hold. Raises `Refused` when the change does not fit, when more memory is in use than it
+    would leave, and when the grant is another user's.
     """
     discovery = node.discover()
     grant = _entry(node, node.ledger.snapshot(), grant_name, asker)
     chosen_pieces = _chosen(grant, ask.device, discovery.devices)
     recut_piece = partial(_recut_within, node, ask, {piece.device for piece in chosen_pieces})
     plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
-    return _resized(node, discovery, grant, plan_change)
+    is_of_memory = ask.memory is not None or ask.memory_percent is not None
+    uses = _foreign(node, discovery, grant) if is_of_memory or grant.allocation.notes else {}
+    plan_in_fact = partial(_plan_in_fact, node, discovery, uses, anyway, plan_change)
+    return _resized(node, discovery, grant, plan_in_fact)
 
 
 def resize_to(node: Node, grant_name: str, goal: DeviceAllocation) -> Grant:
@@ -129,6 +134,45 @@ def _plan(
     allocation = evolve(grant.allocation, pieces=pieces, policy=policy or grant.allocation.policy)
     node.expect_within_quota(allocation, other_grants, devices, asker)
     return grant, evolve(grant, allocation=allocation, limits=node.limits_of(allocation, devices))
+
+
+def _foreign(node: Node, discovery: Discovery, grant: Grant) -> dict[str, ForeignUse]:
+    """Return what programs without a grant hold of a grant's devices, as their drivers say."""
+    uuids = {piece.device for piece in grant.allocation.pieces}
+    devices = tuple(device for device in discovery.devices if device.uuid in uuids)
+    return foreign_uses(node, node.snapshot(), node.registry.observe_all(devices)[0])
+
+
+def _plan_in_fact(
+    node: Node,
+    discovery: Discovery,
+    uses: Mapping[str, ForeignUse],
+    anyway: bool,
+    plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
+    own_snapshot: Snapshot,
+) -> tuple[Grant, Grant]:
+    """Return what `plan_change` does, with a note of each device that has not that much in fact.
+
+    Raises `Refused` where the grant would grow into what others hold, unless `anyway`.
+    """
+    grant, changed_grant = plan_change(own_snapshot)
+    free, notes = inventory_of(discovery, node.with_system(own_snapshot)).free(), []
+    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    pieces = zip(grant.allocation.pieces, changed_grant.allocation.pieces, strict=True)
+    for old_piece, piece in pieces:
+        use = uses.get(piece.device)
+        more_bytes = piece.takes[MEMORY] - old_piece.takes[MEMORY]
+        if use is None or not use.memory or more_bytes <= free[piece.device][MEMORY] - use.memory:
+            continue
+        note = f"device {numbers[piece.device]}: {use.sentence}"
+        if more_bytes > 0 and not anyway:
+            raise Refused(
+                f"grant {grant.id} stays as it is: {note}; ask for less, end that, or take it with "
+                "--anyway"
+            )
+        notes.append(note)
+    allocation = evolve(changed_grant.allocation, notes=tuple(notes))
+    return grant, evolve(changed_grant, allocation=allocation)
 
 
 def _put(node: Node, grant_before: Grant, grant_after: Grant) -> None:

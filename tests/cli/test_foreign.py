@@ -116,7 +116,7 @@ def test_a_card_with_room_in_fact_is_taken_and_one_without_is_refused_with_who_h
         f"device {SMALL} (Small) has 3.5 GiB free",
         f"process {foreign.pid} (hetero-job-cuda of ",
         "holds 12.4 GiB without a grant",
-        "take it with --anyway",
+        "ask for less, end that, or take it with --anyway",
     ):
         assert words in refused.stderr
         assert words in run.stderr
@@ -186,6 +186,47 @@ def test_a_driver_that_counts_no_processes_has_an_estimate_and_says_so(hetero: R
     assert "by whom is not known" in refused.stderr
     assert idle["uuid"] == free_choice["device"]
     assert "~50 GiB" in hetero("inventory").stdout
+
+
+def test_less_is_advised_only_where_the_card_has_a_smaller_share_to_give(
+    hetero: Run, tmp_path: Path
+) -> None:
+    """The smallest template of a 910B3 has 16 GiB."""
+    rack = tmp_path / "full.rack"
+    rack.write_text(RACK.replace("used = 50 GiB", "used = 60 GiB").replace("used = 3 GiB", ""))
+    words = ("fit", "--device", str(USED_ASCEND), "--memory")
+    least = hetero(*words, "1Gi", HETERO_RACK=str(rack))
+    beside = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
+
+    assert (3, 3) == (least.returncode, beside.returncode)
+    assert "is not known; end that, or take it with --anyway" in least.stderr
+    assert "is not known; ask for less, end that, or" not in least.stderr
+    assert "ask for less" not in beside.stderr  # of the 14 GiB that are left, no template is cut
+
+
+def test_a_grant_grows_into_what_others_hold_only_anyway_and_the_note_is_of_now(
+    hetero: Run,
+    begin: Begin,
+    command: tuple[str, ...],
+    foreign: "subprocess.Popen[str]",
+) -> None:
+    ask = ("--device", str(SMALL), "--memory", "2Gi", "--label", "grows")
+    next_line(begin(*command, "run", *ask, "--", "sh", "-c", "echo ready; sleep 600"))
+    refused = hetero("resize", "grows", "--memory", "10Gi")
+    assert 3 == refused.returncode
+    assert f"stays as it is: device {SMALL}: process {foreign.pid} (" in refused.stderr
+    assert "ask for less, end that, or take it with --anyway" in refused.stderr
+    assert 0 == hetero("resize", "grows", "--memory", "3Gi").returncode
+
+    grown = hetero("resize", "grows", "--memory", "10Gi", "--anyway")
+    same = hetero("resize", "grows", "--core", "50")
+    foreign.kill()
+    foreign.wait()
+    alone = hetero("resize", "grows", "--core", "60")
+    assert (0, 0, 0) == (grown.returncode, same.returncode, alone.returncode)
+    assert "holds 12.4 GiB without a grant" in grown.stdout
+    assert "holds 12.4 GiB without a grant" in same.stdout
+    assert "without a grant" not in alone.stdout
 
 
 def test_sick_cards_stand_first_in_a_word_and_nothing_is_offered_of_them(hetero: Run) -> None:

@@ -33,7 +33,9 @@ def carry_out(node: Node, request_text: str, uid: int) -> Done:
             case DaemonRequest(do="admit", request=request) if request is not None:
                 return _admit(grants, request, message)
             case DaemonRequest(do="resize", grant=str(grant_id), ask=ask) if ask is not None:
-                changed_grant = grants.resize(grant_id, ask, policy=message.policy)
+                changed_grant = grants.resize(
+                    grant_id, ask, policy=message.policy, anyway=message.anyway
+                )
                 return Done(DaemonReply(grant=changed_grant))
             case DaemonRequest(do="detach", grant=str(grant_id)):
                 return _detach(grants, grant_id)
