@@ -56,7 +56,8 @@ def command(*, as_json: bool, watch: bool, wide: bool, cluster: bool) -> None:
     Free core is what can still be promised: `open job` says that a grant without
     a limit uses it meanwhile, `whole only` that the device has no shares. Free
     memory is what is neither granted nor held by `others`, which are programs
-    without a grant; `~` is an estimate, of a driver that counts no processes. `kept
+    without a grant; `~` is an estimate, of a driver that counts no processes. Of a
+    cluster it is what is not granted: its API does not tell of others. `kept
     by` says what holds grants to their share: the limiter, the kernel, a
     partition, a service, or nothing.
     """
