@@ -315,6 +315,20 @@ class Lab:
         (first,) = _children(self._pid(node))
         return ("nsenter", f"--target={first}", "--mount", "--pid", "--")
 
+    @contextmanager
+    def without_limiters(self, node: str) -> Iterator[None]:
+        """Have a node meanwhile on which no limiter can be copied, as where its disk is full."""
+        path = self.own(node, "/var/lib/hetero/lib")
+        kept = path.with_name("lib.kept")
+        path.mkdir(parents=True, exist_ok=True)
+        path.rename(kept)
+        path.write_text("")
+        try:
+            yield
+        finally:
+            path.unlink()
+            kept.rename(path)
+
     def restart_kubelet(self, node: str) -> None:
         """End the kubelet of a node by kill -9 and start it again; its containers run on."""
         self._restart("kubelet", node)

@@ -1,6 +1,7 @@
 """Whatever of a node is killed while it prepares claims: none is stuck, and no grant is left."""
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -233,6 +234,19 @@ def test_a_claim_that_goes_while_it_is_prepared_leaves_nothing(release: Release,
         wait_for(lambda: not claims(lab))
     wait_for(lambda: "claim default/brief: prepared, grant" in release.agent_log(NODE))
     wait_for(lambda: not grants(lab) and not specs(lab, NODE), seconds=90)
+
+
+def test_a_node_that_can_make_no_grant_fails_no_pod_and_starts_it_when_it_can(lab: Lab) -> None:
+    """Its kubelet asks again, ever more rarely; so no card rests for it."""
+    claim(lab, "waits", memory="2Gi", cores=10)
+    with lab.without_limiters(NODE):
+        run_with(lab, "waits")
+        wait_for(lambda: any("limiters for containers" in one for one in lab.messages("waits")))
+        time.sleep(float(os.environ.get("STORM_S", "1")))
+        assert {"waits": "Pending"} == lab.phases()
+    began_s = time.monotonic()
+    runs(lab, "waits", seconds=150)
+    print(f"it runs {time.monotonic() - began_s:.1f} s after its node can serve it")
 
 
 def test_what_goes_while_there_is_no_agent_is_taken_back_by_the_next(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
-from tests.cluster.conftest import run_all, share, waits
+from tests.cluster.conftest import run_all, share, usually_on, waits
 from tests.cluster.lab import UNWATCHED, Lab, Plain, program
 from tests.cluster.release import NAMESPACE, Release
 from tests.kube.control_plane import wait_for
@@ -276,3 +276,20 @@ def test_what_asks_for_no_card_or_names_our_scheduler_is_created_unseen(late: Re
     in_init["initContainers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     with pytest.raises(OSError, match="webhook did not see it"):
         lab.call("POST", path, {"metadata": {"name": "unseen"}, "spec": in_init})
+
+
+@usually_on("kube136")
+def test_a_node_that_can_give_no_share_makes_no_storm_and_gives_them_later(
+    either: Release,
+) -> None:
+    """Its cards rest, which the next pods' events and the node's say; its own pods are the same."""
+    lab, spec = either.lab, {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
+    with deployed(lab, "default", {"unserved": share()}, **spec) as pods:
+        with lab.without_limiters("n1"):
+            wait_for(lambda: any(pod["status"]["phase"] == "Failed" for pod in pods()))
+            expect_calm(lab, "a node on which no limiter can be copied", pods)
+            wait_for(
+                lambda: any("rests until" in one for pod in pods() for one in events(lab, pod))
+            )
+
+        wait_for(lambda: any(pod["status"]["phase"] == "Running" for pod in pods()), seconds=150)
