@@ -15,7 +15,7 @@ import pytest
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from tests.cluster.conftest import run_all, share, usually_on
 from tests.cluster.lab import UNWATCHED, Lab, Plain, processes
-from tests.cluster.release import PODS, Release
+from tests.cluster.release import DAEMONS, NAMESPACE, PODS, Release
 from tests.kube.control_plane import wait_for
 
 pytestmark = pytest.mark.cluster
@@ -129,3 +129,31 @@ def test_no_pod_is_ended_because_an_agent_is_replaced(either: Release) -> None:
     lab.call("DELETE", f"{PODS}/{before['name']}")
     wait_for(replaced)
     run_all(lab, *names)
+
+
+@usually_on("kube136")
+def test_of_two_agents_of_a_node_the_later_one_serves_and_the_other_when_that_has_ended(
+    either: Release,
+) -> None:
+    """As where an old one lives on, or somebody installs hetero twice."""
+    lab, pods = either.lab, PODS
+    spec = lab.call("GET", DAEMONS)["spec"]["template"]["spec"]
+    spec.pop("nodeSelector")
+    for container in spec["containers"]:  # the first one has the node's
+        container["args"] = [one for one in container["args"] if "--metrics" not in one]
+        container.pop("readinessProbe", None)
+        container.pop("ports", None)
+    body = {"metadata": {"name": "second-agent"}, "spec": {**spec, "nodeName": "n1"}}
+    lab.call("POST", pods, body)
+    try:
+        wait_for(lambda: "another agent began to serve this node" in either.agent_log("n1"))
+        lab.add("beside", share(), nodeSelector=N1)
+        run_all(lab, "beside")
+        output = lab.output("second-agent", namespace=NAMESPACE)
+        assert "default/beside, container main: given grant" in output
+    finally:
+        lab.call("DELETE", f"{pods}/second-agent?gracePeriodSeconds=0")
+    wait_for(lambda: "this one does" in either.agent_log("n1"))
+    wait_for(either.works)
+    lab.add("after", share(), nodeSelector=N1)
+    run_all(lab, "after")

@@ -37,6 +37,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     path: Path
     registered: dict[str, wire.RegisterRequest] = field(factory=dict)
+    registrations: int = 0
     devices: dict[str, dict[str, str]] = field(factory=dict)  # resource -> id -> health
     known: list[dict[str, Any]] = field(factory=list)
     held: dict[tuple[str, str], tuple[str, list[str]]] = field(factory=dict)
@@ -79,6 +80,7 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     async def Register(self, request: wire.RegisterRequest, context: Any) -> wire.Empty:  # noqa: N802
         self.registered[request.resource_name] = request
+        self.registrations += 1
         self._watching.add(asyncio.ensure_future(self._watch(request.resource_name)))
         return wire.Empty()
 

@@ -17,6 +17,7 @@ from attrs import define, evolve, field
 
 from hetero.kube.agent import agent
 from hetero.kube.agent.agent import Agent, Options
+from hetero.kube.agent.duty import Duty
 from hetero.kube.agent.node_cards import NodeCards
 from hetero.kube.client.api import Access, Api
 from hetero.kube.dra.driver import DraDriver
@@ -106,10 +107,21 @@ class World:
                 running.set()
                 await self.agent.run()
 
-        self._running = asyncio.ensure_future(run())
+        self._running = asyncio.ensure_future(Duty(self.node.ledger.path).keep(run))
         await running.wait()
         claims = self.allocation is AllocationWay.DRA
         await until(lambda: claims or self.awaited in self.kubelet.devices)
+
+    @asynccontextmanager
+    async def overtaken(self) -> AsyncIterator[None]:
+        """Have another agent begin on the node while the first lives on; it ends with the block."""
+        first, self._running = self._running, None
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.crash()
+            self._running = first
 
     async def crash(self) -> None:
         """End the agent at once; nothing is told to anybody. A dead process has no threads."""

@@ -19,6 +19,7 @@ from hetero.kube.agent.alignment import Alignment
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.device_plugin import DevicePlugins
 from hetero.kube.agent.driver_injection import DriverInjection
+from hetero.kube.agent.duty import Duty
 from hetero.kube.agent.inventory_publisher import InventoryPublisher
 from hetero.kube.agent.kubelet import Kubelet
 from hetero.kube.agent.limiter_guard import LimiterGuard
@@ -426,8 +427,11 @@ async def _run(options: Options) -> None:
     async with Api(Access.here()).open() as api:
         way = await served(api, options.allocation, slice_probe(options.name))
         options = evolve(options, allocation=way, unserved=way is not options.allocation)
-        agent = Agent(node, options, api, NodeCards(node, options.name, discovery))
-        task = asyncio.ensure_future(agent.run())
+
+        async def serve() -> None:
+            await Agent(node, options, api, NodeCards(node, options.name, discovery)).run()
+
+        task = asyncio.ensure_future(Duty(node.ledger.path).keep(serve))
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, task.cancel)
         loop.add_signal_handler(signal.SIGTERM, lambda: loop.call_later(LINGER, task.cancel))
