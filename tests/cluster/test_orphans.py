@@ -147,6 +147,8 @@ def test_of_two_agents_of_a_node_the_later_one_serves_and_the_other_when_that_ha
     lab.call("POST", pods, body)
     try:
         wait_for(lambda: "another agent began to serve this node" in either.agent_log("n1"))
+        wait_for(lambda: "gpu: registered" in lab.output("second-agent", namespace=NAMESPACE))
+        wait_for(lambda: int(lab.allocatable("n1").get("nvidia.com/gpu", 0)))
         lab.add("beside", share(), nodeSelector=N1)
         run_all(lab, "beside")
         output = lab.output("second-agent", namespace=NAMESPACE)

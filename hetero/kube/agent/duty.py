@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 
 from attrs import define, field
 
@@ -25,8 +26,9 @@ from hetero.node.ledger.state import prepare
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at who serves.
-_PERIOD = 0.5
+#: Seconds between two looks at who serves, and that the next agent waits until the last one has
+#: stopped: that would else take its sockets away. One that hangs is not waited for.
+_PERIOD, _HANDOVER = 0.5, 3.0
 
 
 @define(eq=False)
@@ -43,8 +45,9 @@ class Duty:
         """
         try:
             while True:
-                self._take()
+                await self._take()
                 await self._serve(serve)
+                self._close()
                 log.warning(
                     "another agent began to serve this node: %s. This one waits until that has "
                     "ended: end one of the two",
@@ -69,17 +72,24 @@ class Duty:
             with suppress(asyncio.CancelledError):
                 await serving
 
-    def _take(self) -> None:
-        self._close()
+    async def _take(self) -> None:
+        """Take the turn, and wait until the agent whose turn it was has stopped."""
         prepare(self.directory)
         draft_path = self.directory / f".agent.{os.getpid()}.{id(self)}"
         try:
+            last_descriptor = create(self._path, mode=0o644)
             self._descriptor = create(draft_path, mode=0o644)
             try_lock(self._descriptor)
             draft_path.write_text(f"{socket.gethostname()}, process {os.getpid()}")
             draft_path.replace(self._path)
         except OSError as error:
             raise HeteroError(f"{self._path}: {error.strerror}") from None
+        try:
+            until_s = monotonic() + _HANDOVER
+            while is_held(last_descriptor) and monotonic() < until_s:
+                await asyncio.sleep(_PERIOD / 5)
+        finally:
+            os.close(last_descriptor)
 
     def _has_turn(self) -> bool:
         try:
