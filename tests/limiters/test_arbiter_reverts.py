@@ -25,8 +25,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "#define SPINS_LONG_NS (30000 * MS)",
             "#define SPINS_LONG_NS (1000 * MS)",
         ),
-        "long_kernels_test: "
-        "what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
+        "long_kernels_test: what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
     ),
     "the launches that a kernel may spin for": (
         ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
