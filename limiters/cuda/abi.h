@@ -756,6 +756,7 @@ CU_PTSZ(cuLaunchKernelEx, const CUlaunchConfig *, CUfunction, void **, void **);
 CU_PTSZ(cuLaunchCooperativeKernel, CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
         CUstream, void **);
 CU_PTSZ(cuLaunchHostFunc, CUstream, CUhostFn, void *);
+CU_PTSZ(cuLaunchHostFunc_v2, CUstream, CUhostFn, void *, unsigned);
 CUresult cuLaunch(CUfunction);
 CUresult cuLaunchGrid(CUfunction, int, int);
 CUresult cuLaunchGridAsync(CUfunction, int, int, CUstream);
@@ -911,6 +912,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr);
 CUresult cuIpcGetEventHandle(CUipcEventHandle *, CUevent);
 CUresult cuIpcOpenEventHandle(CUevent *, CUipcEventHandle);
 CUresult cuImportExternalMemory(CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *);
+CU_PTSZ(cuWaitExternalSemaphoresAsync, const void *, const void *, unsigned, CUstream);
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *);
 CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *, CUexternalMemory,
                                                  const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *);

@@ -75,7 +75,7 @@ typedef struct {
 
 typedef struct {
     char reserved[64];
-} hipIpcMemHandle_t;
+} hipIpcMemHandle_t, hipIpcEventHandle_t;
 
 /* Its totalGlobalMem lies behind the name; in R0600's form behind the UUID and two more members, too. */
 typedef struct {

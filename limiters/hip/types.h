@@ -48,6 +48,7 @@ typedef hipMipmappedArray_t hip_mipmappedArray;
 typedef hipMemPool_t hip_memoryPool;
 typedef hipMemPoolAttr hip_memPoolAttr;
 typedef hipIpcMemHandle_t hip_ipcMemHandle;
+typedef hipIpcEventHandle_t hip_ipcEventHandle;
 typedef hipMemGenericAllocationHandle_t hip_memGenericAllocationHandle;
 typedef hipMemAllocationProp hip_memAllocationProp;
 typedef void *hip_externalMemory, *hip_kernel;

@@ -82,5 +82,9 @@ result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t null
     /* A stream that waits for a captured event joins the capture. */
     if (capturing())
         before_capture(stream == NULL ? null_stream : stream);
-    return real(stream, event, flags);
+    struct wait_ticket ticket;
+    event_wait_enter(&ticket, stream == NULL ? null_stream : stream);
+    result_t answer = real(stream, event, flags);
+    wait_leave(&ticket, answer);
+    return answer;
 }

@@ -77,16 +77,43 @@ void launch_leave(const struct launch_ticket *ticket, result_t answer)
         leave_recorded(ticket, answer);
 }
 
+/* Of an operation that waits, the governor to tell of it; NULL: nobody is to be told. */
+static struct governor *told_of_wait(stream_t stream)
+{
+    int device = capturing() || tenancy() == TENANCY_REFUSED ? DEVICE_FOREIGN : device_of_stream(stream);
+    return device < 0 || !terms_limit_core(tenant_terms(device)) ? NULL : governor_of(device);
+}
+
+static void begin_wait(struct wait_ticket *ticket, struct governor *governor, stream_t stream)
+{
+    struct stream_key key = stream_key(stream);
+    bool known = governor != NULL && gate_begin_wait(&governor->gate, &key, &ticket->wait);
+    ticket->governor = known ? governor : NULL;
+}
+
 void wait_enter(struct wait_ticket *ticket, stream_t stream)
 {
-    ticket->governor = NULL;
-    int device = capturing() || tenancy() == TENANCY_REFUSED ? DEVICE_FOREIGN : device_of_stream(stream);
-    if (device < 0 || !terms_limit_core(tenant_terms(device)))
-        return;
-    struct governor *governor = governor_of(device);
-    struct stream_key key = stream_key(stream);
-    if (governor != NULL && gate_begin_wait(&governor->gate, &key, &ticket->wait))
-        ticket->governor = governor;
+    begin_wait(ticket, told_of_wait(stream), stream);
+}
+
+/* Whether the process has opened events of others. */
+static atomic_bool has_shared_events;
+
+result_t open_shared_event(result_t (*real)(event_t *, TYPE(ipcEventHandle)), event_t *event,
+                           TYPE(ipcEventHandle) handle)
+{
+    result_t answer = real(event, handle);
+    if (answer == RESULT_OK)
+        atomic_store(&has_shared_events, true);
+    return answer;
+}
+
+void event_wait_enter(struct wait_ticket *ticket, stream_t stream)
+{
+    struct governor *governor = told_of_wait(stream);
+    if (governor != NULL && !atomic_load(&has_shared_events) && atomic_load(&governor->gate.streams.waits) == 0)
+        governor = NULL;
+    begin_wait(ticket, governor, stream);
 }
 
 void wait_leave(const struct wait_ticket *ticket, result_t answer)

@@ -50,6 +50,10 @@ struct wait_ticket {
 void wait_enter(struct wait_ticket *ticket, stream_t stream);
 void wait_leave(const struct wait_ticket *ticket, result_t answer);
 
+/* The same of a wait for an event. Nothing is told of it where all events are of this process, and no stream of it
+ * stands at a wait: then the device works for what is waited for. */
+void event_wait_enter(struct wait_ticket *ticket, stream_t stream);
+
 /* The key by which a gate knows a stream. */
 struct stream_key stream_key(stream_t stream);
 
