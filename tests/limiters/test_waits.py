@@ -50,14 +50,6 @@ host = ctypes.CFUNCTYPE(None, c_void_p, ctypes.c_int, c_void_p)(lambda *_: over.
 call("cuStreamAddCallback", one, host, None, c_uint(0))
 release = over.set
 """,
-    "cuStreamWaitEvent for a stream that stands": """
-page, first, event = mmap.mmap(-1, 4096), stream(), c_void_p()
-call("cuStreamWaitValue32_v2", first, c_uint64(word(page)), c_uint(1), c_uint(0))
-call("cuEventCreate", byref(event), c_uint(2))
-call("cuEventRecord", event, first)
-call("cuStreamWaitEvent", one, event, c_uint(0))
-release = lambda: page.__setitem__(0, 1)
-""",
 }
 
 

@@ -45,6 +45,21 @@ static void own_launch(struct tenant *tenant)
     }
 }
 
+/* A word that the program writes 20 ms later keeps one stream, and the other follows what is behind it. */
+static void follow(struct tenant *tenant)
+{
+    uint64_t *word = &memory_words[tenant - tenants];
+    for (tenant->steps = 1;; tenant->steps++) {
+        tenant_wait_word(tenant, 0, word, tenant->steps);
+        tenant_launch(tenant, 0, kind.work_ns);
+        tenant_follow(tenant, 1);
+        tenant_launch(tenant, 1, kind.work_ns);
+        tenant_sleep(20 * MS);
+        tenant_write(word, tenant->steps);
+        tenant_synchronise(tenant);
+    }
+}
+
 /* Of two processes each waits for what the other one's host writes once it has made its launch. */
 static void exchange(struct tenant *tenant)
 {
@@ -146,6 +161,16 @@ TEST(a_program_that_waits_for_a_launch_of_its_own_goes_on)
                 EXPECT(true, longest_ns[0] <= (needs_less ? (others > 0 ? 60 : 42) : 130) * MS);
                 machine_end();
             }
+}
+
+TEST(a_stream_that_follows_one_that_stands_costs_nothing_either)
+{
+    kind.work_ns = 10 * US;
+    for (unsigned percent = 10; percent <= 50; percent += 40) {
+        double free_steps = steps_of(follow, 100), steps = steps_of(follow, percent);
+        printf("at %u: %.3f of the time\n", percent, free_steps / steps);
+        EXPECT(true, free_steps <= 1.1 * steps);
+    }
 }
 
 TEST(two_processes_that_wait_for_each_other_go_on)

@@ -1280,12 +1280,6 @@ void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_
             gate_leave(&tenants[t]->governor->gate, &keys[t]);
 }
 
-void tenant_follow(struct tenant *tenant, unsigned stream)
-{
-    card_work();
-    stop(tenant, stream, (struct stop){.communicator = 1 - stream, .until = *asked_of(tenant, 1 - stream)});
-}
-
 /* As the limiter does before and after a call of the driver that makes one. */
 static void stop_in_call(struct tenant *tenant, unsigned stream, struct stop made)
 {
@@ -1297,6 +1291,17 @@ static void stop_in_call(struct tenant *tenant, unsigned stream, struct stop mad
     stop(tenant, stream, made);
     if (known)
         gate_end_wait(gate, wait, true);
+}
+
+void tenant_follow(struct tenant *tenant, unsigned stream)
+{
+    struct stop event = {.communicator = 1 - stream, .until = *asked_of(tenant, 1 - stream)};
+    if (tenant->governor != NULL && atomic_load(&tenant->governor->gate.streams.waits) > 0) {
+        stop_in_call(tenant, stream, event);
+        return;
+    }
+    card_work();
+    stop(tenant, stream, event);
 }
 
 void tenant_wait_word(struct tenant *tenant, unsigned stream, const uint64_t *word, uint64_t until)
