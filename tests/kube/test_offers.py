@@ -14,6 +14,7 @@ from attrs import evolve
 from prometheus_client import generate_latest
 
 from hetero.kube.agent.agent import Options, node_of
+from hetero.kube.agent.device_plugin import DevicePlugin
 from hetero.kube.words import settings
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
@@ -322,3 +323,20 @@ async def test_metrics_tell_the_row_of_a_gang_and_how_often_it_overran() -> None
         _says(at.node, "gang", gang=GANG.pack(*[0] * 8, 70, 3, *[0] * 8))
         assert {"gang": 70} == _told(at, "rows_total")
         assert {"gang": 3} == _told(at, "row_overruns_total")
+
+
+async def test_a_resource_that_a_look_adds_while_the_plugins_attend_ends_no_agent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cards may become of another kind while the agent runs."""
+    async with world() as at:
+        plugins, attend = at.agent.plugins, DevicePlugin.attend
+        (plugin,) = plugins.by_resource.values()
+
+        async def adding(self: DevicePlugin) -> None:
+            plugins.by_resource["example.com/late"] = plugin
+            await attend(self)
+
+        monkeypatch.setattr(DevicePlugin, "attend", adding)
+        await plugins.attend()
+        del plugins.by_resource["example.com/late"]

@@ -315,12 +315,12 @@ class DevicePlugins:
 
     async def attend(self) -> None:
         """Have each plugin serve, and register again after a restart of the kubelet."""
-        for plugin in self.by_resource.values():
+        for plugin in [*self.by_resource.values()]:  # a look may add some meanwhile
             await plugin.attend()
 
     async def close(self) -> None:
         """Stop all plugins."""
-        for plugin in self.by_resource.values():
+        for plugin in [*self.by_resource.values()]:
             await plugin.close()
 
 
