@@ -150,6 +150,18 @@ def test_words_that_a_tenant_puts_aside_by_itself_need_the_right_that_they_name(
         ),
         (
             {"nvidia.com/gpu": 1},
+            {"volcano.sh/vgpu-memory": "3000"},
+            "volcano.sh/vgpu-memory is among the pod's annotations, where it means nothing: write "
+            "it to the limits of container main",
+        ),
+        (
+            {"iluvatar.ai/BI-V150-vgpu": 1},
+            {"nvidia.com/gpumem": "3000"},
+            "nvidia.com/gpumem is among the pod's annotations, where it means nothing: write it to "
+            "the limits of container main",
+        ),
+        (
+            {"nvidia.com/gpu": 1},
             {"nvidia.com/gpumem": "3000"},
             "nvidia.com/gpumem is among the pod's annotations, where it means nothing: write it to "
             "the limits of container main",

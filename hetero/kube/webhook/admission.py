@@ -229,7 +229,7 @@ class Webhook:
             return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
         container_requests = self.vocabulary.asked(pod)
         _expect_limited(pod, container_requests)
-        expect_no_size_in_annotations(container_requests, pod.metadata.annotations)
+        expect_no_size_in_annotations(self.vocabulary, container_requests, pod.metadata.annotations)
         hiding_requests = container_requests
         if (
             not container_requests and self.way is not AllocationWay.CLASSIC

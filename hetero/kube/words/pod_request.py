@@ -433,12 +433,23 @@ def _expect_cards_for_sizes(
 
 
 def expect_no_size_in_annotations(
-    container_requests: Iterable[ContainerRequest], annotations: Mapping[str, str]
+    vocabulary: Vocabulary,
+    container_requests: Iterable[ContainerRequest],
+    annotations: Mapping[str, str],
 ) -> None:
-    """Raise `BadInput` for a resource that a pod's annotations name, where it means nothing."""
+    """Raise `BadInput` for a resource that a pod's annotations name, where it means nothing.
+
+    Any vendor's counts, and any of its names: a user may know another one than the pod asks by.
+    """
+    known_names = {
+        resource_name
+        for vendor in vocabulary.vendors
+        for resource_names in vendor.resource_names
+        for resource_name in resource_names.resources
+    }
     for container_request in container_requests:
-        for resource_name in container_request.resource_names.resources:
-            if resource_name in annotations:
+        for resource_name in annotations:
+            if resource_name in known_names:
                 raise BadInput(
                     f"{resource_name} is among the pod's annotations, where it means nothing: "
                     f"write it to the limits of container {container_request.container}"
