@@ -132,9 +132,14 @@ class CardBook:
 def expect_reason(reason: str) -> str:
     """Return the reason of a cordon, in one line. Raises `BadInput`."""
     reason_line = " ".join(reason.split())
-    if len(reason_line) > LONGEST_REASON or not reason_line.isprintable():
+    if len(reason_line) > LONGEST_REASON:
         raise BadInput(
-            f"--reason has {len(reason_line)} characters: at most {LONGEST_REASON}, all printable"
+            f"--reason has {len(reason_line)} characters: write at most {LONGEST_REASON}"
+        )
+    odd_letter = next((letter for letter in reason_line if not letter.isprintable()), None)
+    if odd_letter is not None:
+        raise BadInput(
+            f"--reason has a character that cannot be printed ({odd_letter!a}): leave it out"
         )
     return reason_line
 

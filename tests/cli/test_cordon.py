@@ -76,7 +76,12 @@ def test_a_cordon_without_a_reason_and_twice_is_one_cordon(hetero: Run) -> None:
         (("cordon", "testing:9"), 4, "no card 'testing:9' here"),
         (("uncordon", "T-"), 2, "card 'T-' may be any of T-0, T-1, T-2, T-3, T-4: write more of"),
         (("cordon",), 2, "Missing argument '[NODE] CARD'"),
-        (("cordon", "1", "--reason", "a\x1b"), 2, "--reason has 2 characters: at most 200"),
+        (
+            ("cordon", "1", "--reason", "a\x1b"),
+            2,
+            r"--reason has a character that cannot be printed ('\x1b'): leave it out",
+        ),
+        (("cordon", "1", "--reason", "x" * 201), 2, "--reason has 201 characters: write at most 2"),
     ],
 )
 def test_a_card_that_is_none_or_several_is_one_line(
