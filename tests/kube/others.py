@@ -33,7 +33,7 @@ class Others:
                 self._start()
             elif chance < 0.14 and self._programs:
                 number = self.rng.randrange(len(self._programs))
-                LocalGrants(self.it.at.node).abort(self._programs.pop(number))
+                self._end(self._programs.pop(number))
             elif chance < 0.20:
                 self._resize()
             elif chance < 0.22 and self.changes_settings:
@@ -52,6 +52,12 @@ class Others:
         ask = Ask(memory_percent=percents[0], core=percents[1], device=device.uuid)
         grants = LocalGrants(self.it.at.node)
         self._programs.append(grants.take(Request(asks=(ask,)), command=("train",)).handle)
+
+    def _end(self, program: GrantHandle) -> None:
+        """End a program; its slices go as its watcher has them go."""
+        grants = LocalGrants(self.it.at.node)
+        grants.abort(program)
+        grants.sweep(program.grant.allocation.vendors)
 
     def _resize(self) -> None:
         grant = self.rng.choice(self.it.at.node.snapshot().grants or (None,))
