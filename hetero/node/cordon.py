@@ -74,7 +74,7 @@ def cordon(node: Node, card_name: str, *, reason: str) -> CordonResult:
 
 
 def uncordon(node: Node, card_name: str) -> CordonResult:
-    """Give of a card again. Raises `Refused` where the settings or the cluster cordon it."""
+    """Give of a card again. Raises `Refused` where no cordon of this node keeps it."""
     book, devices = _book(node), node.discover().devices
     number = card_named(devices, card_name)
     device, notes = devices[number], book.read()
@@ -85,6 +85,9 @@ def uncordon(node: Node, card_name: str) -> CordonResult:
         )
     if device.excluded:
         raise Refused(f"card {number} is {device.cordon}: change them")
+    reason = node.held_back(device, node.snapshot())
+    if reason and device.uuid not in notes.cordons:
+        raise Refused(f"card {number} waits for older grants: {reason}")
     book.uncordon(device.uuid)
     return _result(node, number)
 

@@ -117,6 +117,21 @@ def test_an_excluded_card_keeps_its_holder_and_uncordon_says_where_it_is_exclude
     ]
 
 
+def test_a_card_that_waits_for_a_grant_says_so_and_is_not_uncordoned(
+    hetero: Run, holder: "subprocess.Popen[str]", environ: dict[str, str]
+) -> None:
+    (entry,) = Path(environ["HETERO_STATE"]).rglob("allocation.json")
+    entry_text = entry.read_text()
+    entry.write_text("{")
+    shown, refused = device(hetero, 2), hetero("uncordon", "2")
+    entry.write_text(entry_text)
+
+    assert f"grant {entry.parent.name} stands but cannot be read" in str(shown["cordon"])
+    assert 3 == refused.returncode
+    assert f"card 2 waits for older grants: grant {entry.parent.name} stands" in refused.stderr
+    assert None is device(hetero, 2)["cordon"]
+
+
 def test_notes_of_cards_that_are_broken_are_one_line_and_nothing_is_given(
     hetero: Run, environ: dict[str, str]
 ) -> None:
