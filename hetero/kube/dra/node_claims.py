@@ -12,6 +12,7 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from enum import Enum, auto
 from pathlib import Path
 from time import monotonic
 from weakref import WeakValueDictionary
@@ -52,6 +53,14 @@ _OWNER = "hetero-agent"
 CLAIM, CLAIM_UID, NAMESPACE = "claim", "claim-uid", "namespace"
 
 
+class _Unprepared(Enum):
+    """Why a claim stands that its kubelet had unprepared: a container runs with it."""
+
+    RESERVED = auto()  # for a pod of this node
+    ENDING = auto()  # for none
+    GONE = auto()  # it is not allocated here any more
+
+
 @define(eq=False)
 class NodeClaims:
     """The claims of one node.
@@ -73,10 +82,8 @@ class NodeClaims:
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(init=False, factory=WeakValueDictionary)
     _noted: set[str] = field(init=False, factory=set)  # UIDs of pods whose claims all say so
     _ended_by_pod: dict[str, frozenset[str]] = field(init=False, factory=dict)  # as its grants say
-    # UIDs of claims that are allocated here no more, and with whose devices containers run on.
-    gone: set[str] = field(init=False, factory=set)
-    # By UID, what was unprepared while a container runs with it: whether no pod has it any more.
-    _unprepared: dict[str, bool] = field(init=False, factory=dict)
+    # By UID, what was unprepared while a container runs with it.
+    _unprepared: dict[str, _Unprepared] = field(init=False, factory=dict)
 
     @property
     def admin(self) -> AdminAccess:
@@ -92,7 +99,13 @@ class NodeClaims:
     def ending(self) -> set[str]:
         """UIDs of claims that only wait for their containers: to be checked soon."""
         unprepared_claims = [*self._unprepared.items()]  # threads unprepare meanwhile
-        return {uid for uid, is_ending in unprepared_claims if is_ending}
+        return {uid for uid, state in unprepared_claims if state is not _Unprepared.RESERVED}
+
+    @property
+    def gone(self) -> set[str]:
+        """UIDs of claims that are allocated here no more, and with whose devices containers run."""
+        unprepared_claims = [*self._unprepared.items()]
+        return {uid for uid, state in unprepared_claims if state is _Unprepared.GONE}
 
     async def prepare(self, wire_claim: wire.Claim) -> wire.NodePrepareResourceResponse:
         """Make a claim's grant stand and its CDI device be there. Raises `HeteroError`."""
@@ -307,7 +320,8 @@ class NodeClaims:
         if self._runs(uid):
             if uid not in self._unprepared:
                 log.warning("claim %s: not unprepared while a container runs with it", uid)
-            self._unprepared[uid] = True
+            if self._unprepared.get(uid) is not _Unprepared.GONE:
+                self._unprepared[uid] = _Unprepared.ENDING
             return
         self.take_back(uid)
 
@@ -328,7 +342,6 @@ class NodeClaims:
     def take_back(self, uid: str) -> None:
         """Remove the CDI spec of a claim and unpin its grant, as far as they exist."""
         self._unprepared.pop(uid, None)
-        self.gone.discard(uid)
         self.specs.remove(_cdi_device(uid))
         self.admin.hide(_cdi_device(uid))
         standing_grants = self.node.ledger.snapshot().grants
@@ -388,13 +401,14 @@ class NodeClaims:
         pool_names = {result.pool for result in results_of(claim)}
         if claim.metadata.uid != uid or self.name not in pool_names:
             await asyncio.to_thread(self.unprepare, uid)
-            if self.node.ledger.stands(identity_of(uid)):
-                self.gone.add(uid)
+            if uid in self._unprepared:
+                self._unprepared[uid] = _Unprepared.GONE
             return None
-        self.gone.discard(uid)
         if uid in self._unprepared:
             with suppress(ApiError):
-                self._unprepared[uid] = not await self._reserved(claim)
+                is_reserved = bool(await self._reserved(claim))
+                state = _Unprepared.RESERVED if is_reserved else _Unprepared.ENDING
+                self._unprepared[uid] = state
         return claim
 
     def _standing(self) -> dict[str, tuple[str, str, Grant | None]]:
