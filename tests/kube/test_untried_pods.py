@@ -109,3 +109,24 @@ def test_one_that_was_just_started_has_its_time_to_start() -> None:
     scene.comes("a")
     assert not scene.after(STARTS - 1)
     assert scene.after(2)
+
+
+def test_one_that_has_tried_a_pod_has_started() -> None:
+    """An API server that is away soon after that is no reason to wait a minute."""
+    scene = Scene()
+    scene.comes("a")
+    scene.pods.pod_changed("MODIFIED", pod("a", tried=True))
+    assert not scene.after(30, held=False)
+    scene.comes("b")
+    assert not scene.after(1)
+    assert not scene.after(SILENT - 1)
+    assert scene.after(2)
+
+
+def test_a_pod_that_is_deleted_says_nothing_of_a_start() -> None:
+    scene = Scene()
+    scene.comes("a")
+    scene.pods.pod_changed("DELETED", pod("a"))
+    scene.comes("b")
+    assert not scene.after(STARTS - 1)
+    assert scene.after(2)

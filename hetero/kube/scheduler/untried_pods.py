@@ -38,15 +38,18 @@ class UntriedPods:
         uid = pod.metadata.uid
         if event != "DELETED" and self._waits(pod):
             if not self._uids:
-                self.heard()
+                self._since = max(self._since, self.clock())
             self._uids.add(uid)
         elif uid in self._uids:
             self._uids.remove(uid)
-            self.heard()
+            if event == "DELETED":
+                self._since = max(self._since, self.clock())
+            else:
+                self.heard()
 
     def heard(self) -> None:
-        """Record that kube-scheduler works at this moment."""
-        self._since = max(self._since, self.clock())
+        """Record that kube-scheduler works at this moment: it needs no more time to start."""
+        self._since = self.clock()
 
     def is_silent(self, *, held: bool) -> bool:
         """Return whether kube-scheduler is to be restarted, True once for each silence.
