@@ -82,6 +82,9 @@ async def test_what_a_card_rests_for_is_published_and_told_once(
     assert str(cordon).startswith("rests until ")
     assert str(cordon).endswith(" UTC: limiters: no space")
 
+    await cards.note_refusal(OURS[1:2], OURS, "no room")
+    assert cards.untold[1].startswith(f"cards {', '.join(OURS)} rest until ")
+
 
 async def test_a_refusal_waits_until_it_is_published_and_not_for_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

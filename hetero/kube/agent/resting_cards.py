@@ -41,7 +41,7 @@ class _Rest:
 
     until_s: float  # by the clock that starts with the machine
     length_s: float
-    sentence: str  # until when, for people, and why
+    sentence: str  # how long, for people, and why
     refused_at_s: float | None = None
 
 
@@ -94,15 +94,16 @@ class RestingCards:
         lengths_s = [noted_by_uuid[uuid].length_s for uuid in noted_by_uuid.keys() & new_uuids]
         length_s = min(2 * max(lengths_s), LONGEST) if lengths_s else FIRST
         until_text = strftime("%H:%M:%S UTC", gmtime(time() + length_s))
-        rest = _Rest(now_s + length_s, length_s, f"rests until {until_text}: {_line(reason)}")
+        rest = _Rest(now_s + length_s, length_s, f"until {until_text}: {_line(reason)}")
         for uuid in new_uuids:
             before = noted_by_uuid.get(uuid, rest)
             is_own = uuid in refusing_uuids
             noted_by_uuid[uuid] = evolve(
                 rest, refused_at_s=now_s if is_own else before.refused_at_s
             )
-        which = f"card {', '.join(sorted(new_uuids))}"
-        self.untold.append(f"{which} {rest.sentence}")
+        which = ", ".join(sorted(new_uuids))
+        who_rests = f"card {which} rests" if len(new_uuids) == 1 else f"cards {which} rest"
+        self.untold.append(f"{who_rests} {rest.sentence}")
         self._set(noted_by_uuid)
         with suppress(HeteroError, asyncio.TimeoutError):  # it is published at the next look
             await asyncio.wait_for(self.publish(), _TELLING)
@@ -123,7 +124,7 @@ class RestingCards:
         """Return the devices as the scheduler is told of them: those that rest are cordoned."""
         now_s = monotonic()
         return tuple(
-            evolve(device, cordon=rest.sentence)
+            evolve(device, cordon=f"rests {rest.sentence}")
             if device.usable
             and (rest := self._rest_by_uuid.get(device.uuid))
             and rest.until_s > now_s
