@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import click
 
 from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
-from hetero.model.units import MiB
+from hetero.model.units import MiB, format_memory, format_percent
 from hetero.node.ledger.ledger import ContainerInfo
-from hetero.node.view.observe import ForeignView, GrantView, Share
+from hetero.node.view.observe import ForeignView, GrantView, Share, WaitingView
 
 
 class Name(click.ParamType[str]):
@@ -163,8 +163,30 @@ def name_of(grant: GrantView) -> str:
 
 def program_of(grant: GrantView) -> str:
     """Return a grant's command without the program's folder, which would leave no room for it."""
-    program, *arguments = grant.command or ("",)
+    return command_line(grant.command)
+
+
+def command_line(command: Sequence[str]) -> str:
+    """Return a command without the program's folder."""
+    program, *arguments = command or ("",)
     return shlex.join([program.rpartition("/")[2], *arguments]) if program else ""
+
+
+def wanted(view: WaitingView) -> str:
+    """Return what a request asks for, in a few words: `20 GiB, 30 %, 2 devices`."""
+    sizes = [
+        f"{view.memory_percent} % of memory" if view.memory_percent else None,
+        None if view.memory is None else format_memory(view.memory),
+        None if view.core is None else format_percent(view.core),
+    ]
+    words = [*filter(None, sizes)]
+    if view.whole or not any(sizes[:2]):
+        words.insert(0, "whole")
+    if view.device is not None:
+        words.append(f"device {view.device}")
+    elif view.count > 1:
+        words.append(f"{view.count} devices")
+    return ", ".join((*words, *view.vendors, *view.models))
 
 
 def container_of(container: ContainerInfo, *, wide: bool = False) -> str:

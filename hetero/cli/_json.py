@@ -54,6 +54,7 @@ def grants(view: GrantsView, *, seconds: float | None) -> Plain:
         simulated=view.simulated,
         seconds=seconds,
         unreadable=view.unreadable,
+        waiting=view.waiting,
         foreign=None if view.foreign is None else list(map(_foreign, view.foreign)),
     )
 

@@ -9,6 +9,7 @@ from attrs import evolve
 
 from hetero.cli import _json
 from hetero.cli._grants import (
+    command_line,
     device_option,
     foreign_on,
     holdings,
@@ -16,12 +17,13 @@ from hetero.cli._grants import (
     of_user,
     on_device,
     user_option,
+    wanted,
 )
-from hetero.cli._render import UNKNOWN, Part, Text, foreign_line, heading, table
+from hetero.cli._render import UNKNOWN, Part, Text, age, few, foreign_line, heading, table
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.model.units import format_percent, rounded_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import ForeignView, GrantsView, observe_grants
+from hetero.node.view.observe import ForeignView, GrantsView, WaitingView, observe_grants
 
 
 @click.command()
@@ -73,6 +75,7 @@ def command(
         return evolve(
             view,
             grants=on_device(of_user(view.grants, user), device),
+            waiting=tuple(waits for waits in view.waiting if user in (None, waits.user)),
             foreign=view.foreign and foreign_on(view.foreign, user=user, device=device),
         )
 
@@ -95,8 +98,27 @@ def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants
             for unreadable_grant in view.unreadable
         ),
         holdings(view.grants, wide=wide) if view.grants else empty_text,
+        *(["", _queue(view.waiting)] if view.waiting else []),
         *(["", *_foreign(view.foreign)] if view.foreign else []),
     ]
+
+
+def _queue(waiting_views: Sequence[WaitingView]) -> Part:
+    """Return the table of requests that wait, the first first."""
+    queue_table = table(
+        *("place", "waiting", "name", "user", "for", "state", "since", "pids", "command"),
+        right=("place", "since"),
+        elides=("name", "command"),
+        optional=("name", "state"),
+        drops=("pids", "command", "user", "name", "state"),
+    )
+    for view in waiting_views:
+        queue_table.add_row(
+            *(str(view.place), view.id, view.label or "", view.user, wanted(view)),
+            Text("stopped", "yellow") if view.stopped else "",
+            *(age(view.since), few(view.processes), command_line(view.command)),
+        )
+    return queue_table
 
 
 def _foreign(views: Sequence[ForeignView]) -> list[Part]:

@@ -22,6 +22,10 @@ class Refused(HeteroError):
     code = 3
 
 
+class NoRoom(Refused):
+    """The request can be granted when others have ended: who wants to may wait for that."""
+
+
 class NotFound(HeteroError):
     """A named device, vendor or grant does not exist, or its vendor is broken."""
 

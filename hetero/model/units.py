@@ -34,6 +34,8 @@ _FACTORS = {
 #: No number is longer: Python turns only so many digits into one.
 _QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)", re.ASCII)
 _WHOLE = re.compile(r"\d{1,30}", re.ASCII)
+_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)", re.ASCII)
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PERCENT = re.compile(r"(\d{1,30})\s*%?", re.ASCII)
 #: More devices than any machine or request has.
 _MOST_DEVICES = 1024
@@ -73,6 +75,17 @@ def parse_percent(text: str, *, of: str) -> int:
     if match is None or not 1 <= int(match[1]) <= 100:
         raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to 100")
     return int(match[1])
+
+
+def parse_duration(text: str, *, of: str) -> float:
+    """Return the seconds in `90`, `90s`, `10m`, `2h` or `1d`; `of` names it in the error.
+
+    Raises `BadInput`.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None or not float(match[1]):
+        raise BadInput(f"{of} {text!r} is no time: write 90, 90s, 10m, 2h or 1d")
+    return float(match[1]) * _SECONDS[match[2]]
 
 
 def parse_count(text: str, *, of: str) -> int:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, ClassVar
 from attrs import evolve, field
 
 from hetero.model import Ask, Edits, Policy, Request, codec
-from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
+from hetero.model.errors import BadInput, HeteroError, NoRoom, NotFound, Refused
 from hetero.model.frozen import frozen
 from hetero.node.ledger.ledger import PATIENCE, Grant
+from hetero.node.ledger.queue import Ticket, WaitingRequest
 from hetero.node.quota import Held
 
 # Every command imports this module, and few of them talk to heterod: those import socket.
@@ -44,7 +45,7 @@ class NoAnswer(HeteroError):
 
 
 _ERRORS: dict[str, type[HeteroError]] = {
-    kind.__name__: kind for kind in (BadInput, HeteroError, NotFound, Refused)
+    kind.__name__: kind for kind in (BadInput, HeteroError, NoRoom, NotFound, Refused)
 }
 
 
@@ -54,9 +55,9 @@ class DaemonRequest:
 
     `admit` (a request; `anyway` as in `Outlook`), `sweep`, or `resize` (a grant, by `ask`,
     `anyway` and, if its policy changes, `policy`). `detach` (a grant) has services end what it has
-    on its devices.
-    `quota` returns what the user holds of its quotas. The user is not in it: the kernel says who
-    connects.
+    on its devices. `quota` returns what the user holds of its quotas. `queue` (a request) has it
+    wait: the answer has its place, which an `admit` names by `ticket`. The user is not in it: the
+    kernel says who connects.
     """
 
     #: Its name in errors.
@@ -69,13 +70,15 @@ class DaemonRequest:
     ask: Ask | None = None
     policy: Policy | None = None
     anyway: bool = False
+    ticket: int | None = None
 
 
 @frozen(kw_only=True)
 class DaemonReply:
     """What heterod did: the grant as it is now, or `error` (a kind of `HeteroError`) and why.
 
-    An admission also has its edits. The descriptor that keeps it standing comes with the message.
+    An admission also has its edits, a place in the queue is `waiting`. The descriptor that keeps
+    either standing comes with the message.
     """
 
     #: Its name in errors.
@@ -87,6 +90,7 @@ class DaemonReply:
     sliced: bool = False
     faults: tuple[str, ...] = ()
     quotas: tuple[Held, ...] = ()
+    waiting: WaitingRequest | None = None
 
 
 def framed(message: DaemonRequest | DaemonReply) -> bytes:
@@ -120,16 +124,35 @@ class DaemonClient:
         return False
 
     def admit(
-        self, request: Request, *, command: Sequence[str], label: str | None, anyway: bool = False
+        self,
+        request: Request,
+        *,
+        command: Sequence[str],
+        label: str | None,
+        anyway: bool = False,
+        ticket: int | None = None,
     ) -> tuple[DaemonReply, int]:
         """Have a request admitted; return the reply and the descriptor that keeps the grant."""
         message = DaemonRequest(
-            do="admit", request=request, command=_shown(command), label=label, anyway=anyway
+            do="admit",
+            request=request,
+            command=_shown(command),
+            label=label,
+            anyway=anyway,
+            ticket=ticket,
         )
         reply, descriptor = self._ask(message)
         if descriptor is None or reply.grant is None:
             raise HeteroError(f"heterod at {self.path}: an admission without a grant")
         return reply, descriptor
+
+    def join(self, request: Request, *, command: Sequence[str], label: str | None) -> Ticket:
+        """Have a request wait; return its place."""
+        message = DaemonRequest(do="queue", request=request, command=_shown(command), label=label)
+        reply, descriptor = self._ask(message)
+        if descriptor is None or reply.waiting is None:
+            raise HeteroError(f"heterod at {self.path}: a place in the queue without a number")
+        return Ticket(reply.waiting, descriptor)
 
     def resize(
         self, grant_id: str, ask: Ask, *, policy: Policy | None = None, anyway: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 from attrs import evolve
@@ -21,14 +22,20 @@ from hetero.node.inventory import devices_of, hidden
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
+from hetero.node.ledger.queue import Ticket, WaitingRequest
 from hetero.node.node import Node
-from hetero.node.outlook import Outlook
+from hetero.node.outlook import Outlook, expect_possible, requests_ahead
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
+from hetero.placement import fit
+from hetero.placement.queued import kept_for
+from hetero.registry.registry import Discovery
 
 #: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
 _BRIEFLY = 0.5
+#: The most requests of one user that wait: each may hold up others.
+_MOST_WAITING = 100
 #: Starts a watcher that waits for the end of a grant's program and removes what outlives it.
 Watch = Callable[[GrantHandle], None]
 
@@ -50,6 +57,7 @@ class LocalGrants:
 
     def __init__(self, node: Node, asker: User | None = None) -> None:
         self.node, self.asker = node, asker
+        self._discovery: Discovery | None = None  # of a request that waits
 
     def take(
         self,
@@ -61,22 +69,27 @@ class LocalGrants:
         share: str | None = None,
         watch: Watch | None = None,
         anyway: bool = False,
+        ticket: int | None = None,
     ) -> Admission:
         """Take what the request asks, for this process, for a container or as a share.
 
-        `watch` as in `admit_program`, `anyway` as in `Outlook`. Raises `Refused` with the reason;
-        after any error nothing is taken.
+        `watch` as in `admit_program`, `anyway` as in `Outlook`; `ticket` is the request's number in
+        the queue, which it leaves. Raises `Refused` with the reason; after any error nothing is
+        taken.
         """
         if label is not None:
             check_label(label)
         node = self.node
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = node.discover_for(request)
+        if ticket is not None:
+            self._expect_own_place(ticket)
         outlook = Outlook(node, discovery, request, anyway=anyway)
         while True:
             with node.ledger.admission() as own_snapshot:
                 _expect_new(own_snapshot, container=container, share=share)
                 snapshot = node.with_system(own_snapshot)
+                outlook.ahead = requests_ahead(node, discovery, snapshot, before=ticket)
                 allocation = self._chosen(outlook, snapshot)
                 if allocation is not None:
                     limiters = node.limiters(allocation, discovery.vendors)
@@ -89,6 +102,8 @@ class LocalGrants:
                         asker=self.asker,
                     )
                     added_handle = node.ledger.add(grant)
+                    if ticket is not None:
+                        node.ledger.queue.remove(ticket)
                     break
             outlook.look(snapshot)
         draft = GrantDraft(node, discovery, added_handle)
@@ -107,6 +122,56 @@ class LocalGrants:
             edits = hidden(allocation, discovery).merged(edits)
         handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
+
+    def join(self, request: Request, *, command: Sequence[str], label: str | None) -> Ticket:
+        """Have a request wait behind all others. Raises `NoRoom` where it would wait for ever."""
+        if label is not None:
+            check_label(label)
+        node = self.node
+        self._discovery = node.discover_for(request)
+        expect_possible(node, self._discovery, request, self.asker)
+        user = self.asker or User.of(os.getuid())
+        waiting = WaitingRequest(
+            number=0,
+            request=request,
+            command=tuple(command),
+            user=user.name,
+            uid=self.asker.uid if self.asker else None,
+            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            label=label,
+        )
+        with node.ledger.admission():
+            own_requests = [
+                other for other in node.ledger.queue.waiting() if other.uid == waiting.uid
+            ]
+            if len(own_requests) >= _MOST_WAITING:
+                raise Refused(f"{len(own_requests)} requests of {user.name} wait already")
+            return node.ledger.queue.join(waiting)
+
+    def may_get(self, ticket: Ticket) -> bool:
+        """Whether a request that waits is worth to be asked for again, by the ledger alone."""
+        if self._discovery is None:
+            return True
+        node, waiting = self.node, ticket.waiting
+        snapshot = node.snapshot()
+        ahead = requests_ahead(node, self._discovery, snapshot, before=waiting.number)
+        inventory = node.inventory(self._discovery, snapshot)
+        if ahead:
+            requests = (earlier.request for earlier in ahead)
+            inventory = kept_for(requests, inventory, waiting.request)
+        return isinstance(fit(inventory, waiting.request), Allocation)
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place in the queue, if the request still has it."""
+        os.close(ticket.descriptor)
+        self.node.ledger.queue.remove(ticket.waiting.number)
+
+    def _expect_own_place(self, number: int) -> None:
+        uid = self.asker.uid if self.asker else None
+        for waiting in self.node.ledger.queue.waiting():
+            if waiting.number == number and waiting.uid == uid:
+                return
+        raise Refused(f"w{number} is no request of yours that waits")
 
     def _chosen(self, outlook: Outlook, snapshot: Snapshot) -> Allocation | None:
         """Return what the request gets of what is free, or None; within `admission`."""
@@ -191,12 +256,15 @@ class RemoteGrants:
         label: str | None = None,
         watch: Watch | None = None,
         anyway: bool = False,
+        ticket: int | None = None,
     ) -> Admission:
         """Take it from heterod; the limiters are those that this user's programs can read."""
         if label is not None:
             check_label(label)
         node = self.node
-        reply, descriptor = self.daemon.admit(request, command=command, label=label, anyway=anyway)
+        reply, descriptor = self.daemon.admit(
+            request, command=command, label=label, anyway=anyway, ticket=ticket
+        )
         try:
             assert reply.grant is not None  # noqa: S101 - `admit` saw to it
             limiters = node.limiters(reply.grant.allocation, node.registry.declarations())
@@ -209,6 +277,20 @@ class RemoteGrants:
         )
         _watched(self, handle, watch)
         return Admission(handle=handle, edits=reply.edits, limiters=limiters)
+
+    def join(self, request: Request, *, command: Sequence[str], label: str | None) -> Ticket:
+        """Have heterod put a request into the queue."""
+        if label is not None:
+            check_label(label)
+        return self.daemon.join(request, command=command, label=label)
+
+    def may_get(self, ticket: Ticket) -> bool:  # noqa: ARG002 - as `LocalGrants`
+        """Leave it to heterod, which has the cards in mind."""
+        return True
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give up a place in the queue: heterod takes out the rest of it."""
+        os.close(ticket.descriptor)
 
     def resize(
         self, grant_name: str, ask: Ask, *, policy: Policy | None = None, anyway: bool = False
@@ -259,15 +341,18 @@ def admit_program(
     label: str | None = None,
     watch: Watch | None = None,
     anyway: bool = False,
+    ticket: int | None = None,
 ) -> tuple[GrantHandle, dict[str, str]]:
     """Take what the request asks: the grant, held by this process, and a confined environment.
 
     If something outlives the grant's program, `watch` is called with the grant before that is made.
-    `anyway` is that of `Outlook`.
+    `anyway` is that of `Outlook`, `ticket` that of `LocalGrants.take`.
     Raises `Refused` with the reason; after any error nothing is taken.
     """
     node = grants.node
-    admission = grants.take(request, command=command, label=label, watch=watch, anyway=anyway)
+    admission = grants.take(
+        request, command=command, label=label, watch=watch, anyway=anyway, ticket=ticket
+    )
     environment = dict(node.environ)
     if node.simulation:
         vendors = admission.handle.grant.allocation.vendors

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from attrs import define, evolve, field
 
 from hetero.model import MEMORY, Allocation, Device, Inventory, Refusal, Request
+from hetero.model.errors import NoRoom
 from hetero.model.units import rounded_memory
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import devices_of
 from hetero.node.ledger.ledger import Snapshot
+from hetero.node.ledger.queue import WaitingRequest
 from hetero.node.node import Node
+from hetero.node.quota import User, expect_within, held_of_quotas
+from hetero.node.selection import refused
 from hetero.placement import Explanation, explain, fit
 from hetero.registry.registry import Discovery
 
@@ -25,13 +29,15 @@ class Outlook:
 
     First the devices that the ledger would give are looked at, and then, if programs without a
     grant hold some of them, all that the request may have. `anyway` gives what the ledger has left
-    where no device has room in fact.
+    where no device has room in fact. `ahead` are the requests that wait before this one, which are
+    not to be delayed.
     """
 
     node: Node
     discovery: Discovery
     request: Request
     anyway: bool = False
+    ahead: Sequence[WaitingRequest] = ()
     _uses: dict[str, ForeignUse] = field(init=False, factory=dict)
     _seen: set[str] = field(init=False, factory=set)
     # The devices of the last answer, as far as their drivers were not asked.
@@ -43,6 +49,15 @@ class Outlook:
         by_ledger = fit(inventory, self.request)
         if isinstance(by_ledger, Refusal):
             return by_ledger
+        if self.ahead:
+            from hetero.placement.queued import kept_for  # here: mostly nobody waits
+
+            inventory = kept_for(
+                (waiting.request for waiting in self.ahead), inventory, self.request
+            )
+            by_ledger = fit(inventory, self.request)
+            if isinstance(by_ledger, Refusal):
+                return self._behind()
         held_bytes = {uuid: use.memory for uuid, use in self._uses.items() if use.memory}
         if not held_bytes:
             return self._looked_at(by_ledger)
@@ -94,6 +109,13 @@ class Outlook:
         self._uses.update(foreign_uses(self.node, snapshot, usages))
         self._seen.update(device.uuid for device, _ in usages)
 
+    def _behind(self) -> Refusal:
+        """Return the refusal of what would delay those who wait."""
+        count = len(self.ahead)
+        waiting_text = "a request waits" if count == 1 else f"{count} requests wait"
+        sentence = f"{waiting_text} for what it would take (`hetero ps`): --wait waits behind"
+        return Refusal(wanted=len(self.request.asks), verdicts={}, crowded=sentence)
+
     def _crowded(self, inventory: Inventory) -> Refusal:
         """Return the refusal that names the devices which have room by the ledger alone."""
         held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
@@ -142,7 +164,50 @@ def explain_now(node: Node, request: Request, *, anyway: bool = False) -> Explan
 def _outlook(node: Node, request: Request, *, anyway: bool) -> tuple[Outlook, Snapshot]:
     discovery = node.discover_for(request)
     snapshot = node.snapshot()
-    return Outlook(node, discovery, request, anyway=anyway), snapshot
+    ahead = requests_ahead(node, discovery, snapshot)
+    return Outlook(node, discovery, request, anyway=anyway, ahead=ahead), snapshot
+
+
+def requests_ahead(
+    node: Node, discovery: Discovery, snapshot: Snapshot, *, before: int | None = None
+) -> tuple[WaitingRequest, ...]:
+    """Return the requests that wait and are not to be delayed; `before`: those before that number.
+
+    One whose process is stopped holds up nobody, nor one that waits for its user's own quota.
+    """
+    return tuple(
+        waiting
+        for waiting in node.ledger.queue.waiting(before=before)
+        if not waiting.silent and not _waits_for_quota(node, discovery, snapshot, waiting)
+    )
+
+
+def _waits_for_quota(
+    node: Node, discovery: Discovery, snapshot: Snapshot, waiting: WaitingRequest
+) -> bool:
+    if waiting.uid is None:
+        return False
+    devices = devices_of(discovery)
+    asker = User(waiting.uid, waiting.user)
+    held_quotas = held_of_quotas(node.settings, asker, snapshot.grants, devices)
+    allocation = (
+        fit(node.inventory(discovery, Snapshot()), waiting.request) if held_quotas else None
+    )
+    try:
+        if isinstance(allocation, Allocation):
+            expect_within(held_quotas, allocation, devices)
+    except NoRoom:
+        return True
+    return False
+
+
+def expect_possible(node: Node, discovery: Discovery, request: Request, asker: User | None) -> None:
+    """Raise `NoRoom` for what a request would not get of this node if it had it to itself."""
+    devices, nothing = devices_of(discovery), Snapshot()
+    answer = fit(node.inventory(discovery, nothing), request)
+    if isinstance(answer, Refusal):
+        raise refused(answer, request)
+    node.expect_within_quota(answer, nothing, devices, asker)
 
 
 def _within_quota(

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from attrs import evolve
 
 from hetero.model import CORE, MEMORY, Allocation, Device
-from hetero.model.errors import Refused
+from hetero.model.errors import NoRoom, Refused
 from hetero.model.frozen import frozen
 from hetero.model.units import format_both
 from hetero.node.ledger.ledger import Grant
@@ -104,13 +104,13 @@ def held_of_quotas(
 def expect_within(
     held_quotas: Iterable[Held], allocation: Allocation, devices: Mapping[str, Device]
 ) -> None:
-    """Raise `Refused` if `allocation` and what is held are together more than a quota allows."""
+    """Raise `NoRoom` if `allocation` and what is held are together more than a quota allows."""
     added_amounts = _counted([allocation], devices)
     for held_quota in held_quotas:
         held_after = evolve(held_quota, used=held_quota.used + added_amounts[held_quota.what])
         if held_after.used > held_after.most:
             used_text, most_text = held_after.shown
-            raise Refused(
+            raise NoRoom(
                 f"quota {held_quota.of}: {held_quota.what} would be {used_text} "
                 f"and may be {most_text}{held_quota.unit}"
             )

@@ -10,12 +10,24 @@ from typing import NoReturn
 
 from hetero.model import Request
 from hetero.model.errors import HeteroError
+from hetero.model.frozen import frozen
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.ledger.rows import GangRow
 from hetero.node.mounts import enter
 from hetero.node.node import Node
 from hetero.node.watch import watch
+
+
+@frozen
+class WaitTerms:
+    """For how many seconds a request may wait (None: as long as it takes), and who hears of it.
+
+    `report_place` is called with the request's name in the queue, its place and the reason.
+    """
+
+    within_s: float | None
+    report_place: Callable[[str, int, HeteroError], None]
 
 
 def run(
@@ -26,12 +38,14 @@ def run(
     report_grant: Callable[[Grant, GangRow | None], None],
     warn: Callable[[str], None],
     anyway: bool = False,
+    wait: WaitTerms | None = None,
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
     `warn` is called with what the user should know of this machine's ledger. `report_grant` is
     called with the grant and its row in time, if it has one, before the grant is handed over.
-    `anyway` takes memory that programs without a grant hold.
+    `anyway` takes memory that programs without a grant hold. `wait`: while there is no room it
+    waits in the queue.
     Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
@@ -42,9 +56,23 @@ def run(
         watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
 
     grants = grants_of(node)
-    handle, environment = admit_program(
-        grants, request, command=command, label=label, watch=watch_grant, anyway=anyway
-    )
+    if wait is None:
+        handle, environment = admit_program(
+            grants, request, command=command, label=label, watch=watch_grant, anyway=anyway
+        )
+    else:
+        from hetero.node.wait import admit_in_turn  # here: few wait
+
+        handle, environment = admit_in_turn(
+            grants,
+            request,
+            command=command,
+            label=label,
+            watch=watch_grant,
+            anyway=anyway,
+            within_s=wait.within_s,
+            report_place=wait.report_place,
+        )
     try:
         enter(handle.mounts)
         handle.hand_over()

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from hetero.model import Ask, Device, Refusal, Request, Selector
-from hetero.model.errors import BadInput, NotFound, Refused
+from hetero.model.errors import BadInput, NoRoom, NotFound
 from hetero.model.names import did_you_mean
 from hetero.placement.match import named, named_twice
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 
 
-def refused(refusal: Refusal, request: Request) -> NotFound | Refused:
+def refused(refusal: Refusal, request: Request) -> NotFound | NoRoom:
     """Return the error for a refusal, with a hint at what the request left out."""
     if refusal.missing:
         return NotFound(refusal.missing)
     sentence = refusal.sentence
     if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
         sentence += " (memory was not given, so all of a card's was asked)"
-    return Refused(sentence)
+    return NoRoom(sentence)
 
 
 def expect_here(request: Request, discovery: Discovery) -> None:

@@ -132,6 +132,26 @@ def test_row_10_two_users_and_root_share_one_ledger(machine: Machine) -> None:
     assert (0, "") == machine.run(BOB, "run", "--quiet", *share, "--", "true")[::2]
 
 
+def test_users_wait_for_each_other_in_the_queue_of_heterod(machine: Machine) -> None:
+    card = ("--device", "0", "--memory", "10Gi", "--vendor", "testing")
+    held = machine.begin(ALICE, "run", *card, "--", "sh", "-c", "echo began; exec sleep 1000")
+    assert until(machine.path / f"out-{ALICE}", "began")
+
+    waits = machine.begin(BOB, "run", "--wait", *card, "--", "echo", "served")
+    assert until(machine.path / f"err-{BOB}", "w1 waits, place 1 in the queue")
+    (request,) = json.loads(machine.run(ROOT, "ps", "--json")[1])["waiting"]
+    assert (str(BOB), [waits], 10 << 30) == (
+        request["user"],
+        request["processes"],
+        request["memory"],
+    )
+
+    machine.end(held, signal.SIGKILL)
+    assert until(machine.path / f"out-{BOB}", "served")
+    assert 0 == machine.end(waits)
+    assert [] == json.loads(machine.run(ROOT, "ps", "--json")[1])["waiting"]
+
+
 def test_a_program_that_cannot_start_leaves_no_grant(machine: Machine) -> None:
     code, _, error = machine.run(ALICE, "run", "--memory", "1Gi", "--", "/nowhere/program")
 

@@ -9,16 +9,24 @@ from hetero.model.errors import BadInput, HeteroError
 from hetero.node.daemon_client import DaemonReply, DaemonRequest
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.ledger import GrantHandle
+from hetero.node.ledger.queue import Ticket
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 
 
 @frozen
 class Done:
-    """The result of a request; this process holds `handle` until it is passed on or aborted."""
+    """The result of a request; what it made is held here until it is passed on or aborted."""
 
     answer: DaemonReply
     handle: GrantHandle | None = None
+    ticket: Ticket | None = None
+
+    @property
+    def descriptor(self) -> int | None:
+        """What keeps a grant or a place in the queue standing, and goes to the client."""
+        holder = self.handle or self.ticket
+        return holder.descriptor if holder else None
 
 
 def carry_out(node: Node, request_text: str, uid: int) -> Done:
@@ -32,6 +40,9 @@ def carry_out(node: Node, request_text: str, uid: int) -> Done:
         match message:
             case DaemonRequest(do="admit", request=request) if request is not None:
                 return _admit(grants, request, message)
+            case DaemonRequest(do="queue", request=request) if request is not None:
+                ticket = grants.join(request, command=message.command, label=message.label)
+                return Done(DaemonReply(waiting=ticket.waiting), ticket=ticket)
             case DaemonRequest(do="resize", grant=str(grant_id), ask=ask) if ask is not None:
                 changed_grant = grants.resize(
                     grant_id, ask, policy=message.policy, anyway=message.anyway
@@ -55,7 +66,11 @@ def refusal(error: HeteroError) -> DaemonReply:
 
 def _admit(grants: LocalGrants, request: Request, message: DaemonRequest) -> Done:
     admission = grants.take(
-        request, command=message.command, label=message.label, anyway=message.anyway
+        request,
+        command=message.command,
+        label=message.label,
+        anyway=message.anyway,
+        ticket=message.ticket,
     )
     handle = admission.handle
     return Done(

@@ -99,9 +99,11 @@ class Server:
             if handle:
                 async with self._place(_ROOT) as leave:
                     await asyncio.to_thread(abort, evolve(self.node, aside=leave), handle)
+            elif action.descriptor is not None:
+                os.close(action.descriptor)
             raise
-        if handle:
-            os.close(handle.descriptor)
+        if action.descriptor is not None:
+            os.close(action.descriptor)
 
     @asynccontextmanager
     async def _place(self, uid: int) -> AsyncIterator[Callable[[], object]]:
@@ -158,7 +160,7 @@ async def _read(connection: socket.socket) -> str:
 
 async def _send(connection: socket.socket, result: Done) -> None:
     message = framed(result.answer)
-    descriptors = [result.handle.descriptor] if result.handle else []
+    descriptors = [] if result.descriptor is None else [result.descriptor]
     unsent = message[socket.send_fds(connection, [message], descriptors) :]
     if unsent:  # a client that has it all may be gone
         await asyncio.get_running_loop().sock_sendall(connection, unsent)

@@ -1,5 +1,6 @@
 """The ledger of standing grants: one directory each, standing exactly as long as somebody holds it.
 
+    queue/<number>/         a request that waits: queue.py
     lock                    locked during an admission, a change or a sweep
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
@@ -53,6 +54,7 @@ from hetero.node.ledger.grant_dir import (
 )
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
+from hetero.node.ledger.queue import Queue
 from hetero.node.ledger.residual_share import with_rest
 from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows, with_spare
 from hetero.node.ledger.state import make, prepare
@@ -188,6 +190,11 @@ class Ledger:
     def shown_boards(self) -> Path:
         """Where programs of other users read the boards: a mount of heterod, read-only."""
         return self.path / "boards"
+
+    @property
+    def queue(self) -> Queue:
+        """The requests that wait for devices."""
+        return Queue(self.path / "queue")
 
     def directory(self, grant_id: str) -> Path:
         """Return the directory of a grant."""
@@ -486,6 +493,7 @@ class Ledger:
                 shutil.rmtree(self._grants / directory_name, ignore_errors=True)
             elif not self.stands(directory_name):
                 self._remove(directory_name)
+        self.queue.sweep()
         snapshot = self._read(self._restore())
         self._cut_back(snapshot.grants)
         sweep_pages(self.boards, self._names())

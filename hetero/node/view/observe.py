@@ -24,7 +24,7 @@ from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
-from hetero.node.ledger.holders import program
+from hetero.node.ledger.holders import holders, program
 from hetero.node.ledger.ledger import (
     ALIVE,
     ENDED,
@@ -187,16 +187,44 @@ class ForeignView:
 
 
 @frozen(kw_only=True)
+class WaitingView:
+    """A request in the queue: its place from 1 on, whose, since when (UTC) and what it asks.
+
+    `memory` is in bytes of each device, `memory_percent` and `core` in percent of one; None: not
+    asked. `stopped`: its process does not look, and it holds up nobody.
+    """
+
+    id: str
+    place: int
+    label: str | None
+    user: str
+    command: tuple[str, ...]
+    since: str
+    count: int
+    memory: int | None
+    memory_percent: int | None
+    core: float | None
+    whole: bool
+    device: str | None
+    vendors: tuple[str, ...]
+    models: tuple[str, ...]
+    stopped: bool
+    processes: tuple[int, ...]
+
+
+@frozen(kw_only=True)
 class GrantsView:
     """The grants that stand, those that cannot be read, and whether all is simulated (a rack).
 
-    `foreign` has the devices that programs without a grant use; None: nobody looked.
+    `waiting` are the requests in the queue, the first first. `foreign` has the devices that
+    programs without a grant use; None: nobody looked.
     """
 
     grants: tuple[GrantView, ...]
     unreadable: tuple[Unreadable, ...]
     simulated: str | None
     foreign: tuple[ForeignView, ...] | None = None
+    waiting: tuple[WaitingView, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -381,6 +409,34 @@ def observe_grants(
         )
         if foreign
         else None,
+        waiting=_waiting(node),
+    )
+
+
+def _waiting(node: Node) -> tuple[WaitingView, ...]:
+    queue = node.ledger.queue
+    requests = queue.waiting()
+    pids = holders({waiting.id: queue.files(waiting.number) for waiting in requests})
+    return tuple(
+        WaitingView(
+            id=waiting.id,
+            place=place,
+            label=waiting.label,
+            user=waiting.user,
+            command=waiting.command,
+            since=waiting.since,
+            count=len(waiting.request.asks),
+            memory=(ask := waiting.request.asks[0]).memory,
+            memory_percent=ask.memory_percent,
+            core=None if ask.core is None else 100 * ask.core / ask.core_of,
+            whole=waiting.request.exclusive,
+            device=ask.device,
+            vendors=waiting.request.vendor.include,
+            models=waiting.request.model.include,
+            stopped=waiting.silent,
+            processes=pids[waiting.id],
+        )
+        for place, waiting in enumerate(requests, 1)
     )
 
 
