@@ -16,9 +16,9 @@ import attrs
 import pytest
 
 from hetero import model
-from hetero.container.log import Event
 from hetero.kube.words.annotations import Assignment, _Rack
 from hetero.model import codec
+from hetero.node.ledger.events import Event
 from hetero.node.ledger.ledger import Grant
 
 TESTS = Path(__file__).parent
@@ -75,6 +75,7 @@ DIGESTS = {
     "model/data/usage-2.json": "5038bc8eef390128",
     "model/data/usage-3.json": "83ad331064304cb3",
     "model/data/usage-4.json": "1f8ff9820993ae14",
+    "node/data/event-2.json": "34d145448872e2a2",
     "node/data/grant-1.json": "8eba451f9934e777",
     "node/data/grant-2.json": "011ddf2e78dbe68c",
     "node/data/grant-4.json": "50ac9b28a2e38783",

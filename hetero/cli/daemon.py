@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from hetero.container.log import tell
 from hetero.node.daemon.server import serve, set_up
 from hetero.node.guard.monitor import Finding
+from hetero.node.ledger.events import record
 from hetero.node.node import Node
 
 
@@ -37,6 +37,6 @@ def command(*, before: bool) -> None:
 
     def report(finding: Finding) -> None:
         click.echo(str(finding))
-        tell(node, finding.subject, str(finding))
+        record(node.ledger.persistent, finding.subject, str(finding))
 
     serve(node.with_threads, ready=lambda path: click.echo(f"heterod serves {path}"), tell=report)

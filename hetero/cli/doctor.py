@@ -11,10 +11,10 @@ import click
 from hetero.cli import _json
 from hetero.cli._render import Part, state, table
 from hetero.cli._show import dumps, json_option, show
-from hetero.container.log import tell
 from hetero.model.errors import BadInput, Refused
 from hetero.node.guard.monitor import Finding as News
 from hetero.node.guard.monitor import acts_for, watch
+from hetero.node.ledger.events import record
 from hetero.node.node import Node
 from hetero.node.view.doctor import Diagnosis, Finding, examine, standing_anywhere, what_for
 
@@ -72,7 +72,7 @@ def _watch(node: Node) -> NoReturn:
 
     def report(news: News) -> None:
         click.echo(f"{datetime.now():%H:%M:%S} {news}")
-        tell(node, news.subject, str(news))
+        record(node.ledger.persistent, news.subject, str(news))
 
     watch(node, report)
 

@@ -20,12 +20,12 @@ from attrs import frozen
 
 from hetero.container.cdi import mount_options
 from hetero.container.edits import confine, in_place
-from hetero.container.log import tell
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.container.request import EGPU, HETERO, request_in
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.grants import LocalGrants
+from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import PRELOAD, replace
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
@@ -103,7 +103,7 @@ def _confine(
     container = describe(creation.container, creation.bundle, state=creation.state)
 
     def log_event(message: str) -> None:
-        tell(node, container.name, message)
+        record(node.ledger.persistent, container.name, message)
 
     log_event(
         "asked "

@@ -9,7 +9,6 @@ from attrs import evolve, frozen
 
 from hetero.container.cdi import KIND, Specs, check_name
 from hetero.container.edits import confine, in_place
-from hetero.container.log import tell
 from hetero.model import Ask, Device, DeviceAllocation, Edits, Request, Templated, codec
 from hetero.model.errors import BadInput, HeteroError, NotFound, Refused
 from hetero.model.names import did_you_mean
@@ -17,6 +16,7 @@ from hetero.model.units import format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.grants import LocalGrants, grants_of
 from hetero.node.inventory import devices_of
+from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import GRANT, replace
 from hetero.node.ledger.ledger import EDITS, ContainerInfo, Grant
 from hetero.node.node import Node
@@ -59,7 +59,7 @@ def create(
     try:
         admission = LocalGrants(node).take(request, share=share_name, anyway=True)
     except HeteroError as error:
-        tell(node, share_name, f"share refused: {error}")
+        record(node.ledger.persistent, share_name, f"share refused: {error}")
         raise
     grant = admission.handle.grant
     try:
@@ -68,9 +68,9 @@ def create(
     except BaseException as error:
         with node.ledger.admission():
             node.ledger.drop(grant.id)
-        tell(node, share_name, f"share given back: {error}")
+        record(node.ledger.persistent, share_name, f"share given back: {error}")
         raise
-    tell(node, share_name, f"share created: grant {grant.id}")
+    record(node.ledger.persistent, share_name, f"share created: grant {grant.id}")
     return _view(node, grant, specs, gone_devices=())
 
 
@@ -115,7 +115,7 @@ def settle(node: Node, *, specs: Specs | None = None) -> Shares:
                 messages.append(f"share {share_name} cannot be used: {fault}")
             views.append(_view(node, grant, specs, gone_devices=gone_devices))
     for message in messages:
-        tell(node, "shares", message)
+        record(node.ledger.persistent, "shares", message)
     return Shares(shares=tuple(views), words=tuple(messages))
 
 
@@ -140,7 +140,7 @@ def remove(node: Node, share_name: str, *, specs: Specs | None = None) -> str:
             )
         specs.remove(share_name)
         node.ledger.drop(grant_id)
-    tell(node, share_name, "share removed")
+    record(node.ledger.persistent, share_name, "share removed")
     return grant_id
 
 
@@ -156,7 +156,7 @@ def change(node: Node, share_name: str, ask: Ask, *, specs: Specs | None = None)
     with node.ledger.admission():
         _note(node, grant, edits)
         _put(node, share_name, grant, edits, specs=specs)
-    tell(node, share_name, f"share changed: {_limits(grant)}")
+    record(node.ledger.persistent, share_name, f"share changed: {_limits(grant)}")
     return grant
 
 

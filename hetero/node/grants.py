@@ -120,6 +120,7 @@ class LocalGrants:
                 _watched(self, handle, watch)  # its slice has another name now
         if not is_contained:  # a process sees all of the machine's cards
             edits = hidden(allocation, discovery).merged(edits)
+            node.ledger.record_begin(handle.grant)
         handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 

@@ -16,7 +16,6 @@ from hetero.cli._draw import draw, layout
 from hetero.cli._render import Part, Text
 from hetero.cli._show import dumps
 from hetero.cli._terminal import _Escaping
-from hetero.container.log import Event
 from hetero.container.share import Shares, ShareView
 from hetero.model import (
     Allocation,
@@ -30,6 +29,7 @@ from hetero.model import (
     Whole,
 )
 from hetero.model.visible import visible
+from hetero.node.ledger.events import Event
 from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.ledger import ContainerInfo, Grant, Unreadable
 from hetero.node.view.bypass import Bypass

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from attrs import define, field
 
-from hetero.container.log import tell
 from hetero.kube.agent.allocator import Allocator
 from hetero.kube.agent.metrics import Metrics
 from hetero.kube.client.events import Events
@@ -16,6 +15,7 @@ from hetero.kube.dra.node_claims import uses
 from hetero.kube.objects.kinds import Pod
 from hetero.model import Device, OnBypass, OnExcess
 from hetero.node.guard.monitor import Ended, Finding, Monitor, Reaction, reaction
+from hetero.node.ledger.events import record
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.bypass import Bypass
@@ -52,7 +52,7 @@ class LimiterGuard:
         self.metrics.sighting = sighting
         grants = {grant.id: grant for grant in self.node.snapshot().grants} if sighting.news else {}
         for finding in sighting.news:
-            tell(self.node, finding.subject, str(finding))
+            record(self.node.ledger.persistent, finding.subject, str(finding))
             grant = grants.get(finding.grant or "")
             await self.tell(grant, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
 

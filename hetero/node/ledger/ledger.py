@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,8 +41,10 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, DeviceAllocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
+from hetero.model.units import format_memory
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.board import Row, remove_board, remove_pages, sweep_pages, write_board
+from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import (
     GRANT,
     USAGE,
@@ -372,10 +375,40 @@ class Ledger:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         replace(path, codec.dumps(grant).encode(), mode=0o644, durable=True)
 
+    def record_begin(self, grant: Grant) -> None:
+        """Write to the log that a program has this grant."""
+        for limit, number in zip(grant.limits, grant.numbers, strict=True):
+            core_text = "" if limit.granted_percent is None else f", {limit.granted_percent:g} %"
+            record(
+                self.persistent,
+                grant.label or grant.id,
+                f"{grant.user} has {format_memory(limit.memory)}{core_text} of device {number}: "
+                f"{shlex.join(grant.command)}",
+                grant_id=grant.id,
+                numbers=(number,),
+            )
+
+    def _record_end(self, grant_id: str) -> None:
+        """Write to the log that a program's grant is seen to have ended."""
+        if self.persistent is None:
+            return
+        path = self.directory(grant_id) / ALLOCATION
+        with suppress(HeteroError, OSError, UnicodeDecodeError):
+            grant = codec.loads(path.read_text(), Grant, source=str(path))
+            if grant.command and not (grant.container or grant.share or grant.owner):
+                record(
+                    self.persistent,
+                    grant.label or grant.id,
+                    f"the grant of {grant.user} has ended",
+                    grant_id=grant.id,
+                    numbers=grant.numbers,
+                )
+
     def drop(self, grant_id: str) -> None:
         """End a share, or what is left of one; within `admission`."""
         if self.persistent:
             self._record_of(grant_id).unlink(missing_ok=True)
+        self._record_end(grant_id)
         self._remove(grant_id)
 
     def abort(self, handle: GrantHandle) -> None:
@@ -492,6 +525,7 @@ class Ledger:
             if directory_name.startswith("."):
                 shutil.rmtree(self._grants / directory_name, ignore_errors=True)
             elif not self.stands(directory_name):
+                self._record_end(directory_name)
                 self._remove(directory_name)
         self.queue.sweep()
         snapshot = self._read(self._restore())
@@ -556,14 +590,14 @@ class Ledger:
 
     def _restore(self) -> Iterator[Unreadable]:
         """Make the shares stand that have a record and no directory; yield those that failed."""
-        for record in self._records():
-            if self.directory(record.stem).exists():
+        for record_path in self._records():
+            if self.directory(record_path.stem).exists():
                 continue
             try:
-                grant = codec.loads(record.read_text(), Grant, source=str(record))
+                grant = codec.loads(record_path.read_text(), Grant, source=str(record_path))
                 os.close(self._build(grant))
             except (HeteroError, OSError, UnicodeDecodeError) as error:
-                yield Unreadable(id=record.stem, reason=str(error))
+                yield Unreadable(id=record_path.stem, reason=str(error))
 
     def _remove(self, grant_id: str) -> None:
         # Renamed first: a half-removed grant must not be read as one.

@@ -1,4 +1,4 @@
-"""The event log of containers and shares: their requests, and the outcome of each."""
+"""The log of who had what: grants that began and ended, and what containers and shares asked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timezone
+from pathlib import Path
 
 from attrs import asdict
 
@@ -14,7 +15,6 @@ from hetero.model import codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.node.ledger.state import make
-from hetero.node.node import Node
 
 #: Two files of this size are kept.
 _MOST = 1 << 20
@@ -22,29 +22,42 @@ _MOST = 1 << 20
 
 @frozen(kw_only=True)
 class Event:
-    """An event (time in UTC) of a container or share."""
+    """An event (time in UTC) of a grant, a container or a share.
+
+    `devices` are the numbers of the grant's devices in the inventory when it was made.
+    """
 
     at: str
     subject: str
     says: str
+    grant: str | None = None
+    devices: tuple[int, ...] = ()
 
 
-def tell(node: Node, subject: str, message: str) -> None:
-    """Append an event; a failure to write it is ignored."""
-    persistent = node.ledger.persistent
-    if persistent is None:
+def record(
+    directory: Path | None,
+    subject: str,
+    message: str,
+    *,
+    grant_id: str | None = None,
+    numbers: tuple[int, ...] = (),
+) -> None:
+    """Append an event to the log in a directory; a failure to write it is ignored."""
+    if directory is None:
         return
     now_iso = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
     # As the codec writes it, in a line; a container that starts waits for no codec here.
-    event = asdict(Event(at=now_iso, subject=subject, says=message))
+    event = asdict(
+        Event(at=now_iso, subject=subject, says=message, grant=grant_id, devices=numbers)
+    )
     line = json.dumps({"version": codec.VERSION, **event}) + "\n"
     with suppress(OSError):
-        persistent.parent.mkdir(parents=True, exist_ok=True)
-        make(persistent, mode=0o755)
-        path = persistent / "log"
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        make(directory, mode=0o755)
+        path = directory / "log"
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MOST:
-                path.rename(persistent / "log.1")
+                path.rename(directory / "log.1")
         # One write to a file opened for appending: lines of several writers do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
@@ -53,16 +66,10 @@ def tell(node: Node, subject: str, message: str) -> None:
             os.close(descriptor)
 
 
-def events(node: Node, *, subject: str | None = None) -> tuple[Event, ...]:
-    """Return the events, oldest first; only of subjects with the prefix `subject`, if given."""
-    return tuple(
-        event for event in _events(node) if subject is None or event.subject.startswith(subject)
-    )
-
-
-def _events(node: Node) -> Iterator[Event]:
+def events(directory: Path | None) -> Iterator[Event]:
+    """Yield the events in the log of a directory, oldest first."""
     for file_name in ("log.1", "log"):
-        path = node.ledger.persistent / file_name if node.ledger.persistent else None
+        path = directory / file_name if directory else None
         if path is None or not path.exists():
             continue
         for line in path.read_text(errors="replace").splitlines():
