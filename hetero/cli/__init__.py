@@ -36,8 +36,26 @@ _SECTIONS = {
 }
 
 
+#: What people of docker, git and kubectl type first, and what is meant.
+_HABITS: dict[str, tuple[str, ...]] = {
+    "ls": ("inventory",),
+    "rm": ("release",),
+    "kill": ("release", "--force"),
+    "logs": ("log",),
+    "version": ("--version",),
+}
+
+
 class _Lazy(click.Group):
     """A group whose commands are this folder's modules, imported on first use."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words, as click does; words of habit have become ours."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        elif args:
+            args = [*_HABITS.get(args[0], args[:1]), *args[1:]]
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return _COMMANDS
@@ -156,7 +174,14 @@ def _usage(error: click.UsageError) -> str:
         group = error.ctx.command
         command_names = group.list_commands(error.ctx) if isinstance(group, click.Group) else []
         message = (
-            f"no command {error.command_name!r}{did_you_mean(error.command_name, command_names)}"
+            f"no command {error.command_name!r}"
+            f"{did_you_mean(error.command_name, command_names, alike=True)}"
+        )
+    elif isinstance(error, click.NoSuchOption):
+        option_names = error.possibilities or ()
+        message = (
+            f"No such option {error.option_name!r}"
+            f"{did_you_mean(error.option_name, option_names, alike=True)}"
         )
     return f"{message} (see `{path} --help`)"
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from hetero.cli import _json
 from hetero.cli._render import core_limit
+from hetero.cli._show import dumps
 from hetero.model import CORE
 from hetero.model.units import format_memory, format_percent
 from hetero.node.ledger.grant_file import CORE_FULL
@@ -14,6 +16,7 @@ from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.rows import GangRow
 
 quiet_option = click.option("-q", "--quiet", is_flag=True, help="Print nothing of what was done.")
+id_option = click.option("-q", "--quiet", is_flag=True, help="Print the id of the grant alone.")
 
 
 def say(*lines: str, quiet: bool) -> None:
@@ -21,6 +24,16 @@ def say(*lines: str, quiet: bool) -> None:
     for line in lines:
         if not quiet:
             click.echo(line)
+
+
+def tell(
+    grant: Grant, *lines: str, quiet: bool, as_json: bool, cdi: tuple[str, ...] | None = None
+) -> None:
+    """Print what was done, or the grant as JSON; `cdi` are the names of a share's devices."""
+    if as_json:
+        click.echo(dumps(_json.granted(grant, cdi=cdi)))
+    else:
+        say(*lines, quiet=quiet)
 
 
 def limits(grant: Grant) -> Iterator[str]:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
     from hetero.node.cordon import CardFault, CordonResult
+    from hetero.node.ledger.ledger import Grant
     from hetero.node.view.observe import DeviceView, ForeignView, GrantsView, NodeView
     from hetero.placement import Explanation
 
@@ -136,6 +137,40 @@ def faults(noted_faults: Iterable[CardFault]) -> Plain:
         "faults",
         ({**_card(fault.number, fault.device), "since": fault.since} for fault in noted_faults),
     )
+
+
+def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
+    """Return the document of `run`, `resize`, `share create` and `share resize`.
+
+    `cdi` are the names by which containers get the devices of a share.
+    """
+    numbers = grant.numbers or (None,) * len(grant.limits)
+    item = {
+        **{name: getattr(grant, name) for name in ("id", "label", "share", "user", "since")},
+        "policy": grant.allocation.policy,
+        "priority": grant.allocation.priority,
+        "shares": [
+            {
+                "device": piece.device,
+                "name": limit.name,
+                "number": number,
+                "memory": limit.memory,
+                "core": limit.granted_percent,
+                "sm": piece.sm,
+                "template": piece.template,
+            }
+            for limit, piece, number in zip(
+                grant.limits, grant.allocation.pieces, numbers, strict=True
+            )
+        ],
+        "cdi": cdi,
+    }
+    return document("granted", [item], notes=grant.allocation.notes)
+
+
+def released(grant_name: str, sentence: str) -> Plain:
+    """Return the document of `release`."""
+    return document("released", [{"grant": grant_name, "says": sentence}])
 
 
 def shares(settled: Shares) -> Plain:

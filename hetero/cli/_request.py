@@ -9,17 +9,23 @@ from typing import Any, TypeVar
 import click
 from attrs import evolve
 
+from hetero.cli._terminal import note
 from hetero.model import Gang, OnBypass, OnExcess, Policy, Priority, Request
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device, choice_of
-from hetero.model.units import parse_count, parse_percent
+from hetero.model.units import MiB, parse_count, parse_memory, parse_percent
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SIZES = (
-    click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."),
     click.option(
-        "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100. Default: open."
+        "-m", "--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."
+    ),
+    click.option(
+        "-c",
+        "--core",
+        metavar="PERCENT",
+        help="Share of each device's compute, 1 to 100. Default: open.",
     ),
     click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
 )
@@ -138,6 +144,7 @@ def request_from(
     **names: tuple[str, ...],
 ) -> Request:
     """Return the request the flags make. Raises `BadInput`."""
+    note_size(memory)
     default_ask = ask_from(memory=memory, core=core)
     if sm is not None:
         default_ask = evolve(default_ask, sm=parse_percent(sm, of="sm"))
@@ -158,6 +165,19 @@ def request_from(
         on_bypass=OnBypass(on_bypass) if on_bypass else None,
         strict=strict,
         gang=_gang(gang, row),
+    )
+
+
+def note_size(memory: str | None) -> None:
+    """Say what a size in docker's letters is here, unless the command is to be quiet."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([kmgt])b?\s*", memory or "", re.ASCII)
+    if match is None or click.get_current_context().params.get("quiet"):
+        return
+    number, letter = match.groups()
+    size_mib = parse_memory(f"{number}{letter.upper()}") // MiB
+    note(
+        f"hetero: --memory {memory} = {size_mib} MiB; write {number}{letter.upper()}iB for the "
+        "size that docker means"
     )
 
 

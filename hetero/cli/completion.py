@@ -232,7 +232,7 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
         if isinstance(parameter, click.Option):
             for flag in (*parameter.opts, *parameter.secondary_opts):
                 place.options.append((flag, (parameter.help or "").partition(". ")[0]))
-                if not (parameter.is_flag or parameter.count):
+                if not (parameter.is_flag or parameter.count or _is_optional(parameter)):
                     place.values[flag] = _kind(parameter)
         else:
             place.arguments.append(_kind(parameter))
@@ -240,6 +240,11 @@ def _places(context: click.Context, command: click.Command, path: str) -> Iterat
     yield place
     for command_name, subcommand in subcommands.items():
         yield from _places(context, subcommand, f"{path} {command_name}")
+
+
+def _is_optional(option: click.Option) -> bool:
+    """Whether its value comes behind `=` or not at all."""
+    return (option.metavar or "").startswith("[=")
 
 
 def _kind(parameter: click.Parameter) -> str:

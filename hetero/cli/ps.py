@@ -36,6 +36,7 @@ from hetero.node.view.observe import ForeignView, GrantsView, WaitingView, obser
 @click.option(
     "-a", "--all", "with_foreign", is_flag=True, help="And what programs without a grant hold."
 )
+@click.option("-q", "--quiet", "ids_alone", is_flag=True, help="Print the ids of grants alone.")
 @user_option
 @device_option
 @wide_option
@@ -45,6 +46,7 @@ def command(
     *,
     seconds: float | None,
     with_foreign: bool,
+    ids_alone: bool,
     user: str | None,
     device: str | None,
     wide: bool,
@@ -58,6 +60,7 @@ def command(
       hetero ps --all
       hetero ps --watch
       hetero ps --user alice --device 0 --wide
+      hetero ps -q --user alice | xargs -n 1 hetero release --force
       hetero ps --json | jq '.items[].id'
 
     Core and memory read used/limit; what is not known is a dash. Core in use is
@@ -67,7 +70,7 @@ def command(
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
-    if node.unseen and not as_json:
+    if node.unseen and not (as_json or ids_alone):
         click.echo(f"hetero: {node.unseen}", err=True)
 
     def query() -> GrantsView:
@@ -81,7 +84,11 @@ def command(
 
     show(
         query,
-        lambda view: render(view, wide=wide, empty_text=none_stands(user=user, device=device)),
+        lambda view: (
+            [grant.id for grant in view.grants]
+            if ids_alone
+            else render(view, wide=wide, empty_text=none_stands(user=user, device=device))
+        ),
         lambda view: _json.grants(view, seconds=seconds),
         as_json=as_json,
         watch=watch,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
+from hetero.cli import _json
 from hetero.cli._done import quiet_option, say
-from hetero.cli._show import Seconds
+from hetero.cli._show import Seconds, dumps, json_option
 from hetero.node.grants import grants_of, release
 from hetero.node.node import Node
 
@@ -21,7 +22,8 @@ from hetero.node.node import Node
     help="Seconds between asking them (SIGTERM) and killing them.",
 )
 @quiet_option
-def command(grant: str, *, force: bool, grace: float, quiet: bool) -> None:
+@json_option
+def command(grant: str, *, force: bool, grace: float, quiet: bool, as_json: bool) -> None:
     """Free GRANT. A grant is free by itself when its last process is gone.
 
     GRANT is the start of an id that `hetero ps` shows, or a label.
@@ -33,4 +35,8 @@ def command(grant: str, *, force: bool, grace: float, quiet: bool) -> None:
       hetero release 4f1c
       hetero release --force trainer
     """
-    say(release(grants_of(Node.here()), grant, force=force, grace=grace), quiet=quiet)
+    sentence = release(grants_of(Node.here()), grant, force=force, grace=grace)
+    if as_json:
+        click.echo(dumps(_json.released(grant, sentence)))
+    else:
+        say(sentence, quiet=quiet)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from hetero.cli._done import limits, quiet_option, say
+from hetero.cli._done import limits, quiet_option, tell
 from hetero.cli._grants import Name
-from hetero.cli._request import anyway_option
+from hetero.cli._request import anyway_option, note_size
+from hetero.cli._show import json_option
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from
@@ -16,9 +17,9 @@ from hetero.node.node import Node
 
 @click.command()
 @click.argument("grant")
-@click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
+@click.option("-m", "--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option(
-    "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100, or open."
+    "-c", "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100, or open."
 )
 @click.option(
     "--policy",
@@ -33,6 +34,7 @@ from hetero.node.node import Node
 )
 @anyway_option
 @quiet_option
+@json_option
 def command(
     *,
     grant: str,
@@ -42,6 +44,7 @@ def command(
     device: str | None,
     anyway: bool,
     quiet: bool,
+    as_json: bool,
 ) -> None:
     """Change the memory, core or policy of GRANT; the running program meets it at once.
 
@@ -58,8 +61,9 @@ def command(
     """
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")
+    note_size(memory)
     ask = ask_from(memory=memory, core=core, device=device)
     changed_grant = grants_of(Node.here()).resize(
         grant, ask, policy=Policy(policy) if policy else None, anyway=anyway
     )
-    say(*limits(changed_grant), quiet=quiet)
+    tell(changed_grant, *limits(changed_grant), quiet=quiet, as_json=as_json)

@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from hetero.cli import _json
 from hetero.cli._done import gang, limits, quiet_option
 from hetero.cli._request import anyway_option, request_from, request_options
+from hetero.cli._show import dumps
 from hetero.cli._terminal import note
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import parse_duration
@@ -39,12 +41,16 @@ class _Command(click.Command):
 )
 @click.option("--label", help="A name of yours for the grant, shown and taken by all commands.")
 @quiet_option
+@click.option(
+    "-j", "--json", "as_json", is_flag=True, help="What it got as JSON, a line on standard error."
+)
 @click.argument("command", metavar="CMD...", nargs=-1, required=True, type=click.UNPROCESSED)
 def command(
     *,
     command: tuple[str, ...],
     label: str | None,
     quiet: bool,
+    as_json: bool,
     anyway: bool,
     wait_text: str | None,
     **flags: Any,
@@ -70,10 +76,13 @@ def command(
         raise BadInput("no command to run: its first word is empty")
 
     def warn(message: str) -> None:
-        if not quiet:
+        if not (quiet or as_json):
             note(f"hetero: {message}")
 
     def tell(grant: Grant, row: GangRow | None) -> None:
+        if as_json:
+            note(dumps(_json.granted(grant), indent=None))
+            return
         for line in () if quiet else (*limits(grant), *gang(grant, row)):
             note(f"hetero: {line}")
 

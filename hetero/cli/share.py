@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 from hetero.cli import _json
-from hetero.cli._done import limits, quiet_option, say
+from hetero.cli._done import id_option, limits, quiet_option, say, tell
 from hetero.cli._render import UNKNOWN, Part, Text, core_limit, memory_of, table
-from hetero.cli._request import request_from, request_options
+from hetero.cli._request import note_size, request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.container.share import Shares, change, create, remove, settle
 from hetero.model.errors import BadInput
@@ -36,13 +36,20 @@ def command() -> None:
 @command.command("create")
 @click.argument("name")
 @request_options
-@quiet_option
-def _create(name: str, *, quiet: bool, **flags: Any) -> None:
-    """Take a share of a device and call it NAME."""
+@id_option
+@json_option
+def _create(name: str, *, quiet: bool, as_json: bool, **flags: Any) -> None:
+    """Take a share of a device and call it NAME.
+
+    \b
+      hetero share create train --memory 8Gi --core 30
+      id=$(hetero share create train --memory 8Gi -q)
+    """
     view = create(Node.here(), name, request_from(**flags))
     devices = " ".join(f"--device {device}" for device in view.devices)
     use = f"use it with: podman run {devices} IMAGE   (docker run takes the same)"
-    say(*limits(view.entry), use, quiet=quiet)
+    lines = [view.entry.id] if quiet else [*limits(view.entry), use]
+    tell(view.entry, *lines, quiet=False, as_json=as_json, cdi=view.devices)
 
 
 @command.command("ls")
@@ -73,18 +80,26 @@ def _rm(share: str, *, quiet: bool) -> None:
 
 @command.command("resize")
 @click.argument("share", metavar="NAME")
-@click.option("--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
-@click.option("--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
+@click.option("-m", "--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
+@click.option("-c", "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
 @click.option("--device", metavar="NAME", help="Only this device of the share: a number or UUID.")
 @quiet_option
+@json_option
 def _resize(
-    *, share: str, memory: str | None, core: str | None, device: str | None, quiet: bool
+    *,
+    share: str,
+    memory: str | None,
+    core: str | None,
+    device: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Change the memory or core of NAME; containers that run meet it at once."""
     if memory is None and core is None:
         raise BadInput("nothing to set: give --memory, --core or both")
+    note_size(memory)
     grant = change(Node.here(), share, ask_from(memory=memory, core=core, device=device))
-    say(*limits(grant), quiet=quiet)
+    tell(grant, *limits(grant), quiet=quiet, as_json=as_json)
 
 
 def _render(shares: Shares) -> Part:

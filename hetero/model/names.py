@@ -10,11 +10,17 @@ from hetero.model.errors import BadInput
 _NONE: Mapping[str, str] = {}
 
 
-def did_you_mean(word: str, names: Iterable[str], *, aliases: Mapping[str, str] = _NONE) -> str:
+def did_you_mean(
+    word: str,
+    names: Iterable[str],
+    *,
+    aliases: Mapping[str, str] = _NONE,
+    alike: bool = False,
+) -> str:
     """Return `: did you mean NAME?` with the nearest known name, or "" where none is near.
 
     `aliases` are further names, each with the known name that it means. A word of a name counts as
-    the name, and the letter O as a zero.
+    the name, and the letter O as a zero. `alike`: a name with another first letter is not near.
     """
     from difflib import get_close_matches  # only here: nobody else waits for it
 
@@ -25,6 +31,13 @@ def did_you_mean(word: str, names: Iterable[str], *, aliases: Mapping[str, str] 
     ):
         for spelling_part in (spelling, *re.split(r"[\s_-]+", spelling)):
             name_by_spelling.setdefault(_plain(spelling_part), known_name)
+    if alike:
+        first_letter = _plain(word).lstrip("-")[:1]
+        name_by_spelling = {
+            spelling: known_name
+            for spelling, known_name in name_by_spelling.items()
+            if spelling.lstrip("-")[:1] == first_letter
+        }
     near_spellings = get_close_matches(_plain(word), name_by_spelling, n=1)
     return f": did you mean {name_by_spelling[near_spellings[0]]}?" if near_spellings else ""
 
