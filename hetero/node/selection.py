@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 
 from hetero.model import Ask, Device, Refusal, Request, Selector
-from hetero.model.errors import BadInput, NoRoom, NotFound
+from hetero.model.errors import BadInput, HeteroError, NoRoom, NotFound
 from hetero.model.names import did_you_mean
+from hetero.node.place import simulator
 from hetero.placement.match import named, named_twice
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
@@ -97,11 +99,16 @@ def _choices(ask: Ask, request: Request) -> Iterator[str]:
 
 def _no_device(discovery: Discovery) -> str:
     """Return the sentence about a machine without devices: only broken vendors are named."""
-    broken_rows = [row for row in discovery.rows if row.state not in ("absent", "untrusted")]
+    silent_states = ("absent", "untrusted", "ok")
+    broken_rows = [row for row in discovery.rows if row.state not in silent_states]
     reasons = "; ".join(f"{row.name} is {row.state}: {row.reason}" for row in broken_rows)
     if not discovery.rows:
         reasons = "no vendor is installed"
-    return (
-        f"no device here ({reasons or 'no driver is installed'}; see `hetero vendors`): "
-        "without a card, try `export HETERO_RACK=mixed`"
-    )
+    sentence = f"no device here ({reasons or 'no driver is installed'}; see `hetero vendors`)"
+    if os.environ.get("HETERO_RACK"):
+        return sentence
+    try:
+        simulator()
+    except HeteroError:
+        return sentence
+    return f"{sentence}: without a card, try `export HETERO_RACK=mixed`"

@@ -1,5 +1,7 @@
 """Vendors are found, asked and kept apart: whatever one does wrong is its own row."""
 
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -300,6 +302,54 @@ def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     assert "Cards: discover: no answer within 0.1 s" == first.reason == second.reason
     assert waited < 0.1
     assert "ok" == third.state
+
+
+@pytest.fixture
+def crowded() -> Iterator[None]:
+    """One processor for this process and eight that compute all the time."""
+    processors = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(processors)})
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
+    yield
+    os.sched_setaffinity(0, processors)
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+class Busy(Cards):
+    """A vendor whose discovery computes for as long as it takes."""
+
+    @plugin.hookimpl
+    def hetero_discover(self) -> Iterator[Any]:
+        ends = time.process_time() + self.takes
+        while time.process_time() < ends:
+            pass
+        yield from self.cards
+
+
+def test_row_5_a_slow_answer_of_a_busy_machine_is_not_a_broken_vendor(
+    monkeypatch: pytest.MonkeyPatch, crowded: None
+) -> None:
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
+    card, *_ = rack(GiB, vendor="cards")
+    began = time.monotonic()
+
+    (row,) = Registry.of(Busy(card, takes=0.3), apart=True).discover().rows
+
+    assert "ok" == row.state
+    assert time.monotonic() - began > 0.5
+
+
+def test_a_vendor_that_hangs_is_not_waited_for_longer_on_a_busy_machine(
+    monkeypatch: pytest.MonkeyPatch, crowded: None
+) -> None:
+    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
+    card, *_ = rack(GiB, vendor="cards")
+
+    (row,) = Registry.of(Cards(card, takes=600.0), apart=True).discover().rows
+
+    assert "Cards: discover: no answer within 0.5 s" == row.reason
 
 
 def test_a_question_waits_for_the_one_before_it_while_that_is_in_time() -> None:
