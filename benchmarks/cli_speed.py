@@ -24,10 +24,12 @@ START = (sys.executable, "-c", "from hetero.start import main; main()")
 COMMANDS: dict[str, tuple[tuple[str, ...], str, str]] = {
     "bare Python": ((sys.executable, "-c", ""), "mixed", ""),
     "--version": ((*START, "--version"), "mixed", "3 x bare"),
-    "ps": ((*START, "ps"), "one", "150"),
+    "--help": ((*START, "--help"), "mixed", "80"),
+    "ps": ((*START, "ps"), "one", "110"),
     "ps, busy": ((*START, "ps"), "mixed", "150"),
     "ps, seven racks": ((*START, "ps"), "seven", "120"),
-    "inventory": ((*START, "inventory"), "mixed", "150"),
+    "run -- true": ((*START, "run", "-q", "-m", "1Gi", "--", "true"), "mixed", "180"),
+    "inventory": ((*START, "inventory"), "mixed", "190"),
     "fit": ((*START, "fit", "--memory", "3000Mi"), "mixed", "150"),
 }
 

@@ -27,15 +27,56 @@ from hetero.model.names import did_you_mean
 _COMMANDS = sorted(
     path.stem for path in Path(__file__).parent.glob("*.py") if not path.stem.startswith("_")
 )
-#: Who is helped by which; what is in no section is of one machine.
-_CLUSTER = ("agent", "scheduler", "webhook", "certificates", "simulate", "explain")
-_SECTIONS = {
-    "Commands": [name for name in _COMMANDS if name not in ("share", "runtime", "log", *_CLUSTER)],
-    "Containers": ["share", "runtime", "log"],
-    "Kubernetes": list(_CLUSTER),
+#: The commands and their sentences, which a test compares with their own: help imports none of
+#: them. One that is in no section is imported for its sentence.
+_SECTIONS: dict[str, dict[str, str]] = {
+    "Look": {
+        "inventory": "Show every device, what is free of it, and who holds what.",
+        "ps": "Show the grants that stand, whose they are, and what they use.",
+        "top": "Show what is in use now: devices, grants, containers, processes.",
+        "fit": "Show what a request would get now, without taking it.",
+        "log": (
+            "Show who had which card when, and what containers and shares asked for, oldest first."
+        ),
+        "doctor": "Check drivers, limiters, devices, state and ledger.",
+        "health": "Show the faults that are noted of this machine's cards.",
+        "vendors": "Show the vendors that are installed, from where, working or why not.",
+    },
+    "Give": {
+        "run": "Run CMD with a share of a device, and free it when CMD and its children are gone.",
+        "resize": (
+            "Change the memory, core or policy of GRANT; the running program meets it at once."
+        ),
+        "release": "Free GRANT.",
+        "cordon": "Give nothing new of CARD; what holds it goes on, and stays in all views.",
+        "uncordon": "Give of CARD again, which `hetero cordon` took out of use.",
+    },
+    "Containers": {
+        "share": "Keep a named share of a device for whichever container asks for it.",
+        "runtime": "Let containers ask for a share in their environment.",
+    },
+    "Cluster": {
+        "simulate": "Replay a workload under placement policies, or ask what a cluster would do.",
+        "explain": "Say what something would get of the cluster of $KUBECONFIG, or why not.",
+    },
+    "Services": {
+        "install": "Give all users of this machine one ledger: write heterod's systemd units.",
+        "daemon": (
+            "Be heterod: give all users of this machine shares from one ledger, until SIGTERM."
+        ),
+        "agent": "Offer this node's devices to its kubelet and publish them to the scheduler.",
+        "scheduler": "Answer kube-scheduler: which nodes serve a pod, how well, and bind it.",
+        "webhook": "Fill in what pods leave out, and refuse nonsense in one sentence.",
+        "certificates": (
+            "Make the certificates and the signing key of a cluster, or renew them in time."
+        ),
+    },
+    "Try and learn": {
+        "demo": "Share one card between two programs and show what each of them gets.",
+        "bench": "Run the benchmark NAME with its own ARGUMENTS; without NAME, list what there is.",
+        "completion": "Print a script that has SHELL complete commands, options, names and files.",
+    },
 }
-
-
 #: What people of docker, git and kubectl type first, and what is meant.
 _HABITS: dict[str, tuple[str, ...]] = {
     "ls": ("inventory",),
@@ -71,16 +112,21 @@ class _Lazy(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for section, command_names in _SECTIONS.items():
-            commands = ((name, self.get_command(ctx, name)) for name in command_names)
+        for section, sentence_by_name in self._sections(ctx).items():
             with formatter.section(section):
-                formatter.write_dl(
-                    [
-                        (name, subcommand.get_short_help_str(limit=_UNCUT))
-                        for name, subcommand in commands
-                        if subcommand
-                    ]
-                )
+                formatter.write_dl([*sentence_by_name.items()])
+
+    def _sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
+        listed_names = {name for sentences in _SECTIONS.values() for name in sentences}
+        commands = {
+            name: self.get_command(ctx, name) for name in _COMMANDS if name not in listed_names
+        }
+        others = {
+            name: command.get_short_help_str(limit=_UNCUT)
+            for name, command in commands.items()
+            if command
+        }
+        return {**_SECTIONS, **({"Others": others} if others else {})}
 
 
 #: As wide as the tables, where the terminal is.

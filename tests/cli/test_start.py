@@ -4,10 +4,12 @@ import json
 import re
 import subprocess
 import sys
+from importlib import import_module
 from importlib.metadata import packages_distributions, requires
 
 import pytest
 
+from hetero import cli
 from hetero.cli._extras import EXTRAS
 from tests.cli.conftest import Run
 from tests.programs import completed
@@ -102,3 +104,25 @@ def test_all_that_the_extras_bring_is_known() -> None:
 def without(package: str, *words: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a command where a package cannot be imported."""
     return completed([sys.executable, "-c", WITHOUT.format(package), *words], env=environ)
+
+
+def test_each_sentence_of_help_is_the_commands_own() -> None:
+    """Help imports no command, so its sentences are a table."""
+    table = {name: text for texts in cli._SECTIONS.values() for name, text in texts.items()}
+    own = {
+        name: import_module(f"hetero.cli.{name}").command.get_short_help_str(limit=1000)
+        for name in cli._COMMANDS
+    }
+
+    assert own == table
+
+
+def test_help_imports_no_command_and_nothing_of_the_node() -> None:
+    script = "import sys; sys.argv = ['hetero', '--help']; from hetero.start import main; main()"
+    loaded = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules)))\n"
+    done = completed([sys.executable, "-c", loaded + script])
+
+    assert 0 == done.returncode
+    modules = set(done.stdout.splitlines()[-1].split())
+    assert {"hetero.cli", "click"} <= modules
+    assert not {"hetero.cli.run", "hetero.node.node", "pluggy", "rich", "asyncio"} & modules
