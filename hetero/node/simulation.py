@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hetero.model import Mount
@@ -17,9 +16,6 @@ from hetero.model.errors import BadInput, HeteroError, NotFound
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
 from hetero.node.place import of_rack, rack_file, simulator
-
-#: A section by its kind, a key with its value, or nothing.
-_LINE = re.compile(r"\[\s*(?P<kind>[^\]\s]+)[^\]]*\]|(?P<key>[^=\s][^=]*?)\s*=\s*(?P<value>.*)|")
 
 
 @frozen
@@ -103,11 +99,13 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
     rack_name = environ.get("HETERO_RACK")
     if not rack_name:
         return None
+    from hetero.node.rack_check import expect_a_rack  # here: a real machine has no rack
+
     shipped = simulator()
     try:
         rack_path = rack_file(rack_name)
         drivers_path, vendor_tools_path = Path(shipped.fake_drivers()), Path(shipped.programs())
-        _expect_a_rack(rack_path, keys=shipped.KEYS, vendors=shipped.VENDORS)
+        expect_a_rack(rack_path, keys=shipped.KEYS, vendors=shipped.VENDORS)
     except FileNotFoundError as error:
         suggestion = did_you_mean(rack_name, shipped.racks())
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}{suggestion}") from None
@@ -122,28 +120,3 @@ def racks() -> dict[str, str]:
         rack_name: path.read_text().partition("\n")[0].lstrip("# ")
         for rack_name, path in simulator().racks().items()
     }
-
-
-def _expect_a_rack(
-    path: Path, *, keys: Mapping[str, Sequence[str]], vendors: Sequence[str]
-) -> None:
-    """Raise `ValueError` unless the file is a rack: the drivers ignore what they do not know."""
-    section = None
-    for line_number, line in enumerate(path.read_text().splitlines(), 1):
-        line_match = _LINE.fullmatch(line.partition("#")[0].strip())
-        if line_match is None:
-            raise ValueError(f"line {line_number} is neither `[device]` nor `key = value`")
-        section = line_match["kind"] or section
-        if line_match["kind"]:
-            _expect(line_match["kind"], keys, f"line {line_number}: unknown section")
-        if line_match["key"] and section:
-            _expect(
-                line_match["key"], keys[section], f"line {line_number}: unknown key of [{section}]"
-            )
-        if line_match["key"] == "vendor":
-            _expect(line_match["value"], vendors, f"line {line_number}: no simulated driver of")
-
-
-def _expect(word: str, known_words: Iterable[str], noun: str) -> None:
-    if word not in known_words:
-        raise ValueError(f"{noun} {word!r}{did_you_mean(word, known_words)}")
