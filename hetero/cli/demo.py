@@ -12,15 +12,23 @@ import click
 from hetero.cli import fit
 from hetero.cli._render import Part, Text, table
 from hetero.cli._show import put
+from hetero.cli._undoing import undoing
 from hetero.cli.inventory import render
+from hetero.model import Refusal
 from hetero.model.errors import BadInput
+from hetero.model.names import did_you_mean
 from hetero.node.demo import (
     MANY,
+    PLACED_ASKS,
     RACK,
     SHARES,
     Demo,
     Ending,
+    default_vendors,
     of_each,
+    of_vendor,
+    placed,
+    placed_vendors,
     settings_for,
     stage,
     vendors,
@@ -59,6 +67,17 @@ def command(*, real: bool, vendor: str | None, listing: bool, seconds: int) -> N
         raise BadInput("--real: HETERO_RACK is set, and simulates cards: unset it")
     if vendor is not None:
         _expect_a_demo(vendor, real=real)
+    with undoing():
+        if vendor is not None and vendor in placed_vendors():
+            _placements(vendor)
+        elif vendor is not None and vendor in default_vendors():
+            _show(real=real, vendor=None, seconds=seconds)
+        else:
+            _show(real=real, vendor=vendor, seconds=seconds)
+
+
+def _show(*, real: bool, vendor: str | None, seconds: int) -> None:
+    """Show two programs that share a card."""
     with stage(real=real, vendor=vendor) as demo:
         if not real:
             notice = "The cards in this demo are SIMULATED: no real card is used or measured."
@@ -84,11 +103,31 @@ def _expect_a_demo(vendor_name: str, *, real: bool) -> None:
         raise BadInput("--vendor: it simulates cards, and --real takes those that are here")
     if os.environ.get("HETERO_RACK"):
         raise BadInput("--vendor: HETERO_RACK is set, and names the cards: unset it")
-    if vendor_name not in vendors():
-        installed = ", ".join(vendors())
+    vendor_names = sorted({*default_vendors(), *vendors(), *placed_vendors()})
+    if vendor_name not in vendor_names:
         raise BadInput(
-            f"--vendor {vendor_name}: there is a demo on cards of {installed}, and one without it"
+            f"--vendor {vendor_name}: there is a demo on cards of {', '.join(vendor_names)}"
+            + did_you_mean(vendor_name, vendor_names)
         )
+
+
+def _placements(vendor_name: str) -> None:
+    """Show what requests become on cards that no limiter of ours shares."""
+    notice = f"The cards are SIMULATED: requests are placed, and no program runs on {vendor_name}."
+    put(Text(notice, "yellow"))
+    with placed(vendor_name) as view:
+        _title("What is there", f"HETERO_RACK={MANY} hetero inventory")
+        put(render(view))
+        card_by_uuid = {row.device.uuid: row.device for row in view.devices}
+        for ask, flags in PLACED_ASKS:
+            _title(
+                f"What {flags or 'a request without a size'} becomes",
+                f"HETERO_RACK={MANY} hetero fit --vendor {vendor_name} {flags}".rstrip(),
+            )
+            answer = of_vendor(view, ask, vendor_name)
+            put(
+                answer.sentence if isinstance(answer, Refusal) else fit.render(answer, card_by_uuid)
+            )
 
 
 def _setting(vendor_name: str | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import datetime
 from typing import NoReturn
 
@@ -11,6 +10,7 @@ import click
 from hetero.cli import _json
 from hetero.cli._render import Part, state, table
 from hetero.cli._show import dumps, json_option, show
+from hetero.cli._undoing import undoing
 from hetero.model.errors import BadInput, Refused
 from hetero.node.guard.monitor import Finding as News
 from hetero.node.guard.monitor import acts_for, watch
@@ -68,13 +68,13 @@ def command(*, uninstall_check: bool, watch: bool, as_json: bool) -> int:
 def _watch(node: Node) -> NoReturn:
     """Tell of every finding once, here and in `hetero log`."""
     click.echo(f"hetero: {acts_for(node)}", err=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what it charged is taken back
 
     def report(news: News) -> None:
         click.echo(f"{datetime.now():%H:%M:%S} {news}")
         record(node.ledger.persistent, news.subject, str(news))
 
-    watch(node, report)
+    with undoing():  # what it charged is taken back
+        watch(node, report)
 
 
 def render(findings: tuple[Finding, ...]) -> Part:

@@ -7,6 +7,7 @@ import click
 from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Part, state, table
 from hetero.cli._show import json_option, show
+from hetero.cli._undoing import undoing
 from hetero.node.node import Node
 from hetero.registry.vendor_row import VendorRow
 from hetero.testing.contract import Clause, check
@@ -35,20 +36,27 @@ def _check(vendor: str, *, as_json: bool) -> int:
     """Hold a vendor to the contract, on the cards of this machine.
 
     It makes and destroys slices, so nothing should stand on its cards. Exits 1
-    if a promise is not kept or could not be shown.
+    if a promise is not kept. What could not be shown, for want of cards, is
+    counted by itself.
     """
-    clauses = tuple(check(Node.here().registry.plugin(vendor)))
+    with undoing():
+        clauses = tuple(check(Node.here().registry.plugin(vendor)))
     show(lambda: clauses, _clauses, _json.listing("check"), as_json=as_json)
-    return int(any(clause.failure for clause in clauses))
+    return int(any(clause.failure and clause.shown for clause in clauses))
 
 
 def _clauses(clauses: tuple[Clause, ...]) -> Part:
     clauses_table = table("promise", "is", "", folds=("",))
     for clause in clauses:
-        clauses_table.add_row(
-            clause.says, state("bad" if clause.failure else "ok"), clause.failure or ""
-        )
-    return clauses_table
+        verdict = "not shown" if not clause.shown else "bad" if clause.failure else "ok"
+        clauses_table.add_row(clause.says, state(verdict), clause.failure or "")
+    count_by_verdict = {
+        "ok": sum(clause.failure is None for clause in clauses),
+        "bad": sum(clause.shown and clause.failure is not None for clause in clauses),
+        "not shown": sum(not clause.shown for clause in clauses),
+    }
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in count_by_verdict.items() if count)
+    return [clauses_table, f"{counts} of {len(clauses)} promises"]
 
 
 def render(rows: tuple[VendorRow, ...]) -> Part:

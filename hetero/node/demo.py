@@ -13,13 +13,23 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from hetero.model import MEMORY, Allocation, Ask, Device, Inventory, Request, Selector, codec
+from hetero.model import (
+    MEMORY,
+    Allocation,
+    Ask,
+    Device,
+    Inventory,
+    Refusal,
+    Request,
+    Selector,
+    codec,
+)
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.units import MiB
 from hetero.node.node import Node
-from hetero.node.place import simulator
+from hetero.node.place import rack_file, simulator
 from hetero.node.simulation import enter, racks
 from hetero.node.view.observe import NodeView, observe_node
 from hetero.placement import fit
@@ -32,6 +42,12 @@ RACK = "mixed"
 #: A rack with cards of many vendors, and what is asked of each of them.
 MANY = "seven"
 ASKED = Ask(memory=3000 * MiB, core=30)
+#: What is asked of cards that no limiter shares, with the flags that ask it.
+PLACED_ASKS = (
+    (ASKED, "--memory 3000Mi --core 30"),
+    (Ask(memory_percent=50, core=50), "--memory 50% --core 50"),
+    (Ask(), ""),
+)
 
 
 @frozen(kw_only=True)
@@ -145,7 +161,8 @@ class Demo:
     def over_memory(self) -> Ending:
         """Let a program allocate twice what it was granted."""
         return self._end(
-            *("run", "--memory", f"{self.memory}Mi", "--"),
+            # On the card of the demo, where it would fit but for the grant.
+            *("run", "--device", self.device.uuid[:12], "--memory", f"{self.memory}Mi", "--"),
             *(self.job, "--alloc", f"{2 * self.memory}MiB"),
         )
 
@@ -265,6 +282,35 @@ def why_shares_say_little() -> str | None:
 def vendors() -> tuple[str, ...]:
     """Return the vendors that have a rack of their own name."""
     return tuple(vendor_name for vendor_name in racks() if vendor_name in simulator().VENDORS)
+
+
+def default_vendors() -> tuple[str, ...]:
+    """Return the vendors whose cards the default rack has."""
+    lines = rack_file(RACK).read_text().splitlines()
+    return tuple(name for name in simulator().VENDORS if f"vendor = {name}" in lines)
+
+
+def placed_vendors() -> tuple[str, ...]:
+    """Return the vendors of which there are simulated cards and no rack of their own name."""
+    other_names = {*default_vendors(), *vendors()}
+    return tuple(name for name in sorted(simulator().VENDORS) if name not in other_names)
+
+
+@contextmanager
+def placed(vendor_name: str) -> Iterator[NodeView]:
+    """Give the view of this vendor's simulated cards, of the rack that has cards of many."""
+    with TemporaryDirectory(prefix="hetero-") as private_directory:
+        enter({"HETERO_RACK": MANY})
+        environ = {**os.environ, "HETERO_STATE": private_directory}
+        view = observe_node(Node.here(environ))
+        rows = tuple(row for row in view.devices if row.device.vendor == vendor_name)
+        yield evolve(view, devices=rows)
+
+
+def of_vendor(view: NodeView, ask: Ask, vendor_name: str) -> Allocation | Refusal:
+    """Return what a vendor's cards would give for an ask."""
+    devices = Inventory(tuple(row.device for row in view.devices))
+    return fit(devices, Request(asks=(ask,), vendor=Selector((vendor_name,))))
 
 
 def settings_for(vendor_name: str) -> str | None:
