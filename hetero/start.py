@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # `signal` without its enums
 import atexit
 import gc
 import os
@@ -15,6 +16,11 @@ from hetero import __version__
 _YOUNG = 100_000
 
 
+# Until all is imported Ctrl-C simply ends this process: there is nothing to undo or to say.
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+
 def main() -> None:
     """Run the command line as `sys.argv` says."""
     if sys.argv[1:] == ["--version"]:
@@ -26,6 +32,8 @@ def main() -> None:
 
     from hetero.cli import main as command_line
 
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     try:
         command_line()
     except SystemExit as end:

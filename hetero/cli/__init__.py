@@ -15,6 +15,7 @@ import sys
 import warnings
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -87,6 +88,10 @@ _HABITS: dict[str, tuple[str, ...]] = {
 }
 
 
+class _ReaderGone(Exception):
+    """Who read what a command prints has closed the pipe."""
+
+
 class _Lazy(click.Group):
     """A group whose commands are this folder's modules, imported on first use."""
 
@@ -110,6 +115,13 @@ class _Lazy(click.Group):
             return None
         command: click.Command = import_module(f"hetero.cli.{cmd_name}").command
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command, as click does, but for a reader that closed the pipe."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # which click would exit with 1 for
+            raise _ReaderGone from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section, sentence_by_name in self._sections(ctx).items():
@@ -172,7 +184,15 @@ def hetero() -> None:
     if "HETERO_RACK" in os.environ:
         from hetero.node.simulation import enter
 
-        enter(os.environ)
+        try:
+            enter(os.environ)
+        except HeteroError as error:
+            if {"-j", "--json"} & {*sys.argv[1:]}:
+                from hetero.cli import _json
+                from hetero.cli._show import dumps
+
+                click.echo(dumps(_json.failure(error)))
+            raise
 
 
 def main() -> None:
@@ -194,7 +214,7 @@ def main() -> None:
         sys.exit(_complain(error.format_message(), error.exit_code))
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
-    except BrokenPipeError:
+    except (_ReaderGone, BrokenPipeError):
         # The reader closed the pipe; what is left to flush goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
@@ -215,6 +235,8 @@ def tell_warnings() -> None:
 
 def _usage(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "hetero"
+    if error.ctx is None and sys.argv[1:2] and sys.argv[1] in _COMMANDS:
+        path = f"hetero {sys.argv[1]}"  # click's parser does not know its command
     message = error.format_message().rstrip(".")
     if isinstance(error, click.NoSuchCommand) and error.ctx:
         group = error.ctx.command

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 import click
 
 from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
+from hetero.model.errors import NotFound
 from hetero.model.units import MiB, format_memory, format_percent
 from hetero.node.ledger.ledger import ContainerInfo
+from hetero.node.node import Node
 from hetero.node.view.observe import ForeignView, GrantView, Share, WaitingView
 
 
@@ -44,6 +46,16 @@ def none_stands(*, user: str | None, device: str | None) -> str:
     """Return the sentence that no grant was found of a user and a device, None for any."""
     owner_text = f" of user {user}" if user else ""
     return "no grants stand" + owner_text + (f" on device {device}" if device else "")
+
+
+def expect_device(node: Node, grants: Sequence[GrantView], device: str | None) -> None:
+    """Raise `NotFound` for a device that no grant is on and that is not of this machine."""
+    if device is None or on_device(grants, device):
+        return
+    from hetero.placement.match import named  # here: only who names a device waits for it
+
+    if not named(node.discover().devices, device):
+        raise NotFound(f"no device {device!r} here: `hetero inventory` lists those there are")
 
 
 def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:

@@ -235,8 +235,9 @@ def model_of(device: Device) -> str:
 
 
 def age(since_iso: str) -> str:
-    """Return how long ago a time was, in its largest unit."""
-    age_s = int((datetime.now(timezone.utc) - datetime.fromisoformat(since_iso)).total_seconds())
+    """Return how long ago a time was, in its largest unit; one that is to come was just now."""
+    elapsed = datetime.now(timezone.utc) - datetime.fromisoformat(since_iso)
+    age_s = max(int(elapsed.total_seconds()), 0)  # a clock may have been set back
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if age_s >= unit_s:
             return f"{age_s // unit_s} {unit}"

@@ -41,9 +41,10 @@ def guard_streams() -> None:
 
     One that is closed takes everything; a program that we become still finds it closed.
     """
-    if None in (sys.stdout, sys.stderr):
-        nowhere = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
-        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout = _Escaping(sys.stdout, line_buffering=sys.stdout.isatty())
     if isinstance(sys.stderr, io.TextIOWrapper):

@@ -11,6 +11,7 @@ from hetero.cli import _json
 from hetero.cli._grants import (
     command_line,
     device_option,
+    expect_device,
     foreign_on,
     holdings,
     none_stands,
@@ -23,7 +24,7 @@ from hetero.cli._render import UNKNOWN, Part, Text, age, few, foreign_line, head
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.model.units import format_percent, rounded_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import ForeignView, GrantsView, WaitingView, observe_grants
+from hetero.node.view.observe import ForeignView, GrantsView, GrantView, WaitingView, observe_grants
 
 
 @click.command()
@@ -70,11 +71,17 @@ def command(
     processes of the grant, where it says so: contexts, the code of kernels.
     """
     node = Node.here()
-    if node.unseen and not (as_json or ids_alone):
-        click.echo(f"hetero: {node.unseen}", err=True)
+    if not (as_json or ids_alone) and (news := node.unseen_news()):
+        click.echo(f"hetero: {news}", err=True)
+
+    standing_grants: tuple[GrantView, ...] = ()
 
     def query() -> GrantsView:
+        nonlocal standing_grants
         view = observe_grants(node, seconds=seconds, foreign=with_foreign)
+        standing_grants = view.grants
+        if as_json:
+            expect_device(node, view.grants, device)
         return evolve(
             view,
             grants=on_device(of_user(view.grants, user), device),
@@ -94,6 +101,7 @@ def command(
         watch=watch,
         wide=wide,
     )
+    expect_device(node, standing_grants, device)
 
 
 def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants stand") -> Part:

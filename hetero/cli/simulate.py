@@ -14,7 +14,9 @@ from hetero.cli import _json
 from hetero.cli._render import UNKNOWN, Table, table
 from hetero.cli._request import size_options
 from hetero.cli._show import json_option, show
+from hetero.cli._terminal import note
 from hetero.cli._what_if import LIVE, what_if
+from hetero.model import MEMORY
 from hetero.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 #: The literature's ten seeds are 42 to 51.
 _FIRST_SEED = 42
 _SHOWN = 2  # reasons of refusals in a row
-_PLACEMENTS = "fragmentation,fgd,bestfit"
+_OWN_PLACEMENT = "fragmentation"
+_PLACEMENTS = f"{_OWN_PLACEMENT},fgd,bestfit"
 #: The options that say what is different from the cluster as it stands.
 _OF_CLUSTER = ("add", "replicas", "memory", "core", "count", "vendor", "model", "without")
 
@@ -157,8 +160,13 @@ def _replay(
     from hetero.simulate import replay, report
     from hetero.simulate.trace import read
 
-    placements = replay.placements(placement or _PLACEMENTS)
-    trace_name = read(path, pods=pods).name  # what cannot be read is said before work is shared
+    trace = read(path, pods=pods)  # what cannot be read is said before work is shared
+    trace_name, default_names = trace.name, _PLACEMENTS
+    if len({device.capacity[MEMORY] for node in trace.nodes for device in node.devices}) > 1:
+        default_names = _OWN_PLACEMENT
+        if placement is None:
+            note("hetero: fgd and bestfit know cards of one size only: left out")
+    placements = replay.placements(placement or default_names)
     if plot is not None and plot.suffix != ".png":
         raise BadInput(f"--plot {plot}: name a file that ends in .png")
     if arrival == "file" and ((seeds or 1) > 1 or lifetimes is not None):

@@ -69,11 +69,11 @@ def parse_memory(text: str) -> int:
     return int(size_bytes)
 
 
-def parse_percent(text: str, *, of: str) -> int:
+def parse_percent(text: str, *, of: str, most: int = 100) -> int:
     """Return the percentage in `30` or `30%`; `of` names it in the error. Raises `BadInput`."""
     match = _PERCENT.fullmatch(text.strip())
-    if match is None or not 1 <= int(match[1]) <= 100:
-        raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to 100")
+    if match is None or not 1 <= int(match[1]) <= most:
+        raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to {most}")
     return int(match[1])
 
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from attrs import evolve, field
 
 from hetero.model import Allocation, Device, Inventory, Policy, Request
-from hetero.model.errors import BadInput, Refused
+from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.model.frozen import frozen
 from hetero.node.card_book import CardBook
 from hetero.node.current_periods import CurrentPeriods
@@ -140,6 +141,23 @@ class Node:
             "grants that other users made are not seen: `hetero install`, as root, gives this "
             "machine one ledger for all"
         )
+
+    def unseen_news(self) -> str | None:
+        """Return `unseen` where this ledger has not told it since the boot, and note that it did.
+
+        `doctor` shows it each time.
+        """
+        if self.told_path.exists() or not self.unseen:
+            return None
+        with suppress(OSError, HeteroError):
+            prepare(self.ledger.path)
+            self.told_path.touch()
+        return self.unseen
+
+    @property
+    def told_path(self) -> Path:
+        """The file that says that `unseen` was told."""
+        return self.ledger.path / "unseen-told"
 
     def discover(self, *, names: Collection[str] | None = None) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them.

@@ -49,8 +49,8 @@ def run(
     Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
-    if node.unseen:
-        warn(node.unseen)
+    if news := node.unseen_news():
+        warn(news)
 
     def watch_grant(handle: GrantHandle) -> None:
         watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)

@@ -341,7 +341,8 @@ def named(
     if not device_name:
         return []
     device_numbers = range(len(devices)) if numbers is None else numbers
-    if device_name.isdecimal() and int(device_name) in device_numbers:
+    is_number = device_name.isascii() and device_name.isdecimal()
+    if is_number and int(device_name) in device_numbers:
         return [devices[device_numbers.index(int(device_name))]]
     vendor_name, _, index_text = device_name.lower().rpartition(":")
     if index_text.isdecimal() and any(device.vendor == vendor_name for device in devices):

@@ -1,0 +1,239 @@
+"""Rows of the second tour of the command line, each as a person met it."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import hetero_simulator
+import pytest
+
+from hetero.cli._render import age
+from hetero.node.demo import PLACED_ASKS, placed_vendors
+from hetero.node.ledger.ledger import Ledger
+from hetero.node.node import Node
+from hetero.node.rack_check import expect_a_rack
+from hetero.registry.registry import Registry
+from tests.programs import next_line
+
+from .conftest import Begin, Run
+
+ROOT = Path(__file__).parents[2]
+CARD = "[device]\nvendor = nvidia\nmodel = NVIDIA L4\nmemory = 23034 MiB\n"
+
+
+@pytest.mark.parametrize("milliseconds", [60, 120, 250])
+def test_row_12_an_early_ctrl_c_says_nothing(
+    environ: Mapping[str, str], command: tuple[str, ...], milliseconds: int
+) -> None:
+    script = f"""
+import os, signal, sys, threading
+threading.Timer({milliseconds} / 1000, os.kill, (os.getpid(), signal.SIGINT)).start()
+{command[-1]}
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, "run", "-q", "--memory", "1Gi", "--", "sleep", "5"],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert done.returncode in (-signal.SIGINT, 130)
+    assert "" == done.stderr.strip()
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("# nothing\n", "it has no [device]"),
+        (
+            CARD.replace("memory = 23034 MiB\n", ""),
+            "line 1: [device] without memory: write memory = 23034 MiB",
+        ),
+        (CARD.replace("23034 MiB", "-4 GiB"), "line 4: memory '-4 GiB' is no size: "),
+        (CARD.replace("23034 MiB", "23"), "line 4: memory '23' has no unit: write 23034 MiB"),
+        (CARD + "links = 7:NV18\n", "line 5: link '7:NV18' is to no card: "),
+        (CARD + "links = NV18\n", "line 5: 'NV18' is no link: write 1:NV18"),
+        (2 * (CARD + "uuid = GPU-1\n"), "line 10: uuid GPU-1 is in line 5, too"),
+        (65 * CARD, "line 257: it has 65 cards, at most 64"),
+        (CARD + "model = NVIDIA L40\n", "line 5: model was said in line 3 already"),
+    ],
+)
+def test_row_13_a_rack_that_means_nothing_is_refused_with_its_line(
+    hetero: Run, tmp_path: Path, text: str, fault: str
+) -> None:
+    rack = tmp_path / "x.rack"
+    rack.write_text(text)
+
+    done = hetero("inventory", "--json", HETERO_RACK=str(rack))
+
+    assert done.stderr.startswith(f"hetero: HETERO_RACK={rack} is no rack file: {fault}")
+    assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert 2 == json.loads(done.stdout)["code"]  # row 30: it is JSON, too
+
+
+def test_row_13_racks_of_64_cards_and_all_shipped_ones_are_taken(tmp_path: Path) -> None:
+    rack = tmp_path / "x.rack"
+    rack.write_text(64 * CARD)
+    for path in (rack, *hetero_simulator.racks().values()):
+        expect_a_rack(path, keys=hetero_simulator.KEYS, vendors=hetero_simulator.VENDORS)
+
+
+def test_row_14_the_sample_trace_is_replayed_with_default_options(hetero: Run) -> None:
+    done = hetero("simulate", "--trace", str(ROOT / "examples/trace.json"), "--jobs", "1")
+
+    assert 0 == done.returncode
+    assert "fragmentation " in done.stdout
+    assert "hetero: fgd and bestfit know cards of one size only: left out\n" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["77", "०", "GPU-nosuch"])
+def test_row_15_a_device_that_is_not_here_is_not_an_empty_table(hetero: Run, name: str) -> None:
+    sentence = f"no device {name!r} here: `hetero inventory` lists those there are"
+
+    text, document = hetero("ps", "--device", name), hetero("ps", "--device", name, "--json")
+
+    assert (4, f"hetero: {sentence}\n") == (text.returncode, text.stderr)
+    assert (4, sentence) == (document.returncode, json.loads(document.stdout)["error"])
+
+
+def test_row_15_a_device_without_grants_is_no_fault(hetero: Run) -> None:
+    done = hetero("ps", "--device", "1")
+
+    assert (0, "no grants stand on device 1\n") == (done.returncode, done.stdout)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_row_21_a_program_runs_whatever_descriptors_are_closed(
+    environ: Mapping[str, str], command: tuple[str, ...], closed: str
+) -> None:
+    line = f'"$@" run --memory 1Gi -- sh -c "exit 7" {closed}'
+    done = subprocess.run(["sh", "-c", line, "sh", *command], env=environ, check=False)
+
+    assert 7 == done.returncode
+
+
+def test_row_22_a_clock_that_was_set_back_makes_no_age_below_nothing() -> None:
+    later = datetime.now(timezone.utc) + timedelta(hours=2)
+
+    assert "0 s" == age(later.isoformat())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_row_23_a_demo_that_is_ended_leaves_no_folder(
+    begin: Begin, command: tuple[str, ...], tmp_path: Path, number: int
+) -> None:
+    program = begin(*command, "demo", TMPDIR=str(tmp_path))
+    assert "SIMULATED" in next_line(program)
+    assert list(tmp_path.glob("hetero-*"))
+
+    program.send_signal(number)
+
+    assert -number == program.wait(30)
+    assert [] == list(tmp_path.glob("hetero-*"))
+
+
+def test_row_27_each_vendor_with_simulated_cards_has_a_demo(hetero: Run) -> None:
+    shown = {vendor: hetero("demo", "--vendor", vendor) for vendor in placed_vendors()}
+
+    assert {"ascend", "cambricon", "metax"} == {*shown}
+    for vendor, done in shown.items():
+        assert (0, "") == (done.returncode, done.stderr)
+        assert f"no program runs on {vendor}" in done.stdout
+        for _, flags in PLACED_ASKS:
+            assert f"hetero fit --vendor {vendor} {flags}".rstrip() in done.stdout
+    assert "vir10_3c_32g" in shown["ascend"].stdout
+
+
+def test_row_28_benchmarks_are_listed_with_a_sentence_each(hetero: Run, tmp_path: Path) -> None:
+    done = hetero("bench")
+
+    assert 0 == done.returncode
+    for name in ("isolation", "memory", "overhead"):
+        assert re.search(rf"^{name} +\w.{{20,}}$", done.stdout, re.MULTILINE)
+
+    bare = "import importlib.metadata as m; m.entry_points = lambda **_: []\n"
+    script = (
+        f"{bare}import sys; sys.argv = ['hetero', 'bench']\nfrom hetero.start import main; main()"
+    )
+    none = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    sentence = "no benchmarks are installed (none: in hetero's sources, pip install ./benchmarks)"
+    assert (4, f"hetero: {sentence}\n") == (none.returncode, none.stderr)
+
+
+def test_row_29_a_promise_that_cannot_be_shown_here_is_not_broken(
+    hetero: Run, one_card: Path
+) -> None:
+    done = hetero("vendors", "check", "nvidia", HETERO_RACK=str(one_card))
+
+    assert 0 == done.returncode
+    assert re.search(r"not shown +the contract needs two usable devices", done.stdout)
+    assert "LookupError" not in done.stdout
+    last_line = done.stdout.splitlines()[-1]
+    kept, unshown, of_all = map(int, re.findall(r"\d+", last_line))
+    assert f"{kept} ok, {unshown} not shown of {of_all} promises" == last_line
+    assert (of_all, True) == (kept + unshown, unshown > 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("fit", "--sm", "0"), "sm '0' is not a percentage: write a whole number from 1 to 99"),
+        (
+            ("fit", "--gang", "left", "--row", "1/2"),
+            "--row is of a gang, which has several devices: give --count or --device",
+        ),
+        (("run", "--gang"), "Option '--gang' requires an argument (see `hetero run --help`)"),
+    ],
+)
+def test_row_30_small_ones_say_what_is_so(
+    hetero: Run, words: tuple[str, ...], sentence: str
+) -> None:
+    done = hetero(*words)
+
+    assert (2, f"hetero: {sentence}\n") == (done.returncode, done.stderr)
+
+
+@pytest.mark.parametrize("words", [("ps", "--watch"), ("ps", "--watch", "--json")])
+def test_row_30_a_reader_that_ends_is_no_fault(
+    begin: Begin, command: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    program = begin(*command, *words)
+    assert next_line(program)
+    assert program.stdout
+    program.stdout.close()
+
+    assert 0 == program.wait(30)
+
+
+def test_row_30_a_doctor_that_watches_ends_by_its_signal(
+    begin: Begin, command: tuple[str, ...], environ: Mapping[str, str]
+) -> None:
+    program = begin(*command, "doctor", "--watch")
+    deadline_s = time.monotonic() + 30
+    caught = 0
+    while not caught & 1 << (signal.SIGTERM - 1) and time.monotonic() < deadline_s:
+        status = Path(f"/proc/{program.pid}/status").read_text()
+        caught = int(re.findall(r"SigCgt:\s*(\w+)", status)[0], 16)
+        time.sleep(0.02)
+    program.terminate()
+
+    assert -signal.SIGTERM == program.wait(30)
+
+
+def test_row_a7_that_others_are_not_seen_is_told_once(tmp_path: Path) -> None:
+    node = Node(registry=Registry.of(), ledger=Ledger(tmp_path / "state"))
+
+    first_news, second_news = node.unseen_news(), node.unseen_news()
+
+    assert (node.unseen, None) == (first_news, second_news)
+    assert "not seen" in (node.unseen or "")
