@@ -71,6 +71,7 @@ DIGESTS = {
     "model/data/request-3.json": "b8522524f6722ae4",
     "model/data/request-4.json": "a05a04172cdf7299",
     "model/data/request-5.json": "03023d229823af8a",
+    "model/data/request-6.json": "bd1861ce7f324cd4",
     "model/data/usage-1.json": "a84399642b66497b",
     "model/data/usage-2.json": "5038bc8eef390128",
     "model/data/usage-3.json": "83ad331064304cb3",

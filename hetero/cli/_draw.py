@@ -133,7 +133,7 @@ def _outline(outline: Outline, console: Console, width: int) -> list[Line]:
     inner_heading, inner_rows = _painted(outline.inner, console, width)
     lines = [outer_heading, inner_heading] if inner_rows else [outer_heading]
     rest = {id(outline.outer): iter(outer_rows), id(outline.inner): iter(inner_rows)}
-    for entry in outline.order:
+    for entry in outline.entries:
         if isinstance(entry, Table):
             lines += next(rest[id(entry)])
         elif isinstance(entry, Text):

@@ -74,21 +74,21 @@ class Outline:
 
     outer: Table
     inner: Table
-    order: list[Table | Text] = field(factory=list)
+    entries: list[Table | Text] = field(factory=list)
 
     def add_row(self, *cells: str | Cell) -> None:
         """Add a row of the outer table."""
         self.outer.add_row(*cells)
-        self.order.append(self.outer)
+        self.entries.append(self.outer)
 
     def add_below(self, *cells: str | Cell) -> None:
         """Add a row of the inner table."""
         self.inner.add_row(*cells)
-        self.order.append(self.inner)
+        self.entries.append(self.inner)
 
     def add_line(self, line: Text) -> None:
         """Add a sentence."""
-        self.order.append(line)
+        self.entries.append(line)
 
 
 #: What can be shown: texts and tables, below each other.

@@ -372,6 +372,9 @@ typedef struct {
 typedef struct {
     char reserved[64];
 } CUipcEventHandle;
+
+typedef struct CUextSemaphore_st *CUexternalSemaphore;
+typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
 typedef struct {
     unsigned char reserved[64];
 } CUmemPoolPtrExportData;
@@ -912,7 +915,8 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr);
 CUresult cuIpcGetEventHandle(CUipcEventHandle *, CUevent);
 CUresult cuIpcOpenEventHandle(CUevent *, CUipcEventHandle);
 CUresult cuImportExternalMemory(CUexternalMemory *, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *);
-CU_PTSZ(cuWaitExternalSemaphoresAsync, const void *, const void *, unsigned, CUstream);
+CU_PTSZ(cuWaitExternalSemaphoresAsync, const CUexternalSemaphore *, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS *,
+        unsigned, CUstream);
 CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *, CUexternalMemory, const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *);
 CUresult cuExternalMemoryGetMappedMipmappedArray(CUmipmappedArray *, CUexternalMemory,
                                                  const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC *);
