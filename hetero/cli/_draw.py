@@ -154,7 +154,7 @@ def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, lis
     widths = _widths(table_part, rows, console, width)
     bold = console.get_style("bold")
     heading = {
-        column: ([segment.Segment(column, bold)] if column else [], cells.cell_len(column))
+        column: ([segment.Segment(column, bold)] if column.strip() else [], cells.cell_len(column))
         for column in widths
     }
     return (

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 
 import click
 
-from hetero.cli._render import UNKNOWN, Part, Text, age, core_of, few, memory_of, table
+from hetero.cli._render import UNKNOWN, Part, Table, Text, age, core_of, few, memory_of, table
 from hetero.model.errors import NotFound
-from hetero.model.units import MiB, format_memory, format_percent
+from hetero.model.units import MiB, format_memory, format_percent, rounded_memory
 from hetero.node.ledger.ledger import ContainerInfo
 from hetero.node.node import Node
-from hetero.node.view.observe import ForeignView, GrantView, Share, WaitingView
+from hetero.node.view.observe import DeviceView, ForeignView, GrantView, Share, WaitingView
+
+#: How many programs without a grant are named on a card.
+_FEW = 4
 
 
 class Name(click.ParamType[str]):
@@ -79,26 +82,97 @@ def foreign_on(
     )
 
 
+#: The columns of a grant, and those that go first where not all fit.
+_COLUMNS = (
+    *("grant", "name", "user", "core", "memory", "note", "template", "driver", "policy", "age"),
+    *("pids", "container", "command"),
+)
+_DROPS = (
+    *("driver", "age", "policy", "user", "template", "command", "container", "pids", "name"),
+    "note",
+)
+
+
+def _grants_table(first_column: str) -> Table:
+    return table(
+        *(first_column, *_COLUMNS),
+        right=("#", "core", "memory", "driver", "age"),
+        elides=("name", "container", "command"),
+        optional=("name", "note", "template", "driver", "container"),
+        drops=_DROPS,
+    )
+
+
 def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
     """Return the table of who holds what, one line for each device of a grant.
 
     `wide` adds what the driver takes on top, and the images of containers.
     """
-    rows = [
-        _cells(grant, share, is_first=not position, wide=wide)
-        for grant in grants
-        for position, share in enumerate(grant.shares)
-    ]
-    holdings_table = table(
-        *("#", "grant", "name", "user", "core", "memory", "note", "driver", "policy", "age"),
-        *("pids", "container", "command"),
-        right=("#", "core", "memory", "driver", "age"),
-        elides=("name", "container", "command"),
-        optional=("name", "note", "driver", "container"),
-        drops=("driver", "age", "policy", "user", "command", "container", "pids", "name", "note"),
-    )
+    holdings_table = _grants_table("#")
+    for grant in grants:
+        for position, share in enumerate(grant.shares):
+            row = _cells(grant, share, is_first=not position, wide=wide)
+            holdings_table.add_row(*(row[column] for column in holdings_table.columns))
+    return [holdings_table, *remarks(grants)]
+
+
+def tree(
+    rows: Sequence[DeviceView], grants: Sequence[GrantView], *, wide: bool = False
+) -> tuple[Table, dict[int, list[list[Text]]]]:
+    """Return the table of who holds what below each card, and its rows by the card's number.
+
+    The rows lack the first column, in which the branch of the tree stands. Behind grants come
+    programs without one.
+    """
+    cells_by_number: dict[int, list[dict[str, Text]]] = {row.number: [] for row in rows}
+    for grant in grants:
+        for share in grant.shares:
+            if share.number in cells_by_number:
+                row_cells = _cells(grant, share, is_first=True, wide=wide)
+                cells_by_number[share.number].append(row_cells)
     for row in rows:
-        holdings_table.add_row(*(row[column] for column in holdings_table.columns))
+        cells_by_number[row.number] += _foreign_cells(row)
+    return _grants_table(""), {
+        number: [[cells.get(column, Text()) for column in _COLUMNS] for cells in all_cells]
+        for number, all_cells in cells_by_number.items()
+    }
+
+
+def _foreign_cells(row: DeviceView) -> list[dict[str, Text]]:
+    """Return the cells of the programs that use a card without a grant, the largest first."""
+    use = row.foreign
+    if use is None or not use.memory:
+        return []
+    cells = [
+        {
+            "grant": "no grant",
+            "user": process.user or UNKNOWN,
+            "core": "" if process.core is None else f"{process.core:.0f} %",
+            "memory": rounded_memory(process.memory),
+            "pids": str(process.pid),
+            "command": process.program or "",
+        }
+        for process in use.processes[:_FEW]
+    ]
+    more_bytes = use.memory - sum(process.memory for process in use.processes[:_FEW])
+    if more_bytes > 0:
+        more_count = len(use.processes[_FEW:])
+        cells.append(
+            {
+                "grant": "no grant",
+                "user": f"{more_count} more" if more_count else UNKNOWN,
+                "core": "" if use.core is None or use.processes else f"{use.core:.0f} %",
+                "memory": ("~" if use.estimated else "") + rounded_memory(more_bytes),
+            }
+        )
+    return [
+        {column: Text(cell_text, "yellow") for column, cell_text in cell_texts.items()}
+        for cell_texts in cells
+    ]
+
+
+def remarks(grants: Sequence[GrantView]) -> list[Part]:
+    """Return a line for whatever of grants their users should know, and tables do not say."""
     past_lines = [
         Text(f"process {excess.pid} of grant {grant.id} {excess.what} past its limiter", "red")
         for grant in grants
@@ -120,7 +194,7 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
         for grant in grants
         if grant.hurt
     ]
-    return [holdings_table, *gone_lines, *past_lines, *excess_lines, *unknown_lines]
+    return [*gone_lines, *past_lines, *excess_lines, *unknown_lines]
 
 
 def _functions(count: int) -> str:
@@ -136,6 +210,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
         "#": UNKNOWN if share.number is None else str(share.number),
         "core": core_of(share, wide=wide),
         "memory": memory_of(share.memory_used, share.memory),
+        "template": share.template or "",
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
     }
     grant_cells = {

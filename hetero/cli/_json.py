@@ -62,6 +62,8 @@ def grants(view: GrantsView, *, seconds: float | None) -> Plain:
 
 def node(view: NodeView, *, seconds: float | None = None) -> Plain:
     """Return the document of `inventory` and `top`."""
+    from hetero.node.view.totals import totals  # only here: nobody else waits for it
+
     return document(
         "node",
         map(_device, view.devices),
@@ -71,6 +73,8 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
         unreadable=view.unreadable,
         vendors=view.vendors,
         notes=view.notes,
+        host=view.host,
+        totals=totals(view.devices),
     )
 
 
@@ -230,6 +234,8 @@ def _device(row: DeviceView) -> Plain:
         if usage.processes is None
         else [{"pid": pid, "memory": memory} for pid, memory in usage.processes.items()],
         "foreign": row.foreign,
+        "idle": row.idle,
+        "templates": row.templates,
     }
 
 

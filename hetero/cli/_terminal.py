@@ -12,7 +12,8 @@ from hetero.model.visible import visible
 
 #: What our own signs become where the locale has no others than ASCII's.
 _ASCII = str.maketrans(
-    {"–": "-", "…": "...", "·": ".", "°": "", "µ": "u", "×": "x", **dict.fromkeys("█▉▊▋▌▍▎▏", "#")}
+    {"–": "-", "…": "...", "·": ".", "°": "", "µ": "u", "×": "x", "├": "|", "└": "`"}
+    | {"▓": "=", "▒": "%", **dict.fromkeys("█▉▊▋▌▍▎▏", "#")}
 )
 
 

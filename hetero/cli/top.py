@@ -64,8 +64,6 @@ _INTERVAL = 1.0
 #: Seconds over which core in use is a mean: a share of time slices shows little of itself in one.
 _WINDOW = 10.0
 _BAR = 10
-#: The part of its time from which a device is busy: a driver's own work is below it.
-_BUSY = 0.03
 _KEYS = """
 q, Ctrl-C       end
 s               sort grants by the next of: device, core, memory, age
@@ -228,7 +226,7 @@ def render(view: NodeView, *, wide: bool = False) -> Part:
 
 
 def _tables(view: NodeView, *, fold_idle: bool, wide: bool = False) -> list[Part]:
-    idle_rows = [row for row in view.devices if fold_idle and _is_idle(row)]
+    idle_rows = [row for row in view.devices if fold_idle and row.idle]
     devices = _devices()
     rows = sick_first(view.devices)
     for row in rows:
@@ -248,12 +246,6 @@ def _tables(view: NodeView, *, fold_idle: bool, wide: bool = False) -> list[Part
     ]
     parts += ["", _grants(view.grants, wide=wide) if view.grants else "no grants stand"]
     return parts
-
-
-def _is_idle(row: DeviceView) -> bool:
-    """Return whether nobody uses a device that is well."""
-    is_used = row.grants or (row.foreign and row.foreign.memory)
-    return row.device.healthy and not is_used and (row.usage.core or 0) < _BUSY
 
 
 def render_cluster(view: ClusterView) -> Part:

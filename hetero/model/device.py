@@ -20,6 +20,8 @@ _AILMENTS = {
     "xid": ("xid",),
     "alarm": ("alarm",),
 }
+#: All such words: the last is for what none of the others says.
+AILMENTS = (*_AILMENTS, "fault")
 
 
 class Enforcement(str, Enum):
@@ -123,7 +125,7 @@ class Device:
         sentence = (self.health or "").lower()
         return next(
             (word for word, signs in _AILMENTS.items() if any(sign in sentence for sign in signs)),
-            "fault",
+            AILMENTS[-1],
         )
 
     @property

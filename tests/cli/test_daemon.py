@@ -192,7 +192,8 @@ def test_root_cordons_a_card_for_all_users_at_once_and_nobody_else_does(machine:
         code, _, err = machine.run(ALICE, *words)
         assert (3, True) == (code, "are for all its users: only root does that" in err)
     _, out, _ = machine.run(BOB, "inventory")
-    assert 1 == out.count("cordoned")
+    assert 1 == out.count("cordoned (loud fan)")
+    assert "5 cards of 1 vendor   1 cordoned   " in out
     machine.run(ROOT, "uncordon", "1")
 
     assert 0 == machine.run(ALICE, *asked)[0]

@@ -94,8 +94,13 @@ def test_what_others_hold_of_a_card_is_not_free(
     (process,) = use["processes"]
     assert (foreign.pid, "hetero-job-cuda") == (process["pid"], process["program"])
     assert process["user"]
-    assert "3.5/16 GiB  12.4 GiB" in shown
-    assert f"device {SMALL}: process {foreign.pid} (hetero-job-cuda of " in shown
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
+    (row,) = [row for row in rows if row.startswith(f"{SMALL} ")]
+    (below,) = [row for row in rows if " no grant " in row and str(foreign.pid) in row]
+    assert "3.5/16 GiB 0 12.4 GiB 12.4 GiB" in row  # free, given, used, of others
+    assert rows.index(row) + 1 == rows.index(below)
+    assert f"└ no grant {process['user']} " in below
+    assert f"12.4 GiB {foreign.pid} hetero-job-cuda" in below
 
 
 def test_a_card_with_room_in_fact_is_taken_and_one_without_is_refused_with_who_holds_it(
@@ -235,10 +240,13 @@ def test_sick_cards_stand_first_in_a_word_and_nothing_is_offered_of_them(hetero:
     cards = items(hetero, "inventory")
 
     words = {ECC: "ecc", LOST: "lost", HOT: "hot"}
-    for number, line in zip(words, inventory[2:5], strict=True):
+    titles = [line for line in inventory if "not well: nothing is given" in line]
+    first = inventory.index(titles[0]) + 1
+    assert inventory[first - 3].split()[0] == "#"
+    for number, line in zip(words, inventory[first : first + 6 : 2], strict=True):
         cells = line.split()
-        assert [str(number), "–", "–"] == [cells[0], *cells[3:5]]
-        assert words[number] in cells
+        assert [str(number), "nvidia", "Small"] == cells[:3]
+        assert (2, words[number]) == (cells.count("–"), cells[-1])  # neither core nor memory
         assert 0 == cards[number]["memory_free"]
     assert [str(number) for number in words] == [line.split()[0] for line in top[2:5]]
     inventory_text = "\n".join(inventory)

@@ -24,7 +24,8 @@ def test_second_tour_8_a_partition_shows_its_core_wherever_it_is_shown(
     assert "  memory 16 GiB  core 25 %, by template vir05_1c_16g\n" in ran.stderr
     assert 25 == grant["shares"][0]["core"]
     assert "no limit" not in shown
-    assert "75 % (15/20)" in shown
+    assert 2 == shown.count("25 % (5/20)")  # of the card, and of the grant below it
+    assert "left: 3 × vir05_1c_16g or 1 × vir10_3c_32g" in shown
 
 
 def test_second_tour_7_core_is_in_percent_whatever_units_a_card_has(hetero: Run) -> None:

@@ -83,11 +83,15 @@ def test_seven_vendors_are_ok(seven: Node) -> None:
 def test_the_inventory_shows_a_line_for_every_card_within_100_columns(seven: Node) -> None:
     lines = seven.run("inventory").stdout.splitlines()
     header = next(number for number, line in enumerate(lines) if line.startswith("#"))
-    cards = lines[header + 1 :]
+    picture = lines[header + 1 : lines.index("")]
+    cards = [line for line in picture if line[0].isdigit()]
+    blocks = [line for line in picture if not line[0].isdigit()]
 
     assert max(len(line.rstrip()) for line in lines[header:]) <= 100
-    assert [str(number) for number in range(len(cards))] == [line.split()[0] for line in cards]
-    assert set(VENDORS) == {line.split()[1] for line in cards}
+    assert sorted(map(str, range(10))) == sorted(line.split()[0] for line in cards)
+    assert len(picture) == len(cards) + len(blocks)
+    assert len(VENDORS) == len(blocks)
+    assert set(VENDORS) == {word for line in blocks for word in line.split()} & set(VENDORS)
 
 
 def test_no_line_of_the_inventory_is_folded_while_all_seven_are_in_use(seven: Node) -> None:
@@ -98,10 +102,14 @@ def test_no_line_of_the_inventory_is_folded_while_all_seven_are_in_use(seven: No
         holder.kill()
         holder.communicate()
     header = next(number for number, line in enumerate(lines) if line.startswith("#"))
-    cards = lines[header + 1 : lines.index("")]
+    picture = lines[header + 1 : lines.index("")]
+    cards = [line for line in picture if line[0].isdigit()]
+    grants = [line for line in picture if line.startswith("   └")]
 
     assert max(len(line.rstrip()) for line in lines) <= 100
-    assert [str(number) for number in range(10)] == [line.split()[0] for line in cards]
+    assert sorted(map(str, range(10))) == sorted(line.split()[0] for line in cards)
+    assert len(VENDORS) == len(grants)
+    assert all("sh -c" in line for line in grants)
 
 
 @pytest.mark.parametrize("vendor", VENDORS)

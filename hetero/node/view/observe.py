@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,14 +43,19 @@ from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
+from hetero.node.view.templates import TemplateView, template_views
 from hetero.registry.vendor_row import VendorRow
+
+#: The busy part of a device's time below which nobody is taken to use it: drivers count their own.
+_BUSY = 0.03
 
 
 @frozen(kw_only=True)
 class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
-    `core` and `core_used` are in percent of the card, `core` None where there is no limit, and of
+    `template` is what it is cut by, and `part` its id, None for a share. `core` and `core_used` are
+    in percent of the card, `core` None where there is no limit, and of
     a template or a whole card what it has. `core_units` is `core` in the vendor's own units and
     what the card has of them, None where these are percent; `rest`:
     none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
@@ -70,6 +76,8 @@ class Share:
     memory: int
     core: float | None
     core_units: tuple[int, int] | None = None
+    template: str | None = None
+    part: str | None = None
     rest: bool = False
     sm: int | None = None
     spill: bool = False
@@ -156,7 +164,8 @@ class DeviceView:
     """A device by its number in the inventory: what is held of it, by whom, and its usage now.
 
     `foreign` is what programs without a grant use of it, None where that is unknown.
-    `open`: one of the grants holds a share of its memory and no limit of its core.
+    `open`: one of the grants holds a share of its memory and no limit of its core. `templates` are
+    what it is cut into.
     """
 
     number: int
@@ -166,6 +175,13 @@ class DeviceView:
     grants: tuple[str, ...]
     open: bool = False
     foreign: ForeignUse | None = None
+    templates: tuple[TemplateView, ...] = ()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it is well and nobody uses it, as far as that is known."""
+        is_used = any(self.held.values()) or bool(self.foreign and self.foreign.memory)
+        return self.device.healthy and not is_used and (self.usage.core or 0) < _BUSY
 
     @property
     def free(self) -> Counters:
@@ -229,7 +245,7 @@ class GrantsView:
 
 @frozen(kw_only=True)
 class NodeView:
-    """All views of a node; `simulated` names the rack file where nothing is real.
+    """All views of the node `host`; `simulated` names the rack file where nothing is real.
 
     `notes` are sentences about settings that name cards which are not there.
     """
@@ -240,6 +256,7 @@ class NodeView:
     vendors: tuple[VendorRow, ...]
     simulated: str | None
     notes: tuple[str, ...] = ()
+    host: str = ""
 
 
 @frozen(kw_only=True)
@@ -340,22 +357,21 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
             if piece.device == device.uuid
         ]
         device_free = free_by_uuid[device.uuid]
-        devices.append(
-            DeviceView(
-                number=device_number,
-                device=device,
-                held={
-                    counter: total - device_free[counter]
-                    for counter, total in device.capacity.items()
-                },
-                usage=usage,
-                grants=tuple(dict.fromkeys(grant_id for grant_id, _ in ids_and_pieces)),
-                open=any(
-                    piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
-                ),
-                foreign=use_by_uuid.get(device.uuid),
-            )
+        device_view = DeviceView(
+            number=device_number,
+            device=device,
+            held={
+                counter: total - device_free[counter] for counter, total in device.capacity.items()
+            },
+            usage=usage,
+            grants=tuple(dict.fromkeys(grant_id for grant_id, _ in ids_and_pieces)),
+            open=any(
+                piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
+            ),
+            foreign=use_by_uuid.get(device.uuid),
         )
+        templates = template_views(device, device_view.free, ids_and_pieces)
+        devices.append(evolve(device_view, templates=templates))
     return NodeView(
         devices=tuple(devices),
         grants=_views(
@@ -371,6 +387,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         vendors=discovery.rows,
         simulated=_rack(node),
         notes=node.settings.unmatched(discovery.devices),
+        host=os.uname().nodename,
     )
 
 
@@ -708,6 +725,8 @@ def _shares(
                 memory=limit.memory,
                 core=core_percent,
                 core_units=_own_units(core_percent, device),
+                template=piece.template,
+                part=piece.part,
                 rest=is_limited and asked_limit.core == CORE_FULL,
                 sm=asked_limit.sm,
                 spill=limit.spill,

@@ -1,0 +1,54 @@
+"""Bars of several shades: what is granted and in use, granted, used by others, and free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from hetero.cli._render import Text
+from hetero.model import CORE, MEMORY
+from hetero.node.view.observe import DeviceView
+
+#: The columns of a bar.
+LENGTH = 10
+#: What the shades of a bar mean, told apart without colours, too.
+USED, GRANTED, FOREIGN, FREE = "█", "▓", "▒", "·"
+_STYLES = {USED: "green", GRANTED: "cyan", FOREIGN: "yellow", FREE: "dim"}
+LEGEND = Text(
+    f"{USED} granted and in use   {GRANTED} granted   {FOREIGN} in use without a grant   "
+    f"{FREE} free",
+    "dim",
+)
+
+
+def core_bar(row: DeviceView) -> tuple[Text, ...]:
+    """Return the core of a device: how busy it is, of what is granted and beyond."""
+    granted_part = row.held[CORE] / row.device.of_card(CORE)
+    busy_part = row.usage.core or 0
+    used_part = busy_part if row.open else min(busy_part, granted_part)
+    return _bar(used_part, max(granted_part - used_part, 0), busy_part - used_part)
+
+
+def memory_bar(row: DeviceView) -> tuple[Text, ...]:
+    """Return the memory of a device: what grants use of theirs, and what others hold."""
+    card_bytes = row.device.capacity[MEMORY]
+    foreign_bytes = row.foreign.memory if row.foreign else 0
+    granted_bytes = row.held[MEMORY]
+    used_bytes = min(max((row.usage.memory or 0) - foreign_bytes, 0), granted_bytes)
+    amounts = (used_bytes, granted_bytes - used_bytes, foreign_bytes)
+    return _bar(*(amount / card_bytes if card_bytes else 0 for amount in amounts))
+
+
+def _bar(*parts: float) -> tuple[Text, ...]:
+    """Return a bar whose first shades have these parts of its length; the rest is free."""
+    ends = [round(min(end, 1.0) * LENGTH) for end in accumulate(parts)]
+    return _shaded([*ends, LENGTH])
+
+
+def _shaded(ends: Sequence[int]) -> tuple[Text, ...]:
+    lengths = [end - begin for begin, end in zip((0, *ends), ends, strict=False)]
+    return tuple(
+        Text(sign * length, _STYLES[sign])
+        for sign, length in zip((USED, GRANTED, FOREIGN, FREE), lengths, strict=True)
+        if length
+    )

@@ -1,0 +1,335 @@
+"""The picture of a machine: its cards by NUMA node and driver, and below each who has some of it.
+
+`inventory` draws it, of this machine and of a node of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+
+from attrs import field
+
+from hetero.cli._bars import core_bar, memory_bar
+from hetero.cli._render import (
+    UNKNOWN,
+    Cell,
+    Outline,
+    Part,
+    Table,
+    Text,
+    condition_word,
+    foreign_memory,
+    free_memory,
+    granularity_of,
+    kept_by,
+    memory_of,
+    model_of,
+    own_units,
+    percent,
+    short,
+    table,
+)
+from hetero.model import CORE, MEMORY, SLOTS, Device
+from hetero.model.frozen import frozen
+from hetero.model.units import rounded_memory
+from hetero.node.view.observe import DeviceView
+from hetero.node.view.templates import TemplateView
+from hetero.node.view.totals import Total, total, totals
+
+#: From how many idle cards on that are alike one line says so.
+_ALIKE = 3
+#: The weight above which a link is the vendor's own, and not PCIe.
+_OWN_LINK = 6
+#: Columns by which what belongs to a card stands behind its number.
+_INDENT = "   "
+
+
+def _card_table(picture: Picture) -> Table:
+    core_bars, memory_bars = ((" ",), ("",)) if picture.folded else ((), ())
+    return table(
+        *("#", "model", "divides by", *core_bars, "core given", "busy", *memory_bars),
+        *("memory free", "given", "used", "others", "grants", "temp", "power", "links"),
+        *("kept by", "health", "uuid"),
+        right=(
+            *("#", "core given", "busy", "memory free", "given", "used", "others", "grants"),
+            *("temp", "power"),
+        ),
+        elides=("health",),
+        optional=("others", "used", "busy", "temp", "power", "links"),
+        drops=()
+        if picture.wide
+        else (
+            *("uuid", "links", "grants", "given", "divides by", "used", "power", "kept by"),
+            *("temp", " ", "", "others", "busy", "model"),
+        ),
+    )
+
+
+@frozen(kw_only=True)
+class Picture:
+    """How cards are drawn.
+
+    `folded`: with bars, and with one line for idle cards that are alike. `wide`: with every column.
+    `number_by_uuid` and `name_by_grant` are what cards and grants are called.
+    """
+
+    folded: bool = False
+    wide: bool = False
+    number_by_uuid: Mapping[str, int] = field(factory=dict)
+    name_by_grant: Mapping[str, str] = field(factory=dict)
+
+
+def draw_cards(
+    rows: Sequence[DeviceView],
+    holders: Table,
+    holder_rows: Mapping[int, Sequence[Sequence[str | Cell]]],
+    picture: Picture,
+) -> Outline:
+    """Return the cards by NUMA node and driver, those first that are not well.
+
+    `holder_rows` are the rows of the table `holders` by the card's number, without the first
+    column, which has the branch.
+    """
+    outline = Outline(_card_table(picture), holders)
+    sick_rows = [row for row in rows if not row.device.healthy]
+    if sick_rows:
+        outline.add_line(Text("not well: nothing is given of these", "bold red"))
+    for row in sick_rows:
+        _add_card(outline, row, holder_rows.get(row.number, ()), picture)
+    well_rows = sorted((row for row in rows if row.device.healthy), key=_place)
+    for block_name, block_rows in groupby(well_rows, key=_block):
+        outline.add_line(Text(block_name, "bold cyan"))
+        for group in _alike([*block_rows], fold=picture.folded and not picture.wide):
+            if len(group) == 1:
+                _add_card(outline, group[0], holder_rows.get(group[0].number, ()), picture)
+            else:
+                outline.add_line(_idle_line(group))
+    return outline
+
+
+def _place(row: DeviceView) -> tuple[int, str, str, int]:
+    device = row.device
+    return (-1 if device.numa is None else device.numa, device.vendor, _driver(device), row.number)
+
+
+def _block(row: DeviceView) -> str:
+    device = row.device
+    numa_text = "" if device.numa is None else f"NUMA {device.numa}  "
+    return f"{numa_text}{device.vendor} {_driver(device)}".rstrip()
+
+
+def _driver(device: Device) -> str:
+    return device.attributes.get("driver") or ""
+
+
+def _alike(rows: Sequence[DeviceView], *, fold: bool) -> Iterator[list[DeviceView]]:
+    """Yield the rows in their order, idle ones that are alike together at the first's place."""
+    keys = [_likeness(row) if fold and row.idle else None for row in rows]
+    for position, (row, key) in enumerate(zip(rows, keys, strict=True)):
+        group = [other for other, other_key in zip(rows, keys, strict=True) if other_key == key]
+        if key is None or len(group) < _ALIKE:
+            yield [row]
+        elif key not in keys[:position]:
+            yield group
+
+
+def _likeness(row: DeviceView) -> object:
+    """Return what idle cards that are alike have in common."""
+    device = row.device
+    amounts = tuple(sorted(device.capacity.items()))
+    return device.short_model, device.enforcement, device.condition, amounts
+
+
+def _idle_line(rows: Sequence[DeviceView]) -> Text:
+    """Return what is so of idle cards that are alike."""
+    device = rows[0].device
+    temperatures = [row.usage.temperature for row in rows if row.usage.temperature is not None]
+    heat_text = f"   {_range(temperatures)} °C" if temperatures else ""
+    memory_text = free_memory(device.capacity[MEMORY], device)
+    return Text(
+        f"{len(rows)} idle: {ranges(row.number for row in rows)}   {model_of(device)}   "
+        f"{granularity_of(device)}   {memory_text} each{heat_text}   "
+        f"{kept_by(device.enforcement).text}   {condition_word(device).text}",
+        "dim",
+    )
+
+
+def _range(values: Sequence[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in their order, three or more that follow each other as `3–7`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return " ".join(
+        f"{run[0]}–{run[-1]}" if len(run) > 2 else " ".join(map(str, run)) for run in runs
+    )
+
+
+def _add_card(
+    outline: Outline,
+    row: DeviceView,
+    holder_rows: Sequence[Sequence[str | Cell]],
+    picture: Picture,
+) -> None:
+    """Add a card, what is wrong with it, what it is cut into, and who has some of it."""
+    cells = _cells(row, picture)
+    outline.add_row(*(cells[column] for column in outline.outer.columns))
+    if not row.device.healthy:
+        sentence = f"device {row.number}: {row.device.health}: nothing is given of it"
+        outline.add_line(Text(_INDENT + sentence, "red"))
+    if templates_line := _templates_line(row, picture.name_by_grant):
+        outline.add_line(Text(_INDENT + templates_line))
+    for position, holder_cells in enumerate(holder_rows, 1):
+        branch = "├" if position < len(holder_rows) else "└"
+        outline.add_below(_INDENT + branch, *holder_cells)
+
+
+def _cells(row: DeviceView, picture: Picture) -> dict[str, str | Cell]:
+    device, usage = row.device, row.usage
+    style = "" if device.healthy else "red"
+    memory_bytes = device.capacity[MEMORY]
+    return {
+        "#": Text(str(row.number), style),
+        # Those that are not well stand in no block of their vendor.
+        "model": Text(
+            model_of(device) if device.healthy else f"{device.vendor} {model_of(device)}", style
+        ),
+        "divides by": granularity_of(device),
+        " ": core_bar(row) if device.healthy else Text(),
+        "core given": _core_given(row, wide=picture.wide),
+        "busy": "" if usage.core is None else f"{100 * usage.core:.0f} %",
+        "": memory_bar(row) if device.healthy and memory_bytes else Text(),
+        "memory free": free_memory(row.free[MEMORY], device) if device.usable else UNKNOWN,
+        "given": _amount(row.held[MEMORY]),
+        "used": "" if usage.memory is None else _amount(usage.memory),
+        "others": foreign_memory(row.foreign),
+        "grants": f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
+        "temp": "" if usage.temperature is None else f"{usage.temperature} °C",
+        "power": _power(usage.power, usage.power_limit),
+        "links": links_of(device, picture.number_by_uuid),
+        "kept by": kept_by(device.enforcement),
+        "health": condition_word(device),
+        "uuid": device.uuid if picture.wide else short(device.uuid),
+    }
+
+
+def _core_given(row: DeviceView, *, wide: bool) -> str:
+    """Return the core that is granted, in the device's own units, too, where it is wide."""
+    device, units = row.device, row.held[CORE]
+    if not device.healthy and not row.grants:
+        return UNKNOWN
+    given_text = percent(units, device)
+    if wide:
+        given_text += own_units(units, device.of_card(CORE))
+    if row.open:
+        return f"{given_text}, open" if units else "open"
+    return given_text
+
+
+def _amount(size_bytes: int) -> str:
+    return rounded_memory(size_bytes) if size_bytes else "0"
+
+
+def _power(watts: float | None, limit_watts: float | None) -> str:
+    if watts is None:
+        return ""
+    return f"{watts:.0f} W" if limit_watts is None else f"{watts:.0f}/{limit_watts:.0f} W"
+
+
+def links_of(device: Device, number_by_uuid: Mapping[str, int]) -> str:
+    """Return the cards that a card has the vendor's own links to: `NV18 1–7`."""
+    numbers_by_kind: dict[str, list[int]] = {}
+    for link in device.links:
+        if link.weight > _OWN_LINK and link.peer in number_by_uuid:
+            numbers_by_kind.setdefault(link.kind, []).append(number_by_uuid[link.peer])
+    return ", ".join(f"{kind} {ranges(numbers)}" for kind, numbers in numbers_by_kind.items())
+
+
+def _templates_line(row: DeviceView, name_by_grant: Mapping[str, str]) -> str:
+    """Return which partitions of a card are taken, or what of its menu is, and what is left."""
+    partitions = [template for template in row.templates if template.part]
+    if partitions:
+        return "partitions: " + "  ".join(
+            f"{template.name} [{_holders_of(template, name_by_grant) or 'free'}]"
+            for template in partitions
+        )
+    if not row.grants:
+        return ""
+    left = [f"{template.free} × {template.name}" for template in row.templates if template.free]
+    return f"left: {' or '.join(left)}" if left else ""
+
+
+def _holders_of(template: TemplateView, name_by_grant: Mapping[str, str]) -> str:
+    return ", ".join(name_by_grant.get(grant_id) or grant_id for grant_id in template.grants)
+
+
+# --- sums -------------------------------------------------------------------------------------
+
+
+def summary_line(name: str, rows: Sequence[DeviceView], grant_count: int) -> Text:
+    """Return what a machine has, and what is left of it."""
+    sums = total(rows)
+    vendor_count = len({row.device.vendor for row in rows})
+    foreign_count = sum(len(row.foreign.processes) for row in rows if row.foreign)
+    words = [
+        f"{name}: {counted(sums.devices, 'card')} of {counted(vendor_count, 'vendor')}",
+        f"{sums.sick} not well" if sums.sick else "",
+        f"{sums.cordoned} cordoned" if sums.cordoned else "",
+        f"free {_left(sums)}",
+        counted(grant_count, "grant"),
+        f"{counted(foreign_count, 'program')} without a grant" if foreign_count else "",
+    ]
+    return Text("   ".join(filter(None, words)), "bold")
+
+
+def _left(sums: Total) -> str:
+    return (
+        f"{sums.core_free:.0f} of {sums.core:.0f} % core, "
+        f"{memory_of(sums.memory_free, sums.memory)}"
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 card`, `2 cards`."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
+def totals_table(rows: Sequence[DeviceView]) -> list[Part]:
+    """Return the sums by vendor and model, nothing where there is one model."""
+    sums_table = table(
+        *("vendor", "model", "cards", "whole", "not well", "cordoned", "core free", "memory free"),
+        *("given", "used", "others"),
+        right=(
+            *("cards", "whole", "not well", "cordoned", "core free", "memory free", "given"),
+            *("used", "others"),
+        ),
+        optional=("not well", "cordoned", "others"),
+        drops=("used", "given", "whole", "others", "vendor", "cordoned"),
+    )  # fmt: skip
+    for sums in totals(rows):
+        sums_table.add_row(*_sums_cells(sums))
+    return ["", sums_table] if len(sums_table.rows) > 1 else []
+
+
+def _sums_cells(sums: Total) -> tuple[str | Cell, ...]:
+    return (
+        sums.vendor,
+        sums.model,
+        str(sums.devices),
+        str(sums.whole),
+        Text(str(sums.sick) if sums.sick else "", "bold red"),
+        Text(str(sums.cordoned) if sums.cordoned else "", "yellow"),
+        f"{sums.core_free:.0f}/{sums.core:.0f} %",
+        memory_of(sums.memory_free, sums.memory),
+        _amount(sums.memory_held),
+        _amount(sums.memory_used),
+        Text(_amount(sums.memory_foreign) if sums.memory_foreign else "", "yellow"),
+    )

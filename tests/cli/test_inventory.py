@@ -1,0 +1,364 @@
+"""The picture of a machine's cards, as `hetero inventory` draws it in a terminal and in a pipe."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from hetero.cli import inventory
+from hetero.cli._draw import draw
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Device,
+    DeviceAllocation,
+    Enforcement,
+    Link,
+    Policy,
+    Priority,
+    Template,
+    Templated,
+    Usage,
+)
+from hetero.model.units import GiB
+from hetero.node.foreign import ForeignProcess, ForeignUse
+from hetero.node.view.chosen import Choice
+from hetero.node.view.observe import DeviceView, GrantView, NodeView, Share
+from hetero.node.view.templates import template_views
+from hetero.testing import rack
+from tests.cli.conftest import Run
+from tests.cli.streams import Stream, console
+
+WIDTHS = (60, 80, 100, 120, 160, 200)
+SINCE = "2026-01-01T00:00:00+00:00"
+
+
+def card(number: int, device: Device, **facts: Any) -> DeviceView:
+    """Return a view of a card of which nothing is held, unless `facts` say otherwise."""
+    usage = Usage(memory=0, core=0.0, temperature=35, power=80.0, power_limit=700.0)
+    plain = {"held": dict.fromkeys(device.capacity, 0), "usage": usage, "grants": ()}
+    return DeviceView(number=number, device=device, **{**plain, **facts})
+
+
+def eight(**facts: Any) -> tuple[Device, ...]:
+    return rack(*[140 * GiB] * 8, model="H1", enforcement=Enforcement.PRELOAD, **facts)
+
+
+def grant(name: str, *numbers: int, core: float | None = 50, memory: int = 40 * GiB) -> GrantView:
+    shares = tuple(
+        Share(device=f"memory-{number}", number=number, memory=memory, core=core, memory_used=GiB)
+        for number in numbers
+    )
+    return GrantView(
+        id=f"{name:0>8}"[:8],
+        label=name,
+        user="alice",
+        command=("python", "train.py"),
+        since=SINCE,
+        policy=Policy.FIXED,
+        priority=Priority.LOW,
+        processes=(4242,),
+        shares=shares,
+    )
+
+
+def view(devices: Sequence[DeviceView], grants: Sequence[GrantView] = ()) -> NodeView:
+    return NodeView(
+        devices=tuple(devices),
+        grants=tuple(grants),
+        unreadable=(),
+        vendors=(),
+        simulated=None,
+        host="box",
+    )
+
+
+def drawn(
+    shown: NodeView, columns: int | None = 100, *, live: bool = True, wide: bool = False
+) -> list[str]:
+    """Return the lines that a terminal of so many columns gets, or a pipe."""
+    stream = Stream(live=live)
+    size = {"COLUMNS": str(columns)} if columns else {}
+    part = inventory.render(shown, wide=wide, folded=live)
+    draw(part, console(stream, TERM="xterm", NO_COLOR="1", **size), wide=wide)
+    return stream.getvalue().splitlines()
+
+
+def busy_card(number: int = 0) -> DeviceView:
+    """Return a card of 140 GiB with 70 % and 70 GiB granted, of which 50 % and 42 GiB are used.
+
+    A program without a grant holds 28 GiB.
+    """
+    process = ForeignProcess(pid=77, memory=28 * GiB, user="carl", program="bare.py")
+    return card(
+        number,
+        eight()[number],
+        held={CORE: 70, MEMORY: 70 * GiB, SLOTS: 2},
+        usage=Usage(memory=70 * GiB, core=0.5, temperature=61, power=412.0, power_limit=700.0),
+        grants=("00trainer",),
+        foreign=ForeignUse(memory=28 * GiB, processes=(process,)),
+    )
+
+
+def test_bars_tell_apart_what_is_used_granted_held_by_others_and_free() -> None:
+    lines = drawn(view([busy_card()], [grant("trainer", 0)]), 200)
+    (row,) = [line for line in lines if line.startswith("0 ")]
+
+    assert ["█████▓▓···", "███▓▓▒▒···"] == re.findall("[█▓▒·]{10}", row)
+    assert "42/140 GiB  70 GiB  70 GiB  28 GiB" in row  # free, given, used, of others
+    assert "61 °C  412/700 W" in row
+    assert "█ granted and in use   ▓ granted   ▒ in use without a grant   · free" in lines
+
+
+def test_grants_and_programs_without_one_hang_below_their_card() -> None:
+    devices = [busy_card(), *(card(number, eight()[number]) for number in range(1, 3))]
+    lines = drawn(view(devices, [grant("trainer", 0), grant("pair", 1, 2)]), 120)
+    names = [line.split()[:2] for line in lines if line.strip()]
+
+    first = names.index(["0", "H1"])
+    assert [
+        ["0", "H1"],
+        ["├", "0trainer"],
+        ["└", "no"],
+        ["1", "H1"],
+        ["└", "0000pair"],
+        ["2", "H1"],
+        ["└", "0000pair"],
+    ] == names[first : first + 7]
+    (foreign,) = [line for line in lines if "no grant" in line]
+    assert re.search(r"carl +28 GiB +77 +bare\.py", foreign)
+
+
+def test_a_pipe_gets_a_line_for_each_card_and_no_bar() -> None:
+    lines = drawn(view([card(number, each) for number, each in enumerate(eight())]), live=False)
+
+    assert [str(number) for number in range(8)] == [
+        line.split()[0] for line in lines if line[0].isdigit()
+    ]
+    assert not re.search("[█▓▒·]", "\n".join(lines))
+    assert "\x1b" not in "\n".join(lines)
+
+
+def test_idle_cards_that_are_alike_are_one_line_with_their_numbers() -> None:
+    cards = [card(number, each) for number, each in enumerate(eight())]
+    cards[0] = busy_card()
+    cards[2] = evolve(cards[2], usage=evolve(cards[2].usage, core=0.4))
+    cards[4] = evolve(cards[4], usage=evolve(cards[4].usage, temperature=39))
+    lines = drawn(view(cards, [grant("trainer", 0)]))
+
+    assert "5 idle: 1 3–6" not in lines
+    (idle,) = [line for line in lines if "idle" in line]
+    assert idle.startswith("6 idle: 1 3–7   H1   1 %, 1 MiB   140/140 GiB each   35–39 °C   ")
+    assert ["0", "2"] == [line.split()[0] for line in lines if re.match(r"\d  ", line)]
+    assert 8 == sum(line[0].isdigit() for line in drawn(view(cards), wide=True) if line)
+
+
+def test_cards_that_differ_or_are_cordoned_or_two_are_not_folded() -> None:
+    cards = [card(number, each) for number, each in enumerate(eight()[:4])]
+    cards[3] = evolve(cards[3], device=evolve(cards[3].device, cordon="loud fan"))
+
+    assert ["3 idle: 0–2"] == [line[:11] for line in drawn(view(cards)) if "idle" in line]
+    assert not [line for line in drawn(view(cards[1:])) if "idle" in line]
+
+
+def test_second_tour_3_and_4_sick_cards_come_first_in_a_word_with_their_sentence_below() -> None:
+    sentence = "nvmlDeviceGetMigMode: error 15 (GPU is lost)"
+    devices = [card(number, each) for number, each in enumerate(eight())]
+    devices[5] = evolve(devices[5], device=evolve(devices[5].device, health=sentence))
+    for columns in WIDTHS:
+        lines = drawn(view(devices), columns)
+        at = lines.index("not well: nothing is given of these")
+        numbers = [line.split()[0] for line in lines[at + 1 :] if line[:1].isdigit()]
+        assert lines[at + 1].startswith("5 ")
+        assert numbers[0] == "5"
+        assert " lost" in lines[at + 1]
+        below = " ".join(" ".join(lines[at + 2 : at + 4]).split())
+        assert f"device 5: {sentence}: nothing is given of it" in below
+        assert "1 not well" in " ".join(" ".join(lines[:3]).split())
+        assert not [line for line in lines if "idle" in line and "5" in line.split()[2:3]]
+
+
+def test_blocks_are_by_numa_node_and_driver() -> None:
+    driver = {"driver": "580.1"}
+    near = rack(GiB, GiB, model="A", vendor="one", numa=1, attributes=driver)
+    far = rack(GiB, model="B", vendor="two", numa=0)
+    devices = [card(number, each) for number, each in enumerate((*near, *far))]
+    lines = drawn(view(devices))
+
+    blocks = [line for line in lines if line.startswith("NUMA")]
+    assert ["NUMA 0  two", "NUMA 1  one 580.1"] == blocks
+    assert lines[lines.index(blocks[0]) + 1].startswith("2 ")
+    assert lines[lines.index(blocks[1]) + 1].startswith("0 ")
+
+
+def mig_card(*grants: tuple[str, str]) -> DeviceView:
+    takes = {CORE: 1, MEMORY: 16 * GiB}
+    menu = [Template(name="1g.18gb", takes={**takes, f"p{n}": 1}, part=f"p{n}") for n in range(3)]
+    menu.append(Template(name="2g.35gb", takes={CORE: 2, MEMORY: 32 * GiB, "q": 1}, part="q"))
+    device = Device(
+        uuid="memory-0",
+        vendor="memory",
+        model="H1",
+        index=0,
+        capacity={CORE: 7, MEMORY: 140 * GiB, SLOTS: 4, "p0": 1, "p1": 1, "p2": 1, "q": 1},
+        granularity=Templated(tuple(menu), whole=False),
+        enforcement=Enforcement.PARTITION,
+        health="ok",
+    )
+    pieces = [
+        (holder, DeviceAllocation(device="memory-0", vendor="memory", takes={}, part=part))
+        for holder, part in grants
+    ]
+    held = {**dict.fromkeys(device.capacity, 0), **{part: 1 for _, part in grants}}
+    made = card(0, device, held={**held, CORE: 2 * len(grants)}, grants=tuple(dict(grants)))
+    return evolve(made, templates=template_views(device, made.free, pieces))
+
+
+def test_which_partition_of_a_card_is_taken_is_shown() -> None:
+    shown = view([mig_card(("00migjob", "p1"))], [grant("migjob", 0)])
+    lines = drawn(shown, 120)
+
+    assert (
+        "   partitions: 1g.18gb [free]  1g.18gb [migjob]  1g.18gb [free]  2g.35gb [free]" in lines
+    )
+    free = {each.part: each.free for each in shown.devices[0].templates}
+    assert {"p0": 1, "p1": 0, "p2": 1, "q": 1} == free
+
+
+def test_second_tour_9_percentages_have_one_decimal_at_most() -> None:
+    lines = drawn(view([mig_card(("00migjob", "q"))]), 200)
+
+    assert "28.6 %" in "\n".join(lines)
+    assert not re.search(r"\d\.\d\d+ %", "\n".join(lines))
+
+
+@pytest.mark.parametrize("columns", WIDTHS)
+def test_64_cards_fit_whatever_the_width_and_no_number_is_cut(columns: int) -> None:
+    devices = rack(*[143771 << 20] * 64, model="H200", enforcement=Enforcement.PRELOAD)
+    links = [
+        tuple(Link(peer.uuid, "NV18", 18) for peer in devices if peer != each) for each in devices
+    ]
+    cards = [
+        card(
+            number,
+            evolve(each, numa=number // 32, links=links[number]),
+            held={CORE: 30, MEMORY: 40 * GiB, SLOTS: 1}
+            if number % 3
+            else dict.fromkeys(each.capacity, 0),
+        )
+        for number, each in enumerate(devices)
+    ]
+    lines = drawn(view(cards), columns)
+
+    assert max(map(len, lines)) <= columns
+    assert len(lines) <= 64
+    rows = [line for line in lines if re.match(r" ?\d+  H200 ", line)]
+    assert 42 == len(rows)
+    assert all("100.4/140.4 GiB" in row and " 30 %" in row for row in rows)
+    idle = [line for line in lines if " idle: " in line]
+    assert 2 == len(idle)
+    if columns >= 200:
+        assert all(re.search(r"NV18 [\d–]+", row) for row in rows)
+
+
+def test_at_60_columns_number_model_core_memory_and_health_stay() -> None:
+    heads = [
+        re.split("  +", next(line for line in drawn(view([shown]), 60) if line.startswith("#")))
+        for shown in (card(0, eight(numa=0)[0]), busy_card())
+    ]
+
+    first = ["#", "model", "core given", "busy", "memory free"]
+    assert [[*first, "health"], [*first, "others", "health"]] == heads
+
+
+def test_sums_by_model_stand_where_there_are_several() -> None:
+    one = rack(140 * GiB, 140 * GiB, model="A", vendor="one")
+    two = rack(64 * GiB, model="B", vendor="two", health="lost")
+    devices = [card(number, each) for number, each in enumerate((*one, *two))]
+    devices[0] = evolve(devices[0], held={CORE: 30, MEMORY: 40 * GiB, SLOTS: 1})
+    lines = [" ".join(line.split()) for line in drawn(view(devices), 120)]
+
+    assert (
+        "box: 3 cards of 2 vendors 1 not well free 170 of 300 % core, 240/344 GiB 0 grants" in lines
+    )
+    assert "one A 2 1 170/200 % 240/280 GiB 40 GiB 0" in lines
+    assert "two B 1 0 1 0/100 % 0/64 GiB 0 0" in lines
+    assert not [line for line in drawn(view(devices[:2])) if line.startswith("vendor ")]
+
+
+def test_a_locale_without_our_signs_gets_bars_of_ascii() -> None:
+    stream = Stream("ascii", live=True)
+    part = inventory.render(view([busy_card()], [grant("trainer", 0)]), folded=True)
+    draw(part, console(stream, TERM="xterm", NO_COLOR="1", COLUMNS="120"))
+
+    assert stream.getvalue().isascii()
+    assert "#####==..." in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("choice", "numbers"),
+    [
+        (Choice(), [0, 1, 2]),
+        (Choice(vendor="ONE"), [0, 1]),
+        (Choice(model="b"), [2]),
+        (Choice(device="1"), [1]),
+        (Choice(device="one-0"), [0]),
+        (Choice(numa=1), [1]),
+        (Choice(health="sick"), [2]),
+        (Choice(health="lost"), [2]),
+        (Choice(health="ok"), [0, 1]),
+        (Choice(health="cordoned"), [1]),
+        (Choice(vendor="one", health="hot"), []),
+    ],
+    ids=str,
+)
+def test_cards_are_chosen_by_vendor_model_name_numa_and_health(
+    choice: Choice, numbers: list[int]
+) -> None:
+    first, second = rack(GiB, GiB, model="A", vendor="one", numa=0)
+    (third,) = rack(GiB, model="B", vendor="two", health="fell off the bus")
+    devices = (first, evolve(second, numa=1, cordon="fan"), third)
+    whole = view([card(number, each) for number, each in enumerate(devices)], [grant("a", 1)])
+    chosen = choice.of_node(whole)
+
+    assert numbers == [row.number for row in chosen.devices]
+    assert (1 in numbers) == bool(chosen.grants)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ("--vendor", "tseting"),
+            "no vendor 'tseting' here (here: testing): did you mean testing?",
+        ),
+        (("--model", "H100"), "no model 'H100' here (here: T1000)"),
+        (("--device", "77"), "no card '77' here (here: 0, 1, 2, 3, 4)"),
+        (("--numa", "3"), "no NUMA node '3' here"),
+    ],
+    ids=str,
+)
+def test_second_tour_15_a_card_that_is_not_there_is_an_error(
+    hetero: Run, words: tuple[str, ...], sentence: str
+) -> None:
+    done = hetero("inventory", *words)
+
+    assert (4, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+    assert sentence in done.stderr
+
+
+def test_the_json_says_what_the_picture_shows(hetero: Run) -> None:
+    document = json.loads(hetero("inventory", "--device", "1", "--json").stdout)
+
+    (device,) = document["items"]
+    assert (1, "T-1", False) == (device["number"], device["uuid"], device["idle"])
+    assert {"templates", "power_limit", "foreign"} <= device.keys()
+    assert document["host"]
+    (total,) = document["totals"]
+    assert ("testing", "T1000", 1, 16 << 30) == tuple(
+        total[key] for key in ("vendor", "model", "devices", "memory_free")
+    )
