@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hetero.node.cordon import CardFault, CordonResult
     from hetero.node.ledger.ledger import Grant
     from hetero.node.view.observe import DeviceView, ForeignView, GrantsView, NodeView
+    from hetero.node.view.one_card import CardView
     from hetero.placement import Explanation
 
 #: The version of all schemas. A new key leaves it; one that goes, or means something else, raises
@@ -75,6 +76,40 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
         notes=view.notes,
         host=view.host,
         totals=totals(view.devices),
+    )
+
+
+def card(view: CardView) -> Plain:
+    """Return the document of `describe`: the item is the card."""
+    return document(
+        "card",
+        [_device(view.card)],
+        simulated=view.simulated,
+        grants=view.grants,
+        connections=view.connections,
+        fault_since=view.fault_since,
+        settings=view.settings,
+    )
+
+
+def topology(view: NodeView) -> Plain:
+    """Return the document of `topo`: the items are cards, each with its way to every other."""
+    from hetero.node.view.topology import connections  # only here: nobody else waits for it
+
+    return document(
+        "topology",
+        (
+            {
+                "number": row.number,
+                **{
+                    field_name: getattr(row.device, field_name)
+                    for field_name in ("uuid", "vendor", "model", "numa", "pci")
+                },
+                "connections": connections(row, view.devices),
+            }
+            for row in view.devices
+        ),
+        simulated=view.simulated,
     )
 
 

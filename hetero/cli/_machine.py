@@ -35,12 +35,11 @@ from hetero.model.frozen import frozen
 from hetero.model.units import rounded_memory
 from hetero.node.view.observe import DeviceView
 from hetero.node.view.templates import TemplateView
+from hetero.node.view.topology import PCIE_WEIGHT
 from hetero.node.view.totals import Total, total, totals
 
 #: From how many idle cards on that are alike one line says so.
 _ALIKE = 3
-#: The weight above which a link is the vendor's own, and not PCIe.
-_OWN_LINK = 6
 #: Columns by which what belongs to a card stands behind its number.
 _INDENT = "   "
 
@@ -248,7 +247,7 @@ def links_of(device: Device, number_by_uuid: Mapping[str, int]) -> str:
     """Return the cards that a card has the vendor's own links to: `NV18 1–7`."""
     numbers_by_kind: dict[str, list[int]] = {}
     for link in device.links:
-        if link.weight > _OWN_LINK and link.peer in number_by_uuid:
+        if link.weight > PCIE_WEIGHT and link.peer in number_by_uuid:
             numbers_by_kind.setdefault(link.kind, []).append(number_by_uuid[link.peer])
     return ", ".join(f"{kind} {ranges(numbers)}" for kind, numbers in numbers_by_kind.items())
 
