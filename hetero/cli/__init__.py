@@ -3,8 +3,8 @@
 A file without `_` in front defines `command`, and its name is the subcommand's. It parses, asks
 the package that knows, and formats: texts and tables (`_render`) or JSON (`_json`), which `_show`
 prints. `_draw` draws and escapes, in a `_screen` where frames follow each other; `_terminal`
-escapes all else. Imports everything below; of `hetero.kube` `service`, `agent`, `cluster_view`
-and `what_if`.
+escapes all else. Imports everything below; of `hetero.kube` `service`, `agent`, `cluster_view`,
+`cluster_totals` and `what_if`.
 Start with `run` and `_request`.
 """
 

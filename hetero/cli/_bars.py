@@ -39,6 +39,11 @@ def memory_bar(row: DeviceView) -> tuple[Text, ...]:
     return _bar(*(amount / card_bytes if card_bytes else 0 for amount in amounts))
 
 
+def part_bar(granted_part: float) -> tuple[Text, ...]:
+    """Return a bar of what is granted, or cannot be given, of a sum."""
+    return _bar(0, granted_part, 0)
+
+
 def _bar(*parts: float) -> tuple[Text, ...]:
     """Return a bar whose first shades have these parts of its length; the rest is free."""
     ends = [round(min(end, 1.0) * LENGTH) for end in accumulate(parts)]

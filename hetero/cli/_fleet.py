@@ -1,9 +1,18 @@
-"""The cards of a cluster as tables: of each node, and who holds them."""
+"""The cards of a cluster: sums by model and pool first, then nodes, of which one can be opened."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import evolve
+
+from hetero.cli._bars import LEGEND, part_bar
+from hetero.cli._machine import Picture, counted, draw_cards, summary_line
 from hetero.cli._render import (
     UNKNOWN,
+    Cell,
     Part,
     Table,
     Text,
@@ -11,6 +20,7 @@ from hetero.cli._render import (
     core_of,
     free_memory,
     kept_by,
+    memory_of,
     model_of,
     percent,
     short,
@@ -18,14 +28,252 @@ from hetero.cli._render import (
     table,
     troubles,
 )
-from hetero.kube.cluster_view import ClusterView
+from hetero.kube.cluster_totals import ClusterTotals, PoolTotal, merged, plain_totals
 from hetero.model import CORE, MEMORY, SLOTS, Whole
-from hetero.model.units import format_memory
+from hetero.model.errors import NotFound
+from hetero.model.frozen import frozen
+from hetero.model.names import did_you_mean
+from hetero.model.units import GiB, format_memory
+from hetero.node.view.chosen import Choice
 from hetero.node.view.observe import DeviceView
 
+if TYPE_CHECKING:
+    from hetero.kube.cluster_objects import ClusterObjects
+    from hetero.kube.cluster_view import ClusterView, MemberView, PodView
 
-def render_cluster(view: ClusterView) -> Part:
-    """Return the tables of a cluster."""
+#: Nodes up to which all their cards are shown.
+_FEW_NODES = 16
+#: Lines of sums, and of cards that are not well: with what stands around them less than 60.
+_MOST_SUMS, _MOST_SICK, _FEW_NOTES = 30, 12, 2
+#: From these amounts on sums are shown in a larger unit.
+_TIB = 1024 * GiB
+
+
+@frozen(kw_only=True)
+class Fleet:
+    """A cluster: its sums, and a view of its cards where they are few, or all are asked for.
+
+    `node` is the node that is opened.
+    """
+
+    totals: ClusterTotals
+    view: ClusterView | None = None
+    node: str | None = None
+
+
+def read_fleet(saved: Path | None, node: str | None, choice: Choice, *, full: bool) -> Fleet:
+    """Return what is to be shown of the cluster of $KUBECONFIG, or of a saved one.
+
+    `full`: with all cards of all nodes. Raises `HeteroError`.
+    """
+    objects = _objects(saved, node)
+    by_cards = choice != Choice(vendor=choice.vendor, model=choice.model)
+    in_sums = not full and node is None and not by_cards and len(objects.nodes) > _FEW_NODES
+    if in_sums:
+        return Fleet(totals=_chosen(_totals(objects), choice))
+    from hetero.kube.cluster_view import totals_of, view_of
+
+    view = _of(view_of(objects), choice)
+    return Fleet(totals=totals_of(view), view=view, node=node)
+
+
+def _totals(objects: ClusterObjects) -> ClusterTotals:
+    """Return the sums of a cluster, by each card only where there is no quicker way."""
+    odd_nodes: frozenset[str] = frozenset()
+    if not objects.slices:
+        totals, odd_nodes = plain_totals(objects)
+        if not odd_nodes:
+            return totals
+    from hetero.kube.cluster_view import totals_of, view_of
+
+    if objects.slices:
+        return totals_of(view_of(objects))
+    return merged(totals, totals_of(view_of(objects.of_nodes(odd_nodes))))
+
+
+def read_view(saved: Path | None, node: str | None, choice: Choice) -> ClusterView:
+    """Return all cards of a cluster, or of a node of it. Raises `HeteroError`."""
+    from hetero.kube.cluster_view import view_of
+
+    return _of(view_of(_objects(saved, node)), choice)
+
+
+def _objects(saved: Path | None, node: str | None) -> ClusterObjects:
+    if saved is None:
+        from hetero.kube.cluster_view import objects_of
+
+        return objects_of(node=node)
+    from hetero.kube.cluster_objects import read_saved
+
+    objects = read_saved(saved)
+    return objects if node is None else objects.of_node(node)
+
+
+def _chosen(totals: ClusterTotals, choice: Choice) -> ClusterTotals:
+    """Return the sums of a vendor and model alone. Raises `NotFound` where there is none."""
+    chosen = evolve(
+        totals,
+        totals=tuple(
+            each
+            for each in totals.totals
+            if choice.allows_model(each.total.vendor, each.total.model)
+        ),
+        sick=tuple(card for card in totals.sick if choice.allows_model(card.vendor, card.model)),
+    )
+    if totals.totals and not chosen.totals:
+        here = dict.fromkeys(f"{each.total.vendor} {each.total.model}" for each in totals.totals)
+        asked = " ".join(filter(None, (choice.vendor, choice.model)))
+        raise NotFound(
+            f"no card of {asked!r} in this cluster (here: {', '.join(here)})"
+            + did_you_mean(asked, here)
+        )
+    return chosen
+
+
+def _of(view: ClusterView, choice: Choice) -> ClusterView:
+    """Return a view of the chosen cards alone, and of who has some of them."""
+    if choice.everything:
+        return view
+    chosen_uuids = {
+        row.device.uuid for row in choice.of([row for node in view.nodes for row in node.devices])
+    }
+    members = (
+        evolve(
+            member,
+            devices=tuple(row for row in member.devices if row.device.uuid in chosen_uuids),
+        )
+        for member in view.nodes
+    )
+    pods = (
+        pod
+        for pod in view.pods
+        if any(piece.device in chosen_uuids for piece in pod.allocation.pieces)
+    )
+    return evolve(
+        view,
+        nodes=tuple(member for member in members if member.devices),
+        pods=tuple(
+            evolve(
+                pod,
+                shares=tuple(
+                    share
+                    for share, piece in zip(pod.shares, pod.allocation.pieces, strict=True)
+                    if piece.device in chosen_uuids
+                ),
+            )
+            for pod in pods
+        ),
+    )
+
+
+# --- pictures ---------------------------------------------------------------------------------
+
+
+def render_fleet(fleet: Fleet, *, wide: bool = False, folded: bool = False) -> Part:
+    """Return the sums, and below them the cards where they are to be shown; or one node."""
+    if fleet.view and fleet.node is not None:
+        return _opened(fleet.view, fleet.node, wide=wide, folded=folded)
+    parts = _sums(fleet.totals, folded=folded)
+    if fleet.view:
+        return [*parts, "", *_cards(fleet.view)]
+    return [
+        *parts,
+        *_troubles(fleet.totals),
+        Text("`--node NAME` shows a node, `--wide` all of them", "dim"),
+    ]
+
+
+def _sums(totals: ClusterTotals, *, folded: bool) -> list[Part]:
+    sums_table = table(
+        *("vendor", "model", "pool", "nodes", "cards", "whole", "not well", "cordoned"),
+        *([" "] if folded else []),
+        "core free",
+        *([""] if folded else []),
+        "memory free",
+        right=("nodes", "cards", "whole", "not well", "cordoned", "core free", "memory free"),
+        elides=("pool",),
+        optional=("pool", "not well", "cordoned"),
+        drops=(" ", "", "cordoned", "whole", "vendor", "nodes", "not well"),
+    )
+    for each in totals.totals[:_MOST_SUMS]:
+        cells = _sums_cells(each)
+        sums_table.add_row(*(cells[column] for column in sums_table.columns))
+    parts: list[Part] = [_headline(totals), sums_table if sums_table.rows else "no devices"]
+    rest = totals.totals[_MOST_SUMS:]
+    if rest:
+        cards = sum(each.total.devices for each in rest)
+        parts.append(f"and {counted(cards, 'card')} of {len(rest)} more models and pools")
+    return [*parts, LEGEND] if folded and sums_table.rows else parts
+
+
+def _troubles(totals: ClusterTotals) -> list[Part]:
+    """Return the first cards of which nothing is given, and the first nodes."""
+    sick_table = table(
+        *("not well", "#", "vendor", "model", "health", "says"),
+        right=("#",),
+        elides=("not well", "says"),
+        drops=("says", "vendor", "model"),
+    )
+    for card in totals.sick[:_MOST_SICK]:
+        sick_table.add_row(
+            *(Text(card.node, "red"), str(card.number), card.vendor, card.model),
+            *(Text(card.ailment, "bold red"), card.health),
+        )
+    more = len(totals.sick) - _MOST_SICK
+    return [
+        *(("", sick_table) if totals.sick else ()),
+        *((Text(f"and {more} more: --health sick", "red"),) if more > 0 else ()),
+        *(Text(fault, "red") for fault in totals.faults[:_FEW_NOTES]),
+        *(Text(note, "yellow") for note in totals.notes[:_FEW_NOTES]),
+    ]
+
+
+def _headline(totals: ClusterTotals) -> Text:
+    sums = [each.total for each in totals.totals]
+    words = (
+        f"{counted(totals.nodes, 'node')} with {counted(sum(t.devices for t in sums), 'card')}",
+        f"{len(totals.sick)} not well" if totals.sick else "",
+        f"{counted(sum(t.whole for t in sums), 'card')} whole",
+        f"free {_share(sum(t.core_free for t in sums), sum(t.core for t in sums))} of core, "
+        f"{_large(sum(t.memory_free for t in sums), sum(t.memory for t in sums))}",
+        f"{totals.pods} pods and claims hold some",
+    )
+    return Text("   ".join(filter(None, words)), "bold")
+
+
+def _sums_cells(pool_total: PoolTotal) -> dict[str, str | Cell]:
+    sums = pool_total.total
+    granted_core = 1 - sums.core_free / sums.core if sums.core else 0
+    granted_memory = 1 - sums.memory_free / sums.memory if sums.memory else 0
+    return {
+        "vendor": sums.vendor,
+        "model": sums.model,
+        "pool": pool_total.pool or "",
+        "nodes": str(pool_total.nodes),
+        "cards": str(sums.devices),
+        "whole": str(sums.whole),
+        "not well": Text(str(sums.sick) if sums.sick else "", "bold red"),
+        "cordoned": Text(str(sums.cordoned) if sums.cordoned else "", "yellow"),
+        " ": part_bar(granted_core),
+        "core free": _share(sums.core_free, sums.core),
+        "": part_bar(granted_memory),
+        "memory free": _large(sums.memory_free, sums.memory),
+    }
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else UNKNOWN
+
+
+def _large(part_bytes: int, whole_bytes: int) -> str:
+    """Return bytes of a sum in TiB where they are many, both rounded down."""
+    if whole_bytes < 10 * _TIB:
+        return memory_of(part_bytes, whole_bytes)
+    return f"{part_bytes * 10 // _TIB / 10:.1f}/{whole_bytes * 10 // _TIB / 10:.1f} TiB"
+
+
+def _cards(view: ClusterView) -> list[Part]:
+    """Return the tables of all cards, and of who has some of them."""
     devices = _devices("node")
     for node in view.nodes:
         for row in sick_first(node.devices):
@@ -34,25 +282,25 @@ def render_cluster(view: ClusterView) -> Part:
     parts += [line for node in view.nodes for line in troubles(node.devices, node=node.name)]
     parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
     parts += [Text(note, "yellow") for note in view.notes]
-    if view.pods:
-        pods = table(
-            "namespace", "claim", "pod", "container", "node", "#", "core", "memory", "phase",
-            elides=("claim", "pod", "container"),
-            optional=("claim",),
-            right=("#", "core", "memory"),
-            drops=("phase", "container", "namespace", "node", "claim"),
-        )  # fmt: skip
-        for pod in view.pods:
-            for share in pod.shares:
-                pods.add_row(
-                    *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
-                    UNKNOWN if share.number is None else str(share.number),
-                    core_of(share),
-                    format_memory(share.memory),
-                    pod.phase,
-                )
-        parts += ["", pods]
-    return parts
+    if not view.pods:
+        return parts
+    pods = table(
+        "namespace", "claim", "pod", "container", "node", "#", "core", "memory", "phase",
+        elides=("claim", "pod", "container"),
+        optional=("claim",),
+        right=("#", "core", "memory"),
+        drops=("phase", "container", "namespace", "node", "claim"),
+    )  # fmt: skip
+    for pod in view.pods:
+        for share in pod.shares:
+            pods.add_row(
+                *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
+                UNKNOWN if share.number is None else str(share.number),
+                core_of(share),
+                format_memory(share.memory),
+                pod.phase,
+            )
+    return [*parts, "", pods]
 
 
 def _devices(*first_columns: str) -> Table:
@@ -82,3 +330,51 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
         condition_word(device),
         short(device.uuid),
     )
+
+
+# --- one node ---------------------------------------------------------------------------------
+
+_HOLDER = ("namespace", "claim", "pod", "container", "core", "memory", "phase")
+
+
+def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> Part:
+    """Return the picture of a node, as of a machine, with pods and claims below their cards."""
+    parts: list[Part] = []
+    for member in view.nodes:
+        parts.append(summary_line(member.name, member.devices, len(view.pods)))
+        picture = Picture(
+            folded=folded,
+            wide=wide,
+            number_by_uuid={row.device.uuid: row.number for row in member.devices},
+        )
+        parts.append(draw_cards(member.devices, *_tree(member, view.pods), picture))
+        parts += [Text(member.fault, "red")] if member.fault else []
+    if not parts:
+        parts.append(f"node {node_name} has no cards")
+    elif folded:
+        parts.append(LEGEND)
+    return [*parts, *(Text(note, "yellow") for note in view.notes)]
+
+
+def _tree(
+    member: MemberView, pods: Sequence[PodView]
+) -> tuple[Table, dict[int, list[tuple[str, ...]]]]:
+    """Return the table of who holds what below each card, and its rows by the card's number."""
+    holders = table(
+        *("", *_HOLDER),
+        right=("core", "memory"),
+        elides=("claim", "pod", "container"),
+        optional=("claim",),
+        drops=("phase", "container", "namespace"),
+    )
+    rows: dict[int, list[tuple[str, ...]]] = {row.number: [] for row in member.devices}
+    for pod in pods:
+        for share in pod.shares:
+            if share.number in rows:
+                rows[share.number].append(
+                    (
+                        *(pod.namespace, pod.claim or "", pod.pod, pod.container),
+                        *(core_of(share), format_memory(share.memory), pod.phase),
+                    )
+                )
+    return holders, rows

@@ -116,9 +116,12 @@ def topology(view: NodeView) -> Plain:
 def cluster(view: ClusterView) -> Plain:
     """Return the document of `inventory --cluster` and `top --cluster`."""
     card_by_uuid = {row.device.uuid: row.device for member in view.nodes for row in member.devices}
+    from hetero.kube.cluster_view import totals_of  # only here: nobody else waits for it
+
     return document(
         "cluster",
         map(_member, view.nodes),
+        totals=totals_of(view).totals,
         pods=[_pod(pod, card_by_uuid) for pod in view.pods],
         notes=view.notes,
     )
@@ -281,6 +284,7 @@ def _foreign(view: ForeignView) -> Plain:
 def _member(member: MemberView) -> Plain:
     return {
         "name": member.name,
+        "pool": member.pool,
         "fault": member.fault,
         "silent": member.silent,
         "devices": [_device(row) for row in member.devices],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import click
@@ -13,9 +14,13 @@ from hetero.cli._grants import name_of, remarks, tree
 from hetero.cli._machine import Picture, draw_cards, summary_line, totals_table
 from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
+from hetero.model.errors import BadInput
 from hetero.node.node import Node
 from hetero.node.view.chosen import HEALTHS, Choice
 from hetero.node.view.observe import NodeView, observe_node
+
+#: Stands for the cluster of $KUBECONFIG where `--cluster` names no file.
+LIVE = "-"
 
 
 @click.command()
@@ -27,7 +32,15 @@ from hetero.node.view.observe import NodeView, observe_node
 @json_option
 @watch_option
 @wide_option
-@click.option("--cluster", is_flag=True, help="Of all nodes of the cluster, by its API.")
+@click.option(
+    "--cluster",
+    type=click.Path(),
+    is_flag=False,
+    flag_value=LIVE,
+    metavar="[FILE]",
+    help="Of a cluster: that of $KUBECONFIG, or one saved by kubectl.",
+)
+@click.option("--node", metavar="NAME", help="With --cluster: this node, as a machine is shown.")
 def command(
     *,
     vendor: str | None,
@@ -38,7 +51,8 @@ def command(
     as_json: bool,
     watch: bool,
     wide: bool,
-    cluster: bool,
+    cluster: str | None,
+    node: str | None,
 ) -> None:
     """Show every card, what is free of it, and who has the rest.
 
@@ -47,6 +61,7 @@ def command(
       hetero inventory --watch
       hetero inventory --model H200 --health sick
       hetero inventory --cluster
+      hetero inventory --cluster saved.json --node n1
       hetero inventory --json | jq '.items[].uuid'
 
     Cards stand by NUMA node and driver, those first of which nothing is given since they
@@ -62,17 +77,30 @@ def command(
     --wide. A pipe gets neither.
     """
     choice = Choice(vendor=vendor, model=model, device=device, numa=numa, health=health)
-    if cluster:
-        from hetero.cli._fleet import render_cluster
-        from hetero.kube.cluster_view import read_cluster
-
-        show(read_cluster, render_cluster, _json.cluster, as_json=as_json, watch=watch, wide=wide)
-        return
-    node = Node.here()
     folded = sys.stdout.isatty()
+    if cluster is not None:
+        from hetero.cli import _fleet
+
+        saved = None if cluster == LIVE else Path(cluster)
+        if as_json:
+            read = partial(_fleet.read_view, saved, node, choice)
+            show(read, lambda _: "", _json.cluster, as_json=True, watch=watch)
+            return
+        show(
+            partial(_fleet.read_fleet, saved, node, choice, full=wide),
+            partial(_fleet.render_fleet, wide=wide, folded=folded),
+            lambda _: {},
+            as_json=False,
+            watch=watch,
+            wide=wide,
+        )
+        return
+    if node is not None:
+        raise BadInput("--node names a node of a cluster: add --cluster (a NUMA node: --numa)")
+    machine = Node.here()
     show(
-        lambda: choice.of_node(observe_node(node)),
-        lambda view: render(view, wide=wide, folded=folded),
+        lambda: choice.of_node(observe_node(machine)),
+        partial(render, wide=wide, folded=folded),
         _json.node,
         as_json=as_json,
         watch=watch,

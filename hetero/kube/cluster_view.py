@@ -7,19 +7,21 @@ list the agents' pods and to proxy to them sees it from any machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import starmap
+from pathlib import Path
 from time import monotonic
 
 from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
+from hetero.kube.cluster_objects import ClusterObjects, read_saved
+from hetero.kube.cluster_totals import ClusterTotals, PoolTotal, SickCard, by_size, pool_of
 from hetero.kube.dra.claims import users
-from hetero.kube.dra.standing_claims import StandingClaim, claim_books, read_claims
+from hetero.kube.dra.standing_claims import ClaimBooks, StandingClaim, claim_books, read_claims
 from hetero.kube.objects.kinds import NodeObject, Pod
-from hetero.kube.objects.reading import read_all
 from hetero.kube.server.delegated import AUDIENCE, TOKEN
 from hetero.kube.words.annotations import (
     ALLOCATION,
@@ -45,6 +47,8 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share, lending
+from hetero.node.view.templates import template_views
+from hetero.node.view.totals import totals
 
 #: How the agents' pods are known, and the names of the port their metrics are on: the second is one
 #: that lets in everybody.
@@ -89,13 +93,15 @@ class PodView:
 class MemberView:
     """One node of a cluster.
 
-    `fault` says why its inventory cannot be read, `silent` why its usage is not known.
+    `pool` is the pool of nodes that it is in. `fault` says why its inventory cannot be read,
+    `silent` why its usage is not known.
     """
 
     name: str
     devices: tuple[DeviceView, ...]
     fault: str | None = None
     silent: str | None = None
+    pool: str | None = None
 
 
 @frozen(kw_only=True)
@@ -132,11 +138,15 @@ class _Heard:
     silent: str | None = None
 
 
-def read_cluster(*, seconds: float | None = None) -> ClusterView:
-    """Return the cluster of this pod or of $KUBECONFIG. Raises `HeteroError` without one.
+def read_cluster(
+    *, seconds: float | None = None, saved: Path | None = None, node: str | None = None
+) -> ClusterView:
+    """Return the cluster of this pod or of $KUBECONFIG, or a `saved` one; of one `node` alone.
 
-    Usage is measured over `seconds` if that is given.
+    Usage is measured over `seconds` if that is given. Raises `HeteroError` without a cluster.
     """
+    if saved is not None:
+        return view_of(objects_of(saved=saved, node=node))
 
     async def read() -> ClusterView:
         async with Api(Access.here(), connect=IMPATIENT).open() as api:
@@ -145,35 +155,55 @@ def read_cluster(*, seconds: float | None = None) -> ClusterView:
     return asyncio.run(read())
 
 
+def objects_of(*, saved: Path | None = None, node: str | None = None) -> ClusterObjects:
+    """Return the objects of the cluster as `read_cluster` reads them. Raises `HeteroError`."""
+    objects = asyncio.run(_live(node)) if saved is None else read_saved(saved)
+    return objects if node is None else objects.of_node(node)
+
+
+async def _live(node: str | None) -> ClusterObjects:
+    async with Api(Access.here(), connect=IMPATIENT).open() as api:
+        return await read_objects(api, node=node)
+
+
+async def read_objects(api: Api, *, node: str | None = None) -> ClusterObjects:
+    """Return the objects behind an API, of pods those of `node` alone if it is named."""
+    of_node = {"fieldSelector": f"spec.nodeName={node}"} if node else {}
+    nodes, pods, (slices, claims, notes) = await asyncio.gather(
+        api.objects("/api/v1/nodes", NodeObject),
+        api.objects("/api/v1/pods", Pod, of_node),
+        read_claims(api),
+    )
+    return ClusterObjects(nodes=nodes, pods=pods, slices=slices, claims=claims, notes=tuple(notes))
+
+
 async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     """Return the cluster behind an API, as `read_cluster`."""
-    node_reply, pod_reply, (slices, claims, notes) = await asyncio.gather(
-        api.get("/api/v1/nodes"), api.get("/api/v1/pods"), read_claims(api)
-    )
-    nodes, pods = read_all(NodeObject, node_reply["items"]), read_all(Pod, pod_reply["items"])
-    published_by_node = {
-        node.metadata.name: _inventory(node)
-        for node in nodes
-        if INVENTORY in node.metadata.annotations
-    }
-    devices_by_node = {name: inventory.devices for name, inventory in published_by_node.items()}
-    books = claim_books(slices, claims, devices_by_node)
-    for node in nodes:
-        if node.metadata.name in books.pools:
-            pool = books.pools[node.metadata.name]
-            inventory = published_by_node.get(node.metadata.name, _Published())
-            # An inventory beside slices is what an agent of another `allocation` left there.
-            if pool.devices:
-                inventory = _Published(
-                    devices=pool.devices, numbers=pool.numbers, grants=pool.grants
-                )
-            published_by_node[node.metadata.name] = inventory
+    objects = await read_objects(api)
+    if seconds is None:
+        return view_of(objects)
+    path_by_node = dict(filter(None, map(_agent, objects.pods)))
+    metrics_before = await _hear(api, path_by_node)
+    await asyncio.sleep(seconds)
+    return view_of(objects, metrics_before, await _hear(api, path_by_node))
+
+
+def view_of(
+    objects: ClusterObjects,
+    metrics_before: Mapping[str, _Heard] | None = None,
+    metrics_now: Mapping[str, _Heard] | None = None,
+) -> ClusterView:
+    """Return what these objects say of a cluster; usage is what grew between the metrics."""
+    published_by_node, books = _published_by_node(objects)
     corrected_by_node = {
         name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()
     }
     # The views of each pod, claim and other grant, of which each is one sum.
     holders = (
-        *(_holding(pod, corrected_by_node.get(pod.spec.node_name or "", {})) for pod in pods),
+        *(
+            _holding(pod, corrected_by_node.get(pod.spec.node_name or "", {}))
+            for pod in objects.pods
+        ),
         *(
             _running_on(name, ended_pod)
             for name, inventory in published_by_node.items()
@@ -184,22 +214,24 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
             for name, inventory in published_by_node.items()
             for grant in inventory.grants.others.values()
         ),
-        *((view,) for view in _claiming(books.claims, pods)),
+        *((view,) for view in _claiming(books.claims, objects.pods)),
     )
+    holders_by_node: dict[str, list[tuple[PodView, ...]]] = {}
+    for holder in filter(None, holders):
+        holders_by_node.setdefault(holder[0].node, []).append(holder)
+    pool_by_node = {node.metadata.name: pool_of(node.metadata.labels) for node in objects.nodes}
     members = tuple(
-        _member(name, inventory, holders) for name, inventory in published_by_node.items()
+        evolve(_member(name, inventory, holders_by_node.get(name, ())), pool=pool_by_node.get(name))
+        for name, inventory in published_by_node.items()
     )
-    metrics_before: dict[str, _Heard] = {}
-    metrics_now: dict[str, _Heard] = {}
-    if seconds is not None:
-        path_by_node = dict(filter(None, map(_agent, pods)))
-        metrics_before = await _hear(api, path_by_node)
-        await asyncio.sleep(seconds)
-        metrics_now = await _hear(api, path_by_node)
+    if metrics_now is not None:
         members = tuple(_used(member, metrics_now.get(member.name)) for member in members)
     row_by_uuid = {row.device.uuid: row for member in members for row in member.devices}
     share_of = partial(
-        _share, row_by_uuid=row_by_uuid, metrics_before=metrics_before, metrics_now=metrics_now
+        _share,
+        row_by_uuid=row_by_uuid,
+        metrics_before=metrics_before or {},
+        metrics_now=metrics_now or {},
     )
     used_views = tuple(
         evolve(view, shares=tuple(share_of(view, piece) for piece in view.allocation.pieces))
@@ -208,18 +240,81 @@ async def snapshot(api: Api, *, seconds: float | None = None) -> ClusterView:
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
-    annotations_by_node = {node.metadata.name: node.metadata.annotations for node in nodes}
-    idle = (
-        sentence
-        for name, inventory in published_by_node.items()
-        if inventory.devices
-        for sentence in idle_cordons(
-            annotations_by_node.get(name, {}),
-            [device.uuid for device in inventory.devices],
-            node=name,
-        )
+    idle = _idle_cordons(objects.nodes, published_by_node)
+    return ClusterView(
+        nodes=members, pods=tuple(views), notes=(*objects.notes, *books.notes, *idle)
     )
-    return ClusterView(nodes=members, pods=tuple(views), notes=(*notes, *books.notes, *idle))
+
+
+def _published_by_node(objects: ClusterObjects) -> tuple[dict[str, _Published], ClaimBooks]:
+    """Return what each node with cards says of them, and what claims hold."""
+    published_by_node = {
+        node.metadata.name: _inventory(node)
+        for node in objects.nodes
+        if INVENTORY in node.metadata.annotations
+    }
+    devices_by_node = {name: inventory.devices for name, inventory in published_by_node.items()}
+    books = claim_books(objects.slices, objects.claims, devices_by_node)
+    for node in objects.nodes:
+        if node.metadata.name in books.pools:
+            pool = books.pools[node.metadata.name]
+            inventory = published_by_node.get(node.metadata.name, _Published())
+            # An inventory beside slices is what an agent of another `allocation` left there.
+            if pool.devices:
+                inventory = _Published(
+                    devices=pool.devices, numbers=pool.numbers, grants=pool.grants
+                )
+            published_by_node[node.metadata.name] = inventory
+    return published_by_node, books
+
+
+def _idle_cordons(
+    nodes: Iterable[NodeObject], published_by_node: Mapping[str, _Published]
+) -> Iterator[str]:
+    annotations_by_node = {node.metadata.name: node.metadata.annotations for node in nodes}
+    for name, inventory in published_by_node.items():
+        if inventory.devices:
+            yield from idle_cordons(
+                annotations_by_node.get(name, {}),
+                [device.uuid for device in inventory.devices],
+                node=name,
+            )
+
+
+def totals_of(view: ClusterView) -> ClusterTotals:
+    """Return the sums over the cards of a view, as `cluster_totals` makes them."""
+    rows_by_pool: dict[str | None, list[DeviceView]] = {}
+    nodes_by_model: dict[tuple[str | None, str, str], set[str]] = {}
+    for member in view.nodes:
+        rows_by_pool.setdefault(member.pool, []).extend(member.devices)
+        for row in member.devices:
+            key = (member.pool, row.device.vendor, row.device.short_model)
+            nodes_by_model.setdefault(key, set()).add(member.name)
+    pool_totals = (
+        PoolTotal(pool=pool, nodes=len(nodes_by_model[pool, sums.vendor, sums.model]), total=sums)
+        for pool, rows in rows_by_pool.items()
+        for sums in totals(rows)
+    )
+    return ClusterTotals(
+        nodes=len(view.nodes),
+        pods=len({(pod.namespace, pod.claim or pod.pod, bool(pod.claim)) for pod in view.pods}),
+        totals=tuple(sorted(pool_totals, key=by_size)),
+        sick=tuple(
+            SickCard(
+                node=member.name,
+                number=row.number,
+                vendor=row.device.vendor,
+                model=row.device.short_model,
+                ailment=row.device.ailment or "",
+                health=row.device.health or "",
+            )
+            for member in view.nodes
+            for row in member.devices
+            if not row.device.healthy
+        ),
+        faults=tuple(member.fault for member in view.nodes if member.fault),
+        notes=view.notes,
+    )
 
 
 # --- what is used -----------------------------------------------------------------------------
@@ -349,37 +444,41 @@ def _inventory(node: NodeObject) -> _Published:
 
 
 def _member(
-    node_name: str, inventory: _Published, holders: Iterable[tuple[PodView, ...]]
+    node_name: str, inventory: _Published, node_holders: Collection[tuple[PodView, ...]]
 ) -> MemberView:
-    node_holders = [holder for holder in holders if holder and holder[0].node == node_name]
     pods = (tuple((view.kind, view.allocation) for view in holder) for holder in node_holders)
     free_by_uuid = Inventory(inventory.devices, pods=tuple(pods)).free()
 
-    def held(device: Device) -> dict[str, int]:
-        return {
-            counter: total - free_by_uuid[device.uuid][counter]
-            for counter, total in device.capacity.items()
-        }
-
+    pieces_by_uuid: dict[str, list[tuple[str, DeviceAllocation]]] = {}
+    for holder in node_holders:
+        for view in _shown(holder):
+            for piece in view.allocation.pieces:
+                pieces_by_uuid.setdefault(piece.device, []).append((view.holder, piece))
     return MemberView(
         name=node_name,
         fault=inventory.fault,
         devices=tuple(
-            DeviceView(
-                number=device_number,
-                device=device,
-                held=held(device),
-                usage=Usage(),
-                grants=tuple(
-                    view.holder
-                    for holder in node_holders
-                    for view in _shown(holder)
-                    if any(piece.device == device.uuid for piece in view.allocation.pieces)
-                ),
-            )
-            for device_number, device in zip(inventory.numbers, inventory.devices, strict=True)
+            _row(number, device, free_by_uuid[device.uuid], pieces_by_uuid.get(device.uuid, ()))
+            for number, device in zip(inventory.numbers, inventory.devices, strict=True)
         ),
     )
+
+
+def _row(
+    number: int,
+    device: Device,
+    free: Mapping[str, int],
+    pieces: Collection[tuple[str, DeviceAllocation]],
+) -> DeviceView:
+    row = DeviceView(
+        number=number,
+        device=device,
+        held={counter: total - free[counter] for counter, total in device.capacity.items()},
+        usage=Usage(),
+        grants=tuple(dict.fromkeys(holder for holder, _ in pieces)),
+    )
+    templates = template_views(device, row.free, pieces)
+    return evolve(row, templates=templates) if templates else row
 
 
 def _shown(holder: tuple[PodView, ...]) -> Iterator[PodView]:

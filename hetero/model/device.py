@@ -102,10 +102,7 @@ class Device:
     @property
     def short_model(self) -> str:
         """The model's name without its vendor's."""
-        first_word, _, other_words = self.model.partition(" ")
-        return (
-            other_words if other_words and first_word.lower() == self.vendor.lower() else self.model
-        )
+        return short_model_of(self.vendor, self.model)
 
     @property
     def lost(self) -> bool:
@@ -120,13 +117,7 @@ class Device:
     @property
     def ailment(self) -> str | None:
         """What is wrong with the device in one word: `lost`, `ecc`, `hot`; `fault` for others."""
-        if self.healthy:
-            return None
-        sentence = (self.health or "").lower()
-        return next(
-            (word for word, signs in _AILMENTS.items() if any(sign in sentence for sign in signs)),
-            AILMENTS[-1],
-        )
+        return ailment_of(self.health)
 
     @property
     def usable(self) -> bool:
@@ -140,3 +131,20 @@ class Device:
             return self.health
         cordon_text = f"cordoned ({self.cordon})" if self.cordon else "cordoned"
         return cordon_text if self.healthy else f"{self.health}; {cordon_text}"
+
+
+def short_model_of(vendor: str, model: str) -> str:
+    """Return a model's name without its vendor's."""
+    first_word, _, other_words = model.partition(" ")
+    return other_words if other_words and first_word.lower() == vendor.lower() else model
+
+
+def ailment_of(health: str | None) -> str | None:
+    """Return what is wrong with a device of this health in one word; None: nothing is."""
+    if health in (None, "ok"):
+        return None
+    sentence = (health or "").lower()
+    return next(
+        (word for word, signs in _AILMENTS.items() if any(sign in sentence for sign in signs)),
+        AILMENTS[-1],
+    )

@@ -161,6 +161,13 @@ class Api:
         items, _ = await self._list(path, query or {}, plain_page)
         return items
 
+    async def objects(
+        self, path: str, kind: type[_O], query: Mapping[str, str] | None = None
+    ) -> list[_O]:
+        """Return all objects of a kind in a list, as `items`. Raises `ApiError`."""
+        objects, _ = await self._list(path, query or {}, reader(kind).page)
+        return objects
+
     async def text(self, path: str, headers: Mapping[str, str] | None = None) -> str:
         """Return the text that a pod serves at a path behind the API. Raises `ApiError`."""
         return await self._call("GET", path, str, headers=headers)

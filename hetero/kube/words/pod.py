@@ -6,17 +6,20 @@ import hashlib
 import re
 from collections.abc import Iterator
 from posixpath import normpath
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
 from hetero.container.preload import PLACE, TARGET
-from hetero.kube.client.api import ApiCalls
 from hetero.kube.objects.kinds import Container, ContainerStatus, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.words.annotations import read_assignment
 from hetero.kube.words.signing import PublicKeys
 from hetero.model import Allocation, ContainerKind, Gang
 from hetero.model.errors import BadInput
+
+if TYPE_CHECKING:
+    from hetero.kube.client.api import ApiCalls  # to import it takes longer than all the rest
 
 #: A label of a pod, of kube-scheduler's coscheduling plugin: the PodGroup that it is in.
 POD_GROUP = "scheduling.x-k8s.io/pod-group"

@@ -68,6 +68,12 @@ class Choice:
                 )
         return tuple(row for row in rows if self._allows(row))
 
+    def allows_model(self, vendor: str, model: str) -> bool:
+        """Whether cards of a vendor's model may be asked for."""
+        return (self.vendor is None or vendor.lower() == self.vendor.lower()) and (
+            self.model is None or self.model.lower() in model.lower()
+        )
+
     def _allows(self, row: DeviceView) -> bool:
         is_named = all(
             test(row) for test in (self._is_vendor, self._is_model, self._is_device, self._is_near)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from attrs import evolve, fields
+
 from hetero.model import CORE, MEMORY
 from hetero.model.frozen import frozen
 from hetero.node.view.observe import DeviceView
@@ -31,6 +33,15 @@ class Total:
     memory_held: int = 0
     memory_used: int = 0
     memory_foreign: int = 0
+
+    def __add__(self, other: Total) -> Total:
+        """Return the sums over the devices of both, which are of one model."""
+        amounts = {
+            field.name: getattr(self, field.name) + getattr(other, field.name)
+            for field in fields(Total)
+            if field.name not in ("vendor", "model")
+        }
+        return evolve(self, **amounts)
 
 
 def totals(rows: Iterable[DeviceView]) -> tuple[Total, ...]:
@@ -67,11 +78,17 @@ def _total(vendor: str, model: str, rows: list[DeviceView]) -> Total:
 
 
 def _percents(rows: Iterable[DeviceView]) -> Iterator[float]:
-    return (100 * row.device.capacity[CORE] / row.device.of_card(CORE) for row in rows)
+    return (_percent(row, row.device.capacity[CORE]) for row in rows)
 
 
 def _held_percents(rows: Iterable[DeviceView]) -> Iterator[float]:
-    return (100 * row.held[CORE] / row.device.of_card(CORE) for row in rows)
+    return (_percent(row, row.held[CORE]) for row in rows)
+
+
+def _percent(row: DeviceView, units: int) -> float:
+    """Return units of a device's core in percent of the card; 0 of one that has none."""
+    card_units = row.device.of_card(CORE)
+    return 100 * units / card_units if card_units else 0.0
 
 
 def _foreign(row: DeviceView) -> int:

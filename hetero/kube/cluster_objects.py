@@ -1,0 +1,103 @@
+"""The objects of a cluster that say what cards it has and who holds them, live or saved.
+
+A file is read without the API's client, whose import takes as long as many nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from attrs import evolve, frozen
+from msgspec import MsgspecError, Raw, Struct, json
+
+from hetero.kube.objects.kinds import NodeObject, Object, Pod, ResourceClaim, ResourceSlice
+from hetero.kube.objects.reading import reader
+from hetero.model.errors import BadInput, NotFound
+from hetero.model.names import did_you_mean
+
+#: What saves a cluster as it is read here.
+SAVE = "kubectl get nodes,pods,resourceslices,resourceclaims -A -o json"
+
+_O = TypeVar("_O", bound=Object)
+
+
+@frozen(kw_only=True)
+class ClusterObjects:
+    """Nodes, pods, and what there is of claims; `notes` say what could not be read."""
+
+    nodes: Sequence[NodeObject] = ()
+    pods: Sequence[Pod] = ()
+    slices: Sequence[ResourceSlice] = ()
+    claims: Sequence[ResourceClaim] = ()
+    notes: tuple[str, ...] = ()
+
+    def of_node(self, node_name: str) -> ClusterObjects:
+        """Return those of one node, and all claims. Raises `NotFound` where there is none."""
+        names = [node.metadata.name for node in self.nodes]
+        if node_name not in names:
+            raise NotFound(f"no node {node_name!r} in this cluster{did_you_mean(node_name, names)}")
+        return self.of_nodes({node_name})
+
+    def of_nodes(self, names: Collection[str]) -> ClusterObjects:
+        """Return those of some nodes, and all claims."""
+        return evolve(
+            self,
+            nodes=[node for node in self.nodes if node.metadata.name in names],
+            pods=[pod for pod in self.pods if pod.spec.node_name in names],
+            slices=[each for each in self.slices if each.spec.get("nodeName") in names],
+        )
+
+
+class _List(Struct):
+    """What kubectl saves."""
+
+    kind: str
+    items: list[Raw]
+
+
+class _Item(Struct):
+    """An object of any kind."""
+
+    kind: str = ""
+
+
+_KINDS: dict[str, type[Object]] = {
+    "Node": NodeObject,
+    "Pod": Pod,
+    "ResourceSlice": ResourceSlice,
+    "ResourceClaim": ResourceClaim,
+}
+
+
+def read_saved(path: Path) -> ClusterObjects:
+    """Return what `SAVE` wrote. Raises `BadInput`."""
+    try:
+        objects = list(_read(json.decode(path.read_bytes(), type=_List).items))
+    except OSError as error:
+        raise BadInput(f"--cluster {path}: {error.strerror}") from None
+    except MsgspecError as error:
+        raise BadInput(f"--cluster {path}: {error}: save it with `{SAVE}`") from None
+    nodes = _of(objects, NodeObject)
+    if not nodes:
+        raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
+    return ClusterObjects(
+        nodes=nodes,
+        pods=_of(objects, Pod),
+        slices=_of(objects, ResourceSlice),
+        claims=_of(objects, ResourceClaim),
+    )
+
+
+def _read(items: Iterable[Raw]) -> Iterator[Object]:
+    """Yield the objects of the kinds that are read here. Raises `MsgspecError`."""
+    kind_of = json.Decoder(_Item).decode
+    for item in items:
+        kind = _KINDS.get(kind_of(item).kind)
+        if kind is not None and (read_object := reader(kind).object(item)) is not None:
+            yield read_object
+
+
+def _of(objects: Iterable[Object], kind: type[_O]) -> list[_O]:
+    return [read_object for read_object in objects if isinstance(read_object, kind)]

@@ -1,0 +1,287 @@
+"""Sums over a cluster, and `hetero inventory --cluster` of one that is saved or large."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+
+from hetero.cli import _fleet, hetero
+from hetero.cli._draw import draw
+from hetero.kube.cluster_objects import ClusterObjects, read_saved
+from hetero.kube.cluster_view import totals_of, view_of
+from hetero.kube.words.annotations import (
+    ALLOCATION,
+    INVENTORY,
+    NodeGrant,
+    NodeGrants,
+    RunsOn,
+    inventory_text,
+)
+from hetero.model import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Allocation,
+    ContainerKind,
+    DeviceAllocation,
+)
+from hetero.model.codec import dumps
+from hetero.model.units import GiB
+from hetero.node.view.chosen import Choice
+from hetero.testing import rack
+from tests.cli.streams import Stream, console
+from tests.kube.claimed_cards import CARDS, claim_of, part_of, slices_of, user_of
+
+ROOT = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from cluster_inventory import generated  # noqa: E402 - benchmarks is no package
+
+SAVED = ROOT / "tests" / "kube" / "clusters" / "saved.json"
+
+
+def saved(folder: Path, items: list[dict[str, Any]]) -> Path:
+    path = folder / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    return path
+
+
+def node(name: str, text: str, **labels: str) -> dict[str, Any]:
+    metadata = {"name": name, "labels": labels, "annotations": {INVENTORY: text}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def allocation(uuid: str, memory_gib: int, core: int) -> Allocation:
+    takes = {CORE: core, MEMORY: memory_gib * GiB, SLOTS: 1}
+    piece = DeviceAllocation(device=uuid, vendor="memory", takes=takes)
+    return Allocation(pieces=(piece,))
+
+
+def pod(name: str, node_name: str, held: dict[str, Allocation], **more: Any) -> dict[str, Any]:
+    assignment = {"node": node_name, "uid": name, "containers": list(held.items())}
+    metadata = {"name": name, "namespace": "ns", "uid": name}
+    text = json.dumps(json.loads(dumps(assignment, indent=None)))
+    spec = {"nodeName": node_name, "containers": [{"name": "main"}], **more.get("spec", {})}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "annotations": {ALLOCATION: text, **more.get("notes", {})}},
+        "spec": spec,
+        "status": {"phase": more.get("phase", "Running")},
+    }
+
+
+def odd_cluster() -> list[dict[str, Any]]:
+    """Return a cluster with whatever is counted otherwise than a plain pod on a plain card."""
+    cards = rack(*[80 * GiB] * 4, model="Memory M1")
+    scaled = rack(160 * GiB, vendor="scaled", card={CORE: 100, MEMORY: 80 * GiB, SLOTS: 10})
+    sick = rack(80 * GiB, vendor="sick", health="1 uncorrected memory errors")
+    resting = rack(80 * GiB, vendor="resting", cordon="loud fan")
+    gone = RunsOn(
+        namespace="ns",
+        pod="gone",
+        containers=(("main", ContainerKind.MAIN, allocation("far-0", 7, 20)),),
+    )
+    grants = NodeGrants(
+        ended_pods={"gone": gone},
+        others={"g": NodeGrant(name="run", allocation=allocation("far-1", 3, 5))},
+    )
+    far = rack(*[80 * GiB] * 3, model="M1", vendor="far")
+    first, second = allocation("memory-0", 10, 30), allocation("memory-0", 20, 10)
+    third = allocation("memory-0", 30, 20)
+    init = {"initContainers": [{"name": "first"}, {"name": "side", "restartPolicy": "Always"}]}
+    return [
+        node("n1", inventory_text((*cards, *scaled)), **{"hetero.io/pool": "a"}),
+        node("n6", inventory_text(far, grants), **{"hetero.io/pool": "a"}),
+        pod("plain", "n6", {"main": allocation("far-2", 5, 5)}),
+        node("n2", inventory_text((*sick, *resting))),
+        node("n3", "{"),
+        node("n4", inventory_text(rack(80 * GiB, model="M1")).replace("memory-0", "other-0")),
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n5"}},
+        pod("inits", "n1", {"first": second, "side": first, "main": third}, spec=init),
+        pod(
+            "two", "n1", {"main": allocation("memory-1", 5, 5), "log": allocation("memory-1", 1, 0)}
+        ),
+        pod("over", "n1", {"main": allocation("memory-2", 5, 5)}, phase="Succeeded"),
+        pod("gone-card", "n1", {"main": allocation("nowhere", 5, 5)}),
+        pod("broken", "n1", {}, notes={ALLOCATION: "{"}),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "ns"}},
+    ]
+
+
+def objects_in(folder: Path, items: list[dict[str, Any]]) -> ClusterObjects:
+    return read_saved(saved(folder, items))
+
+
+@pytest.mark.parametrize("which", ["odd", "generated", "saved"])
+def test_sums_of_thousands_of_nodes_are_those_of_their_cards(tmp_path: Path, which: str) -> None:
+    """The quick way and the way by each card agree, to the last byte."""
+    items = {"odd": odd_cluster(), "generated": generated(40, 120)}.get(which)
+    objects = objects_in(tmp_path, items) if items else read_saved(SAVED)
+    quick, exact = _fleet._totals(objects), totals_of(view_of(objects))
+
+    assert len(exact.totals) >= 3
+    assert [(each.pool, each.nodes) for each in exact.totals] == [
+        (each.pool, each.nodes) for each in quick.totals
+    ]
+    for quick_total, exact_total in zip(quick.totals, exact.totals, strict=True):
+        quick_sums, exact_sums = attrs.asdict(quick_total.total), attrs.asdict(exact_total.total)
+        # Percentages of cores are added in another order.
+        assert exact_sums == pytest.approx(quick_sums)
+    assert (exact.nodes, exact.sick) == (quick.nodes, quick.sick)
+    assert len(exact.faults) == len(quick.faults)
+
+
+def test_what_is_odd_is_counted_as_a_pod_takes_it(tmp_path: Path) -> None:
+    totals = _fleet._totals(objects_in(tmp_path, odd_cluster()))
+    (first,) = [
+        each for each in totals.totals if each.pool == "a" and each.total.vendor == "memory"
+    ]
+
+    # Sidecar and main beside each other, the init container before: 10 + 30; then 5 + 1 GiB.
+    assert (40 + 6) * GiB == first.total.memory_held
+    assert 4 * 100 - (30 + 20) - 5 == first.total.core_free
+    assert 2 == first.total.whole
+    (far,) = [each for each in totals.totals if each.total.vendor == "far"]
+    assert ((7 + 3 + 5) * GiB, 0) == (far.total.memory_held, far.total.whole)
+
+
+def run(*words: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(hetero, ["inventory", *words])
+    assert code == getattr(done.exception, "code", 0), done.output
+    return done
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_a_large_cluster_is_at_most_60_lines_by_model_and_pool(
+    tmp_path: Path, columns: int
+) -> None:
+    items = generated(20, 60)
+    items += [
+        node(f"x{number}", inventory_text(rack(GiB, model=f"X{number}", health="lost")))
+        for number in range(80)
+    ]
+    fleet = _fleet.read_fleet(saved(tmp_path, items), None, Choice(), full=False)
+    stream = Stream(live=True)
+    drawn = console(stream, TERM="xterm", NO_COLOR="1", COLUMNS=str(columns))
+    draw(_fleet.render_fleet(fleet, folded=True), drawn)
+    lines = stream.getvalue().splitlines()
+
+    assert None is fleet.view
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= columns
+    text = " ".join(stream.getvalue().split())
+    assert "100 nodes with 240 cards 81 not well" in text
+    assert "and 53 cards of 53 more models and pools" in text
+    assert "and 69 more: --health sick" in text
+    first = next(line for line in lines if "H200" in line)
+    assert lines.index(first) <= 4
+
+
+def test_a_node_of_a_saved_cluster_is_drawn_as_a_machine(tmp_path: Path) -> None:
+    path = str(saved(tmp_path, generated(40, 120)))
+    lines = run("--cluster", path, "--node", "node-00003").output.splitlines()
+    plain = [" ".join(line.split()) for line in lines]
+
+    assert "node-00003: 8 cards of 1 vendor" in plain[0]
+    assert ["NUMA 0 nvidia 580.159.04", "NUMA 1 nvidia 580.159.04"] == [
+        line for line in plain if line.startswith("NUMA")
+    ]
+    assert 8 == sum(bool(re.match(r"\d H200 ", line)) for line in plain)
+    at = plain.index(next(line for line in plain if line.startswith("0 H200")))
+    assert "└ research job-3 main 100 % 141 GiB Running" == plain[at + 1]
+
+
+def test_cards_given_by_claims_have_their_claims_below_them(tmp_path: Path) -> None:
+    node_name, device = "n1", CARDS["n1"][0]
+    items = [{"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in CARDS]
+    items += [each for name, devices in CARDS.items() for each in slices_of(name, devices)]
+    items.append(claim_of("shared", part_of(node_name, device), pods=["a", "b"]))
+    items += [user_of("a", "shared"), user_of("b", "shared")]
+    path = str(saved(tmp_path, items))
+    lines = run("--cluster", path, "--node", node_name).output.splitlines()
+    plain = [" ".join(line.split()) for line in lines]
+
+    (at,) = [number for number, line in enumerate(plain) if " shared a, b main " in line]
+    assert "└ default shared a, b main 30 % 16 GiB Running" == plain[at]
+    assert f" {device.short_model} " in plain[at - 1]
+    assert f"{len(CARDS)} nodes with " in run("--cluster", path).output
+
+
+def test_the_document_of_a_saved_cluster_is_as_the_schema_says(tmp_path: Path) -> None:
+    path = str(saved(tmp_path, odd_cluster()))
+    document = json.loads(run("--cluster", path, "--json").output)
+    one = json.loads(run("--cluster", path, "--node", "n1", "--json").output)
+
+    jsonschema.validate(document, json.loads((ROOT / "docs" / "json.schema.json").read_text()))
+    assert ["n1", "n6", "n2", "n3", "n4"] == [item["name"] for item in document["items"]]
+    assert ["a", "a"] == [item["pool"] for item in document["items"][:2]]
+    assert 4 == document["totals"][0]["total"]["devices"]
+    assert ["n1"] == [item["name"] for item in one["items"]]
+
+
+def test_few_nodes_are_shown_with_all_their_cards_and_wide_shows_those_of_many(
+    tmp_path: Path,
+) -> None:
+    few = run("--cluster", str(SAVED)).output
+    path = str(saved(tmp_path, generated(20, 20)))
+    many, wide = run("--cluster", path).output, run("--cluster", path, "--wide").output
+
+    assert "default    stands0  main       n1" in few
+    assert "`--node NAME` shows a node" in many
+    assert "node-00019" not in many
+    assert 8 == sum(line.startswith("node-00019") for line in wide.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--node", "node-3"), 4, "no node 'node-3' in this cluster: did you mean node-00"),
+        (("--vendor", "nvidai"), 4, "no card of 'nvidai' in this cluster (here: nvidia"),
+        (("--model", "H300"), 4, "no card of 'H300' in this cluster"),
+    ],
+    ids=str,
+)
+def test_what_a_cluster_has_not_is_one_line(
+    tmp_path: Path, words: tuple[str, ...], code: int, sentence: str
+) -> None:
+    path = str(saved(tmp_path, generated(20, 0)))
+    done = CliRunner().invoke(hetero, ["inventory", "--cluster", path, *words])
+
+    assert code == getattr(done.exception, "code", None)
+    assert sentence in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "Input data was truncated: save it with `kubectl get nodes"),
+        ("[]", "Expected `object`, got `array`"),
+        ("{}", "missing required field `kind`"),
+        ('{"kind": "List", "items": []}', "no node is in it: save it with `kubectl get nodes"),
+        (None, "No such file"),
+    ],
+)
+def test_a_file_that_is_no_cluster_is_one_line(
+    tmp_path: Path, text: str | None, sentence: str
+) -> None:
+    path = tmp_path / "file"
+    if text is not None:
+        path.write_text(text)
+    done = CliRunner().invoke(hetero, ["inventory", "--cluster", str(path)])
+
+    assert 2 == getattr(done.exception, "code", None)
+    assert f"--cluster {path}: " in str(done.exception)
+    assert sentence in str(done.exception)
+
+
+def test_a_node_without_a_cluster_is_bad_input() -> None:
+    done = CliRunner().invoke(hetero, ["inventory", "--node", "n1"])
+
+    assert "--node names a node of a cluster: add --cluster" in str(done.exception)
