@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import accumulate
 
-from hetero.cli._render import Text
+from hetero.cli._render import Flow, Text
 from hetero.model import CORE, MEMORY
 from hetero.node.view.observe import DeviceView
 
@@ -14,10 +14,16 @@ LENGTH = 10
 #: What the shades of a bar mean, told apart without colours, too.
 USED, GRANTED, FOREIGN, FREE = "█", "▓", "▒", "·"
 _STYLES = {USED: "green", GRANTED: "cyan", FOREIGN: "yellow", FREE: "dim"}
-LEGEND = Text(
-    f"{USED} granted and in use   {GRANTED} granted   {FOREIGN} in use without a grant   "
-    f"{FREE} free",
-    "dim",
+LEGEND = Flow(
+    tuple(
+        (Text(sign, _STYLES[sign]), Text(f" {meaning}", "dim"))
+        for sign, meaning in (
+            (USED, "granted and in use"),
+            (GRANTED, "granted"),
+            (FOREIGN, "in use without a grant"),
+            (FREE, "free"),
+        )
+    )
 )
 
 

@@ -9,7 +9,7 @@ from typing import TextIO, TypeAlias
 from rich import cells, segment, text
 from rich.console import Console, RenderableType
 
-from hetero.cli._render import Cell, Outline, Part, Table, Text
+from hetero.cli._render import Cell, Flow, Outline, Part, Table, Text
 from hetero.cli._terminal import to_ascii, unescaped
 from hetero.model.visible import visible
 
@@ -18,7 +18,7 @@ Line: TypeAlias = list[segment.Segment]
 
 #: More columns than any line has: those of a pipe.
 _ENDLESS = 1_000_000
-_GAP = 2
+_GAP, _FLOW_GAP = 2, 3
 #: A column of sentences, or of words that may end in `…`, is never narrower.
 _LEAST = 20
 
@@ -86,6 +86,8 @@ def layout(shown_part: Part, console: Console, *, wide: bool = False) -> list[Li
         return _table(shown_part, console, width)
     if isinstance(shown_part, Outline):
         return _outline(shown_part, console, width)
+    if isinstance(shown_part, Flow):
+        return _flow(shown_part, console, width if console.is_terminal else _ENDLESS)
     return [line for part in shown_part for line in layout(part, console, wide=wide)]
 
 
@@ -114,6 +116,19 @@ def _wrapped(shown_text: str, console: Console, width: int) -> list[str]:
         return [shown_text.rstrip(" ")]
     wrapped = text.Text(shown_text, overflow="fold").wrap(console, width)
     return [line.plain.rstrip(" ") for line in wrapped]
+
+
+def _flow(flow: Flow, console: Console, width: int) -> list[Line]:
+    lines: list[Line] = []
+    length = 0
+    for pieces, piece_length in (_pieces(each, console) for each in flow.texts):
+        if lines and length + _FLOW_GAP + piece_length <= width:
+            lines[-1] += [segment.Segment(" " * _FLOW_GAP), *pieces]
+            length += _FLOW_GAP + piece_length
+        else:
+            lines.append([*pieces])
+            length = piece_length
+    return lines
 
 
 # --- tables -----------------------------------------------------------------------------------

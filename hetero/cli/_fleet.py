@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from hetero.cli._bars import LEGEND, part_bar
-from hetero.cli._machine import Picture, counted, draw_cards, summary_line
+from hetero.cli._machine import Picture, counted, draw_cards, flow, summary_line
 from hetero.cli._render import (
     UNKNOWN,
     Cell,
+    Flow,
     Part,
     Table,
     Text,
@@ -228,17 +229,17 @@ def _troubles(totals: ClusterTotals) -> list[Part]:
     ]
 
 
-def _headline(totals: ClusterTotals) -> Text:
+def _headline(totals: ClusterTotals) -> Flow:
     sums = [each.total for each in totals.totals]
     words = (
         f"{counted(totals.nodes, 'node')} with {counted(sum(t.devices for t in sums), 'card')}",
-        f"{len(totals.sick)} not well" if totals.sick else "",
+        Text(f"{len(totals.sick)} not well" if totals.sick else "", "bold red"),
         f"{counted(sum(t.whole for t in sums), 'card')} whole",
         f"free {_share(sum(t.core_free for t in sums), sum(t.core for t in sums))} of core, "
         f"{_large(sum(t.memory_free for t in sums), sum(t.memory for t in sums))}",
         f"{totals.pods} pods and claims hold some",
     )
-    return Text("   ".join(filter(None, words)), "bold")
+    return flow(words)
 
 
 def _sums_cells(pool_total: PoolTotal) -> dict[str, str | Cell]:

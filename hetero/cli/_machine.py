@@ -14,6 +14,7 @@ from hetero.cli._bars import core_bar, memory_bar
 from hetero.cli._render import (
     UNKNOWN,
     Cell,
+    Flow,
     Outline,
     Part,
     Table,
@@ -273,20 +274,26 @@ def _holders_of(template: TemplateView, name_by_grant: Mapping[str, str]) -> str
 # --- sums -------------------------------------------------------------------------------------
 
 
-def summary_line(name: str, rows: Sequence[DeviceView], grant_count: int) -> Text:
+def summary_line(name: str, rows: Sequence[DeviceView], grant_count: int) -> Flow:
     """Return what a machine has, and what is left of it."""
     sums = total(rows)
     vendor_count = len({row.device.vendor for row in rows})
     foreign_count = sum(len(row.foreign.processes) for row in rows if row.foreign)
-    words = [
+    words: list[str | Text] = [
         f"{name}: {counted(sums.devices, 'card')} of {counted(vendor_count, 'vendor')}",
-        f"{sums.sick} not well" if sums.sick else "",
+        Text(f"{sums.sick} not well" if sums.sick else "", "bold red"),
         f"{sums.cordoned} cordoned" if sums.cordoned else "",
         f"free {_left(sums)}",
         counted(grant_count, "grant"),
         f"{counted(foreign_count, 'program')} without a grant" if foreign_count else "",
     ]
-    return Text("   ".join(filter(None, words)), "bold")
+    return flow(words)
+
+
+def flow(words: Iterable[str | Text]) -> Flow:
+    """Return the words that are not empty beside each other, bold."""
+    texts = (Text(word, "bold") if isinstance(word, str) else word for word in words)
+    return Flow(tuple(each for each in texts if each.text))
 
 
 def _left(sums: Total) -> str:

@@ -91,8 +91,15 @@ class Outline:
         self.entries.append(line)
 
 
+@frozen
+class Flow:
+    """Texts beside each other, of which none is broken: what does not fit goes on below."""
+
+    texts: tuple[Cell, ...]
+
+
 #: What can be shown: texts and tables, below each other.
-Part: TypeAlias = "str | Text | Table | Outline | Sequence[Part]"
+Part: TypeAlias = "str | Text | Table | Outline | Flow | Sequence[Part]"
 
 
 def table(

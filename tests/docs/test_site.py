@@ -3,6 +3,7 @@
 import enum
 import inspect
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,26 @@ def test_a_page_outside_of_the_navigation_is_found(tmp_path: Path) -> None:
 def test_the_picture_is_drawn_from_the_run_that_is_kept() -> None:
     """`make picture` keeps another run."""
     assert make_picture.drawn(make_picture.RECORD.read_text()) == make_picture.PICTURE.read_text()
+    shown = make_picture.SHOWN.read_text()
+    assert make_picture.drawn_inventory(shown) == make_picture.INVENTORY.read_text()
+
+
+@pytest.mark.parametrize("picture", [make_picture.PICTURE, make_picture.INVENTORY])
+def test_newcomer_a1_columns_of_a_picture_do_not_depend_on_how_spaces_are_drawn(
+    picture: Path,
+) -> None:
+    """Some browsers make one of several, whatever the element around them says."""
+    texts = re.findall(
+        r'<text x="([\d.]+)" y="\d+" textLength="([\d.]+)".*?>(.*?)<', picture.read_text()
+    )
+
+    assert len(texts) > 30
+    for x, length, text in texts:
+        text = unescape(text)
+        assert text.split(" ") == text.split()
+        assert 8 * len(text) == float(length)
+        assert 0 == (float(x) - 16) % 8
+    assert "xml:space" not in picture.read_text()
 
 
 @pytest.mark.parametrize(
@@ -170,5 +191,5 @@ def _readme() -> str:
 def test_the_readme_shows_the_picture_in_at_most_150_lines() -> None:
     readme = _readme()
 
-    assert "](docs/demo.svg)" in readme
+    assert readme.index("](docs/inventory.svg)") < readme.index("](docs/demo.svg)")
     assert len(readme.splitlines()) <= 150
