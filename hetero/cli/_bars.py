@@ -63,3 +63,13 @@ def _shaded(ends: Sequence[int]) -> tuple[Text, ...]:
         for sign, length in zip((USED, GRANTED, FOREIGN, FREE), lengths, strict=True)
         if length
     )
+
+
+#: The heights of a line of samples, and its columns.
+_HEIGHTS, _PAST = "▁▂▃▄▅▆▇█", 12
+
+
+def spark(values: Sequence[float]) -> Text:
+    """Return the last values, parts of 1, as a line of samples."""
+    heights = (min(max(value, 0.0), 1.0) * (len(_HEIGHTS) - 1) for value in values[-_PAST:])
+    return Text("".join(_HEIGHTS[round(height)] for height in heights).rjust(_PAST), "green")

@@ -9,12 +9,17 @@ from typing import TextIO, TypeAlias
 from rich import cells, segment, text
 from rich.console import Console, RenderableType
 
-from hetero.cli._render import Cell, Flow, Outline, Part, Table, Text
+from hetero.cli._render import Cell, Flow, Memory, Outline, Part, Table, Text
 from hetero.cli._terminal import to_ascii, unescaped
 from hetero.model.visible import visible
 
 #: A line in pieces, each with its style.
 Line: TypeAlias = list[segment.Segment]
+
+
+class Heading(list[segment.Segment]):
+    """The line of a table's headings."""
+
 
 #: More columns than any line has: those of a pipe.
 _ENDLESS = 1_000_000
@@ -173,7 +178,7 @@ def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, lis
         for column in widths
     }
     return (
-        _line(heading, widths, table_part.right),
+        Heading(_line(heading, widths, table_part.right)),
         [list(_row_lines(table_part, row, widths, console)) for row in rows],
     )
 
@@ -196,10 +201,18 @@ def _widths(
 
     Where nothing more may go, lines are longer than the terminal.
     """
+    memory = table_part.memory or Memory()
     natural_widths = {
-        column: max(cells.cell_len(column), *(row[column][1] for row in rows), 0)
+        column: max(
+            cells.cell_len(column), *(row[column][1] for row in rows), memory.widths.get(column, 0)
+        )
         for column in table_part.columns
-        if column not in table_part.optional or any(row[column][1] for row in rows)
+        if column not in memory.gone
+        and (
+            column not in table_part.optional
+            or column in memory.widths
+            or any(row[column][1] for row in rows)
+        )
     }
     # A sentence in a pipe is as long as it is, and takes no room of others.
     long_columns = () if console.is_terminal else table_part.folds
@@ -216,6 +229,8 @@ def _widths(
         table_part.drops,
         width,
     )
+    memory.widths.update({column: natural_widths[column] for column in widths})
+    memory.gone.update(natural_widths.keys() - widths.keys())
     spare_columns = width - _span(widths.values())
     # Sentences have what they want first; of words, those that want least.
     by_want = sorted(

@@ -46,12 +46,24 @@ Cell: TypeAlias = "Text | tuple[Text, ...]"
 
 
 @define
+class Memory:
+    """What earlier frames showed of a table: its columns stay, those that went, too.
+
+    A width never becomes less. It is of one size of a window.
+    """
+
+    widths: dict[str, int] = field(factory=dict)
+    gone: set[str] = field(factory=set)
+
+
+@define
 class Table:
     """Rows under named columns, of which some are dropped where not all fit: none is cut.
 
     `right` hold numbers. `folds` hold sentences, which go on in the next line where somebody looks
     on. `elides` hold words of any length, which end in `…` where they must. `optional` columns are
-    left out where no row says anything. `drops` are the columns that go when it gets narrow, the
+    left out where no row says anything. With a `memory`, frames that follow each other have the
+    same columns. `drops` are the columns that go when it gets narrow, the
     first one first.
     """
 
@@ -62,6 +74,7 @@ class Table:
     optional: tuple[str, ...] = ()
     drops: tuple[str, ...] = ()
     rows: list[tuple[Cell, ...]] = field(factory=list)
+    memory: Memory | None = None
 
     def add_row(self, *cells: str | Cell) -> None:
         """Add a row of as many cells as there are columns."""

@@ -17,10 +17,13 @@ from attrs import define, field
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
 
-from hetero.cli._draw import Line, joined
+from hetero.cli._draw import Heading, Line, joined, layout
+from hetero.cli._render import Text
 
 #: Seconds within which a new size of the window, and Ctrl-Z, are met.
 _GLANCE = 0.25
+#: Lines up to which a window has none for headings that stay, and for where one is.
+_LOW = 6
 #: What terminals send for keys without a letter (ECMA-48 and the VT220's; `application` mode, too).
 _KEYS = {
     "\x1b[A": "up",
@@ -29,8 +32,8 @@ _KEYS = {
     "\x1bOB": "down",
     "\x1b[5~": "page up",
     "\x1b[6~": "page down",
-    "\x1b[H": "home",
-    "\x1b[F": "end",
+    **dict.fromkeys(("\x1b[H", "\x1bOH", "\x1b[1~", "\x1b[7~", "g"), "home"),
+    **dict.fromkeys(("\x1b[F", "\x1bOF", "\x1b[4~", "\x1b[8~", "G"), "end"),
     "k": "up",
     "j": "down",
     " ": "page down",
@@ -51,6 +54,8 @@ class Screen:
     console: Console
     _live: Live = field(init=False)
     _size: ConsoleDimensions = field(init=False)
+    _lines: Sequence[Line] = field(init=False, default=())
+    _head_lines: int = field(init=False, default=1)
     _offset: int = field(init=False, default=0)
     _typed: str = field(init=False, default="")
     _stopping: bool = field(init=False, default=False)
@@ -113,11 +118,58 @@ class Screen:
         if self._modes is not None:
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
 
-    def _draw(self, lines: Sequence[Line], head_lines: int) -> None:
+    def ask(self, question: str) -> str | None:
+        """Ask in the last line of the frame, and return the answer; None for Esc and Ctrl-C."""
+        answer = ""
+        while True:
+            self._draw(self._lines, self._head_lines, bottom=f"{question} {answer}")
+            character = self._character()
+            if character in ("", "\x1b", "\x03", "\x04"):
+                self._typed = ""
+                return None
+            if character in "\r\n":
+                return answer.strip()
+            if character in "\x7f\b":
+                answer = answer[:-1]
+            elif character.isprintable():
+                answer += character
+
+    def _draw(self, lines: Sequence[Line], head_lines: int, *, bottom: str = "") -> None:
+        """Draw the lines that fit, under the headings of their table; `bottom` is the last line."""
+        self._lines, self._head_lines = lines, head_lines
         body_lines = max(self.console.height - head_lines, 1)
-        self._offset = max(0, min(self._offset, len(lines) - head_lines - body_lines))
-        body = lines[head_lines + self._offset :][:body_lines]
-        self._live.update(joined([*lines[:head_lines], *body]), refresh=True)
+        is_cut = len(lines) - head_lines > body_lines and body_lines > _LOW
+        if is_cut or bottom:
+            body_lines -= 1
+        most = max(0, len(lines) - head_lines - body_lines)
+        if is_cut:
+            most += len(_pinned(lines, head_lines, head_lines + most))
+        self._offset = max(0, min(self._offset, most))
+        top = head_lines + self._offset
+        pinned = _pinned(lines, head_lines, top) if is_cut else []
+        body = lines[top : top + body_lines - len(pinned)]
+        if is_cut and not bottom:
+            last = self._offset + len(body)
+            bottom = f"{self._offset + 1} to {last} of {len(lines) - head_lines}"
+        shown = [*lines[:head_lines], *pinned, *body]
+        if bottom:
+            blank = self.console.height - len(shown) - 1
+            shown += [*([[]] * blank), *layout(Text(bottom, "reverse"), self.console, wide=True)]
+        self._live.update(joined(shown), refresh=True)
+
+    def _character(self) -> str:
+        """Return the next character that is typed; empty when nobody is there any more."""
+        while not self._typed:
+            if self._stopping:
+                self._rest()
+            if self._modes is None:
+                return ""
+            if select.select([sys.stdin], [], [], _GLANCE)[0]:
+                self._typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
+                if not self._typed:
+                    return ""
+        character, self._typed = self._typed[0], self._typed[1:]
+        return character
 
     def _key(self, until_s: float) -> str:
         """Return the next key, or "again" when the time is up or the frame is out of date."""
@@ -172,6 +224,19 @@ class Screen:
             return False
         self._offset = max(0, self._offset + lines_by_key[pressed_key])
         return True
+
+
+def _pinned(lines: Sequence[Line], head_lines: int, top: int) -> list[Line]:
+    """Return the headings above a line of a table, none where they are seen themselves."""
+    pinned: list[Line] = []
+    if top >= len(lines) or not lines[top] or isinstance(lines[top], Heading):
+        return pinned
+    for line in reversed(lines[head_lines:top]):
+        if isinstance(line, Heading):
+            pinned.insert(0, line)
+        elif pinned or not line:
+            break
+    return pinned
 
 
 def _end(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - what signal calls

@@ -14,6 +14,7 @@ from hetero.model.visible import visible
 _ASCII = str.maketrans(
     {"–": "-", "…": "...", "·": ".", "°": "", "µ": "u", "×": "x", "├": "|", "└": "`"}
     | {"▓": "=", "▒": "%", **dict.fromkeys("█▉▊▋▌▍▎▏", "#")}
+    | dict(zip("▁▂▃▄▅▆▇", "_.,-~=*", strict=True))
 )
 
 

@@ -10,7 +10,7 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._bars import LEGEND
-from hetero.cli._grants import name_of, remarks, tree
+from hetero.cli._grants import Name, name_of, remarks, tree
 from hetero.cli._machine import Picture, draw_cards, summary_line, totals_table
 from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
@@ -24,9 +24,11 @@ LIVE = "-"
 
 
 @click.command()
-@click.option("--vendor", metavar="NAME", help="Only cards of this vendor.")
-@click.option("--model", metavar="NAME", help="Only models with this in their name.")
-@click.option("-d", "--device", metavar="NAME", help="Only this card: a number or UUID.")
+@click.option("--vendor", type=Name(), metavar="NAME", help="Only cards of this vendor.")
+@click.option("--model", type=Name(), metavar="NAME", help="Only models with this in their name.")
+@click.option(
+    "-d", "--device", type=Name(), metavar="NAME", help="Only this card: a number or UUID."
+)
 @click.option("--numa", type=int, metavar="NUMBER", help="Only cards of this NUMA node.")
 @click.option("--health", type=click.Choice(HEALTHS), help="Only cards that are so.")
 @json_option
@@ -40,7 +42,9 @@ LIVE = "-"
     metavar="[FILE]",
     help="Of a cluster: that of $KUBECONFIG, or one saved by kubectl.",
 )
-@click.option("--node", metavar="NAME", help="With --cluster: this node, as a machine is shown.")
+@click.option(
+    "--node", type=Name(), metavar="NAME", help="With --cluster: this node, as a machine is shown."
+)
 def command(
     *,
     vendor: str | None,

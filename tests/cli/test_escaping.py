@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hetero.cli import _json, doctor, fit, inventory, log, ps, share, top, vendors
+from hetero.cli import _json, _top_tables, doctor, fit, inventory, log, ps, share, vendors
 from hetero.cli._draw import draw, layout
 from hetero.cli._render import Part, Text
 from hetero.cli._show import dumps
@@ -150,8 +150,8 @@ def shown(text: str) -> list[tuple[Part, dict[str, Any]]]:
         (ps.render(grants, wide=True), _json.grants(grants, seconds=0.5)),
         (inventory.render(node), _json.node(node)),
         (inventory.render(node, wide=True), _json.node(node)),
-        (top.render(node), _json.node(node)),
-        (top._tables(node, fold_idle=True), _json.node(node)),
+        (_top_tables.render(node), _json.node(node)),
+        (_top_tables.tables(node, fold_idle=True), _json.node(node)),
         (fit.render(allocation, cards), _json.fit(allocation, cards)),
         (fit.render(refusal, cards), _json.fit(refusal, cards)),
         (vendors.render(node.vendors), _json.listing("vendors")(node.vendors)),

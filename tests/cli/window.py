@@ -1,5 +1,6 @@
 """A terminal that a test looks at and types into."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -30,6 +31,7 @@ class Window:
             start_new_session=True,
         )
         self._terminal = terminal
+        self._decoder = codecs.getincrementaldecoder("utf-8")()  # a sign may come in two parts
         self.shown = ""
 
     def resize(self, columns: int, lines: int) -> None:
@@ -46,7 +48,7 @@ class Window:
         while not until(self.shown):
             assert time.monotonic() < deadline, self.shown
             if select.select([self._controller], [], [], 0.1)[0]:
-                self.shown += os.read(self._controller, 65536).decode()
+                self.shown += self._decoder.decode(os.read(self._controller, 65536))
             elif self.program.poll() is not None:
                 break
         return self.shown

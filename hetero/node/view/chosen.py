@@ -23,7 +23,7 @@ class Choice:
     """Of which devices a view is; None: of all. Names of vendors and parts of models have no case.
 
     `device` is a number, or the beginning of a UUID. `health` is one of the words above, or an
-    ailment.
+    ailment. `user`: only this user's grants, and the devices that have some.
     """
 
     vendor: str | None = None
@@ -31,6 +31,7 @@ class Choice:
     device: str | None = None
     numa: int | None = None
     health: str | None = None
+    user: str | None = None
 
     @property
     def everything(self) -> bool:
@@ -46,10 +47,16 @@ class Choice:
             return view
         devices = self.of(view.devices)
         numbers = {row.number for row in devices}
-        grants = (
-            grant for grant in view.grants if any(share.number in numbers for share in grant.shares)
+        grants = tuple(
+            grant
+            for grant in view.grants
+            if self.user in (None, grant.user)
+            and any(share.number in numbers for share in grant.shares)
         )
-        return evolve(view, devices=devices, grants=tuple(grants))
+        if self.user is not None:
+            held_numbers = {share.number for grant in grants for share in grant.shares}
+            devices = tuple(row for row in devices if row.number in held_numbers)
+        return evolve(view, devices=devices, grants=grants)
 
     def of(self, rows: Sequence[DeviceView]) -> tuple[DeviceView, ...]:
         """Return those of these devices that are asked for. Raises `NotFound` as `of_node`."""

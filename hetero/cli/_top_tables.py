@@ -1,0 +1,284 @@
+"""The tables of `hetero top`: how busy devices are, and what grants and processes use of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from hetero.cli._bars import spark
+from hetero.cli._grants import container_of, name_of, note_of, program_of
+from hetero.cli._render import (
+    UNKNOWN,
+    Memory,
+    Part,
+    Table,
+    Text,
+    age,
+    condition_word,
+    core_of,
+    foreign_memory,
+    heading,
+    kept_by,
+    memory_of,
+    model_of,
+    own_units,
+    percent,
+    sick_first,
+    table,
+    troubles,
+)
+from hetero.model import CORE, MEMORY
+from hetero.model.units import format_memory
+from hetero.node.view.history import History
+from hetero.node.view.observe import DeviceView, GrantView, NodeView, RowView, Share
+
+if TYPE_CHECKING:
+    from hetero.kube.cluster_view import ClusterView
+
+_BAR = 10
+
+
+def render(view: NodeView, *, wide: bool = False) -> Part:
+    """Return the tables of a moment."""
+    return [*heading(view.simulated), *tables(view, fold_idle=False, wide=wide)]
+
+
+def tables(
+    view: NodeView,
+    *,
+    fold_idle: bool,
+    wide: bool = False,
+    history: History | None = None,
+    memories: Mapping[str, Memory] = MappingProxyType({}),
+) -> list[Part]:
+    idle_rows = [row for row in view.devices if fold_idle and row.idle]
+    devices = _devices(past=history is not None)
+    devices.memory = memories.get("devices")
+    rows = sick_first(view.devices)
+    for row in rows:
+        if len(idle_rows) < 2 or row not in idle_rows:
+            past = () if history is None else (spark(history.of_device(row)),)
+            devices.add_row(*_cells(row, wide=wide), *past)
+    parts: list[Part] = [devices] if devices.rows else []
+    if len(idle_rows) > 1:
+        numbers_text = " ".join(str(row.number) for row in idle_rows)
+        models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle_rows))
+        parts.append(f"{numbers_text}: idle {models} (e: one by one)")
+    if not view.devices:
+        parts.append("no devices")
+    parts += troubles(rows)
+    parts += [
+        Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
+        for unreadable_grant in view.unreadable
+    ]
+    if not view.grants:
+        return [*parts, "", "no grants stand"]
+    grants_table = _grants(view.grants, wide=wide, history=history)
+    grants_table.memory = memories.get("grants")
+    return [*parts, "", grants_table]
+
+
+def render_cluster(view: ClusterView) -> Part:
+    """Return the tables of a cluster's moment, the busiest containers first."""
+    devices = _devices("node")
+    for node in view.nodes:
+        for row in sick_first(node.devices):
+            devices.add_row(node.name, *_cells(row))
+    pods = table(
+        *("namespace", "claim", "pod", "container", "node"),
+        *("#", "core", "memory", "kept by", "phase"),
+        elides=("claim", "pod", "container"),
+        optional=("claim",),
+        right=("#", "core", "memory"),
+        drops=("kept by", "phase", "container", "namespace", "node", "claim"),
+    )  # fmt: skip
+    for pod in sorted(view.pods, key=lambda pod: use_of(pod.shares), reverse=True):
+        for share in pod.shares:
+            pods.add_row(
+                *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
+                UNKNOWN if share.number is None else str(share.number),
+                core_of(share),
+                memory_of(share.memory_used, share.memory),
+                kept_by(share.enforcement),
+                pod.phase,
+            )
+    faults = (
+        f"node {node.name}: {fault_text}"
+        for node in view.nodes
+        for fault_text in (node.fault, node.silent)
+        if fault_text
+    )
+    return [
+        devices if devices.rows else "no devices",
+        *(Text(fault, "red") for fault in faults),
+        *(Text(note, "yellow") for note in view.notes),
+        "",
+        pods if pods.rows else "no pod holds any",
+    ]
+
+
+def _devices(*first_columns: str, past: bool = False) -> Table:
+    return table(
+        *first_columns,
+        *("#", "vendor", "model", "busy", "", "memory", " ", "others", "given"),
+        *("temp", "power", "health", *(("history",) if past else ())),
+        optional=("others", "temp", "power"),
+        right=("#", "busy", "memory", "others", "given", "temp", "power"),
+        elides=("health",),
+        drops=(" ", "", "history", "vendor", "power", "temp", "given", "model", "others", "health"),
+    )
+
+
+def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
+    usage, device = row.usage, row.device
+    busy_part, memory_bytes = usage.core, device.capacity[MEMORY]
+    core_text = percent(row.held[CORE], device)
+    if wide:
+        core_text += own_units(row.held[CORE], device.of_card(CORE))
+    return (
+        str(row.number),
+        device.vendor,
+        model_of(device),
+        UNKNOWN if busy_part is None else f"{100 * busy_part:.0f} %",
+        _bar(busy_part),
+        memory_of(usage.memory, memory_bytes),
+        _bar(None if usage.memory is None or not memory_bytes else usage.memory / memory_bytes),
+        foreign_memory(row.foreign),
+        "open" if row.open and not row.held[CORE] else core_text,
+        "" if usage.temperature is None else f"{usage.temperature} °C",
+        "" if usage.power is None else f"{usage.power:.0f} W",
+        condition_word(device),
+    )
+
+
+def _bar(fraction: float | None) -> Text:
+    """Return a bar of so much of its length, in eighths of a column."""
+    if fraction is None:
+        return Text()
+    eighths = round(min(max(fraction, 0.0), 1.0) * _BAR * 8)
+    full_columns, rest_eighths = divmod(eighths, 8)
+    bar = "█" * full_columns + (" ▏▎▍▌▋▊▉"[rest_eighths] if rest_eighths else "")
+    return Text(bar.ljust(_BAR, "·"), "red" if fraction > 0.9 else "green")
+
+
+def _grants(grants: Sequence[GrantView], *, wide: bool, history: History | None = None) -> Table:
+    """Return the table of grants, each with its containers and processes."""
+    grants_table = table(
+        *("#", "grant", "name", "user", "core", "history", "memory", " ", "stopped", "borrowed"),
+        "lent",
+        *("row", "excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
+        right=("#", "core", "memory", "stopped", "borrowed", "lent", "excess", "age", "pid"),
+        elides=("name", "container", "program"),
+        optional=(
+            *("name", "history", "stopped", "borrowed", "lent", "row", "excess", "note"),
+            "container",
+        ),
+        drops=(
+            *(" ", "history", "kept by", "age", "container", "user", "policy", "program", "pid"),
+            *("lent", "borrowed", "row", "stopped", "note", "excess", "name"),
+        ),
+    )
+    for grant in grants:
+        rows = _rows_of(grant, wide=wide)
+        if history is not None:
+            rows[0]["history"] = spark(history.of_grant(grant))
+        for row in rows:
+            grants_table.add_row(*(row.get(column, "") for column in grants_table.columns))
+    return grants_table
+
+
+def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
+    """Return a row for each device of a grant, then for each device that a process of it uses.
+
+    A grant of one process has that in its own rows.
+    """
+    name_by_container = {container.id: container_of(container) for container in grant.containers}
+    # One container is the grant's; several are told at their processes.
+    only_container = next(iter(name_by_container.values())) if len(name_by_container) == 1 else ""
+    rows: list[dict[str, str | Text]] = []
+    for position, share in enumerate(grant.shares):
+        memory_part = None if share.memory_used is None else share.memory_used / share.memory
+        rows.append(
+            {
+                **_of_share(share, wide=wide),
+                " ": _bar(memory_part),
+                "note": note_of(grant, share),
+                **({} if position else _of_grant(grant, only_container)),
+            }
+        )
+    if len(grant.running) == 1:
+        return rows
+    for process in grant.running:
+        process_cells: dict[str, str | Text] = {
+            "pid": str(process.pid),
+            "container": ""
+            if only_container
+            else name_by_container.get(process.container or "", ""),
+            "program": f"  {process.program}",
+        }
+        device_rows = [
+            {**process_cells, "#": _number(share), "memory": format_memory(memory_bytes)}
+            for share, memory_bytes in zip(grant.shares, process.memory, strict=False)
+            if memory_bytes
+        ]
+        rows += device_rows or [{**process_cells, "memory": UNKNOWN}]
+    return rows
+
+
+def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
+    return {
+        "#": _number(share),
+        "core": core_of(share, wide=wide),
+        "memory": memory_of(share.memory_used, share.memory),
+        "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
+        "borrowed": _points(share.core_borrowed),
+        "lent": _points(share.core_lent),
+        "excess": _excess(share),
+        "kept by": kept_by(share.enforcement),
+    }
+
+
+def _points(fraction: float | None) -> str:
+    """Say a part of the card, if there is half a percent of it."""
+    return f"{fraction:.0f} %" if fraction and fraction >= 0.5 else ""
+
+
+def _excess(share: Share) -> Text:
+    """Say what is used past the limiter: time of the card, and memory."""
+    excess_texts = [_points(share.core_excess)]
+    if share.excess and share.excess.is_told:
+        excess_texts.append(format_memory(share.excess.memory))
+    return Text(" ".join(filter(None, excess_texts)), "red")
+
+
+def _of_grant(grant: GrantView, container_name: str) -> dict[str, str | Text]:
+    return {
+        "grant": grant.id,
+        "name": name_of(grant),
+        "user": grant.user,
+        "policy": grant.policy.value,
+        "age": age(grant.since),
+        "pid": str(grant.processes[0]) if len(grant.processes) == 1 else "",
+        "container": container_name,
+        "program": program_of(grant),
+        "row": "" if grant.row is None else _row(grant.row),
+    }
+
+
+def _row(row: RowView) -> str:
+    """Say how much of each period a gang has, and whether it runs in it."""
+    if not row.length:
+        return "none free"
+    row_text = f"{row.length:g} of {row.period:g} ms"
+    row_text += ", runs" if row.runs else ""
+    return row_text + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
+
+
+def _number(share: Share) -> str:
+    return UNKNOWN if share.number is None else str(share.number)
+
+
+def use_of(shares: tuple[Share, ...]) -> tuple[float, int]:
+    core_percent = sum(share.core_used or 0 for share in shares)
+    return core_percent, sum(share.memory_used or 0 for share in shares)
