@@ -209,7 +209,6 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     share_cells = {
         "#": UNKNOWN if share.number is None else str(share.number),
         "core": core_of(share, wide=wide),
-        "memory": memory_of(share.memory_used, share.memory),
         "template": share.template or "",
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
     }
@@ -231,7 +230,14 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     if not is_first:
         text_by_column.update({column: Text() for column in grant_cells})
     text_by_column["note"] = note_of(grant, share)
+    text_by_column["memory"] = share_memory(share)
     return text_by_column
+
+
+def share_memory(share: Share) -> Text:
+    """Return the memory that a share used of its limit; more than that stands out."""
+    is_over = (share.memory_used or 0) > share.memory and not share.spill
+    return Text(memory_of(share.memory_used, share.memory), "bold red" if is_over else "")
 
 
 def note_of(grant: GrantView, share: Share) -> Text:

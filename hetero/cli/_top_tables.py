@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero.cli._bars import spark
-from hetero.cli._grants import container_of, name_of, note_of, program_of
+from hetero.cli._grants import container_of, name_of, note_of, program_of, share_memory
 from hetero.cli._render import (
     UNKNOWN,
     Memory,
@@ -230,7 +230,7 @@ def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
     return {
         "#": _number(share),
         "core": core_of(share, wide=wide),
-        "memory": memory_of(share.memory_used, share.memory),
+        "memory": share_memory(share),
         "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
         "borrowed": _points(share.core_borrowed),
         "lent": _points(share.core_lent),

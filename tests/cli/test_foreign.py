@@ -298,3 +298,18 @@ def test_a_process_is_named_where_the_driver_names_it_although_nobody_can_look_i
     assert "has 24 GiB free: process 4194303 holds 40 GiB without a grant" in amd.stderr
     assert "has 18 GiB free: about 30 GiB in use beyond what is granted" in mthreads.stderr
     assert "and uses 40 % of the time, by whom is not known" in mthreads.stderr
+
+
+def test_second_tour_11_what_a_grant_without_a_limiter_takes_is_what_the_driver_counts(
+    hetero: Run, begin: Begin, command: tuple[str, ...]
+) -> None:
+    job = (str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", "3GiB")
+    flags = ("--vendor", "nvidia", "--device", str(SMALL), "--memory", "2Gi", "--policy", "off")
+    next_line(begin(*command, "run", *flags, "--", *job))
+
+    (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
+    assert [(3 << 30) + (500 << 20)] == [share["memory_used"] for share in grant["shares"]]
+    for words in (("ps",), ("inventory",), ("top", "--once")):
+        assert "3.4/2 GiB" in hetero(*words).stdout
+    card = json.loads(hetero("inventory", "--json").stdout)["items"][SMALL]
+    assert 0 == card["foreign"]["memory"]

@@ -36,7 +36,7 @@ from hetero.node.ledger.ledger import (
     gang_rows,
 )
 from hetero.node.ledger.rows import GangRow
-from hetero.node.ledger.usage_region import Region, read_region, slots_of
+from hetero.node.ledger.usage_region import Counts, Region, read_region, slots_of
 from hetero.node.node import Node
 from hetero.node.tenants.containers import containers_by_space, space_of
 from hetero.node.tenants.owners import Owners
@@ -730,7 +730,7 @@ def _shares(
                 rest=is_limited and asked_limit.core == CORE_FULL,
                 sm=asked_limit.sm,
                 spill=limit.spill,
-                memory_used=device_counts.memory if device_counts else None,
+                memory_used=_memory_used(grant, device_counts, held_bytes),
                 # Device time is only counted where it is limited.
                 core_used=meter.used(grant, position) if device_counts and is_limited else None,
                 core_borrowed=meter.borrowed(grant, position)
@@ -749,6 +749,13 @@ def _shares(
             )
         )
     return tuple(share_views)
+
+
+def _memory_used(grant: Grant, device_counts: Counts | None, held_bytes: int | None) -> int | None:
+    """Return what the limiter charged; of a grant without one, what the driver counts."""
+    if device_counts is not None:
+        return device_counts.memory
+    return held_bytes or None if grant.allocation.policy is Policy.OFF else None
 
 
 def _own_units(core_percent: float | None, device: Device | None) -> tuple[int, int] | None:
