@@ -34,7 +34,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Whole
 from hetero.model.errors import NotFound
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
-from hetero.model.units import GiB, format_memory
+from hetero.model.units import GiB, rounded_memory
 from hetero.node.view.chosen import Choice
 from hetero.node.view.observe import DeviceView
 
@@ -298,7 +298,7 @@ def _cards(view: ClusterView) -> list[Part]:
                 *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
                 UNKNOWN if share.number is None else str(share.number),
                 core_of(share),
-                format_memory(share.memory),
+                rounded_memory(share.memory),
                 pod.phase,
             )
     return [*parts, "", pods]
@@ -375,7 +375,7 @@ def _tree(
                 rows[share.number].append(
                     (
                         *(pod.namespace, pod.claim or "", pod.pod, pod.container),
-                        *(core_of(share), format_memory(share.memory), pod.phase),
+                        *(core_of(share), rounded_memory(share.memory), pod.phase),
                     )
                 )
     return holders, rows

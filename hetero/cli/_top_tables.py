@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hetero.cli._bars import spark
 from hetero.cli._grants import container_of, name_of, note_of, program_of, share_memory
+from hetero.cli._machine import ranges
 from hetero.cli._render import (
     UNKNOWN,
     Memory,
@@ -62,7 +63,7 @@ def tables(
             devices.add_row(*_cells(row, wide=wide), *past)
     parts: list[Part] = [devices] if devices.rows else []
     if len(idle_rows) > 1:
-        numbers_text = " ".join(str(row.number) for row in idle_rows)
+        numbers_text = ranges(row.number for row in idle_rows)
         models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle_rows))
         parts.append(f"{numbers_text}: idle {models} (e: one by one)")
     if not view.devices:

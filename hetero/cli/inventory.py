@@ -16,6 +16,7 @@ from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
 from hetero.model.errors import BadInput
 from hetero.node.node import Node
+from hetero.node.place import has_simulator
 from hetero.node.view.chosen import HEALTHS, Choice
 from hetero.node.view.observe import NodeView, observe_node
 
@@ -128,7 +129,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         ]
         parts += [LEGEND] if folded else []
     else:
-        parts.append("no devices")
+        parts.append(f"no devices{_trial(view)}")
     parts += [
         Text(f"vendor {row.name} is {row.state}: {row.reason}", state(row.state).style)
         for row in view.vendors
@@ -141,6 +142,12 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         for unreadable_grant in view.unreadable
     ]
     return [*parts, *remarks(view.grants), *totals_table(view.devices)]
+
+
+def _trial(view: NodeView) -> str:
+    """Return how to try it without a card, where that would work."""
+    is_possible = view.simulated is None and has_simulator()
+    return ": without a card, try `export HETERO_RACK=mixed`" if is_possible else ""
 
 
 def _name(view: NodeView) -> str:

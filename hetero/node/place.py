@@ -57,6 +57,13 @@ def simulator() -> ModuleType:
         ) from None
 
 
+def has_simulator() -> bool:
+    """Return whether the package hetero_simulator is installed."""
+    from importlib.util import find_spec  # only here: nobody else waits for it
+
+    return find_spec("hetero_simulator") is not None
+
+
 def rack_file(rack_name: str) -> Path:
     """Return the rack that $HETERO_RACK names: a file, or a shipped one, or `FileNotFoundError`."""
     path = Path(rack_name)

@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
-from hetero.cli import inventory
+from hetero.cli import _fleet, _top_tables, inventory
 from hetero.cli._draw import draw
 from hetero.model import (
     CORE,
@@ -24,7 +25,7 @@ from hetero.model import (
     Templated,
     Usage,
 )
-from hetero.model.units import GiB
+from hetero.model.units import GiB, rounded_memory
 from hetero.node.foreign import ForeignProcess, ForeignUse
 from hetero.node.view.chosen import Choice
 from hetero.node.view.observe import DeviceView, GrantView, NodeView, Share
@@ -349,6 +350,37 @@ def test_second_tour_15_a_card_that_is_not_there_is_an_error(
 
     assert (4, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert sentence in done.stderr
+
+
+def test_second_tour_30_without_a_card_it_is_said_how_to_try(
+    hetero: Run, environ: dict[str, str], tmp_path: Path
+) -> None:
+    """And only where that works."""
+    hint = "no devices: without a card, try `export HETERO_RACK=mixed`"
+    (tmp_path / "simulator").mkdir()
+    blocked = tmp_path / "simulator" / "sitecustomize.py"
+    blocked.write_text(
+        "import importlib.util as u; find = u.find_spec\n"
+        "u.find_spec = lambda n, *a: None if n == 'hetero_simulator' else find(n, *a)\n"
+    )
+
+    assert hint in hetero("inventory", PYTHONPATH="").stdout
+    without = hetero("inventory", PYTHONPATH=str(blocked.parent)).stdout
+    assert "no devices" in without
+    assert hint not in without
+
+
+def test_second_tour_30_a_share_of_a_cluster_has_one_unit_in_all_views() -> None:
+    assert "3.9 GiB" == rounded_memory(4000 << 20)
+    saved = Path(__file__).parents[1] / "kube" / "clusters" / "saved.json"
+    fleet = _fleet.read_fleet(saved, None, Choice(), full=False)
+    assert fleet.view
+    stream = Stream()
+    draw([_fleet.render_fleet(fleet), _top_tables.render_cluster(fleet.view)], console(stream))
+    rows = [line for line in stream.getvalue().splitlines() if "stands0" in line]
+
+    assert 2 == len(rows)
+    assert all("3.9 GiB" in row for row in rows)
 
 
 def test_the_json_says_what_the_picture_shows(hetero: Run) -> None:

@@ -260,4 +260,4 @@ def test_second_tour_1_cards_that_are_not_well_or_used_by_others_are_not_folded(
 
     assert lines[1].startswith("1 ")
     assert lines[2].startswith("2 ")
-    assert "0 3 4 5 6 7: idle H1 (e: one by one)" in lines
+    assert "0 3–7: idle H1 (e: one by one)" in lines
