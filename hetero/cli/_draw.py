@@ -202,18 +202,7 @@ def _widths(
     Where nothing more may go, lines are longer than the terminal.
     """
     memory = table_part.memory or Memory()
-    natural_widths = {
-        column: max(
-            cells.cell_len(column), *(row[column][1] for row in rows), memory.widths.get(column, 0)
-        )
-        for column in table_part.columns
-        if column not in memory.gone
-        and (
-            column not in table_part.optional
-            or column in memory.widths
-            or any(row[column][1] for row in rows)
-        )
-    }
+    natural_widths = _natural_widths(table_part, rows, memory)
     # A sentence in a pipe is as long as it is, and takes no room of others.
     long_columns = () if console.is_terminal else table_part.folds
     soft_columns = {*table_part.elides, *table_part.folds}.difference(long_columns)
@@ -245,6 +234,24 @@ def _widths(
         spare_columns -= more_columns
     long_widths = {column: natural_widths[column] for column in long_columns if column in widths}
     return widths | long_widths
+
+
+def _natural_widths(
+    table_part: Table, rows: Sequence[Mapping[str, _Cell]], memory: Memory
+) -> dict[str, int]:
+    """Return the columns that say something, and did before, with the width that each wants."""
+    widths = {
+        column: max(cells.cell_len(column), *(row[column][1] for row in rows), 0)
+        for column in table_part.columns
+        if column not in table_part.optional
+        or column in memory.widths
+        or any(row[column][1] for row in rows)
+    }
+    return {
+        column: max(width, memory.widths.get(column, 0))
+        for column, width in widths.items()
+        if column not in memory.gone
+    }
 
 
 def _fitting(widths: Mapping[str, int], drops: Iterable[str], width: int) -> dict[str, int]:

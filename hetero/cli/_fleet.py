@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,26 +145,23 @@ def _of(view: ClusterView, choice: Choice) -> ClusterView:
         )
         for member in view.nodes
     )
-    pods = (
-        pod
-        for pod in view.pods
-        if any(piece.device in chosen_uuids for piece in pod.allocation.pieces)
-    )
     return evolve(
         view,
         nodes=tuple(member for member in members if member.devices),
         pods=tuple(
-            evolve(
-                pod,
-                shares=tuple(
-                    share
-                    for share, piece in zip(pod.shares, pod.allocation.pieces, strict=True)
-                    if piece.device in chosen_uuids
-                ),
-            )
-            for pod in pods
+            with_shares for pod in view.pods if (with_shares := _on(pod, chosen_uuids)).shares
         ),
     )
+
+
+def _on(pod: PodView, uuids: Collection[str]) -> PodView:
+    """Return what a pod has of these cards alone."""
+    shares = (
+        share
+        for share, piece in zip(pod.shares, pod.allocation.pieces, strict=True)
+        if piece.device in uuids
+    )
+    return evolve(pod, shares=tuple(shares))
 
 
 # --- pictures ---------------------------------------------------------------------------------

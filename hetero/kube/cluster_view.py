@@ -195,35 +195,8 @@ def view_of(
 ) -> ClusterView:
     """Return what these objects say of a cluster; usage is what grew between the metrics."""
     published_by_node, books = _published_by_node(objects)
-    corrected_by_node = {
-        name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()
-    }
-    # The views of each pod, claim and other grant, of which each is one sum.
-    holders = (
-        *(
-            _holding(pod, corrected_by_node.get(pod.spec.node_name or "", {}))
-            for pod in objects.pods
-        ),
-        *(
-            _running_on(name, ended_pod)
-            for name, inventory in published_by_node.items()
-            for ended_pod in inventory.grants.ended_pods.values()
-        ),
-        *(
-            (_other(name, grant),)
-            for name, inventory in published_by_node.items()
-            for grant in inventory.grants.others.values()
-        ),
-        *((view,) for view in _claiming(books.claims, objects.pods)),
-    )
-    holders_by_node: dict[str, list[tuple[PodView, ...]]] = {}
-    for holder in filter(None, holders):
-        holders_by_node.setdefault(holder[0].node, []).append(holder)
-    pool_by_node = {node.metadata.name: pool_of(node.metadata.labels) for node in objects.nodes}
-    members = tuple(
-        evolve(_member(name, inventory, holders_by_node.get(name, ())), pool=pool_by_node.get(name))
-        for name, inventory in published_by_node.items()
-    )
+    holders = _holders(objects, published_by_node, books)
+    members = _members(objects, published_by_node, holders)
     if metrics_now is not None:
         members = tuple(_used(member, metrics_now.get(member.name)) for member in members)
     row_by_uuid = {row.device.uuid: row for member in members for row in member.devices}
@@ -243,6 +216,47 @@ def view_of(
     idle = _idle_cordons(objects.nodes, published_by_node)
     return ClusterView(
         nodes=members, pods=tuple(views), notes=(*objects.notes, *books.notes, *idle)
+    )
+
+
+def _members(
+    objects: ClusterObjects,
+    published_by_node: Mapping[str, _Published],
+    holders: Iterable[tuple[PodView, ...]],
+) -> tuple[MemberView, ...]:
+    holders_by_node: dict[str, list[tuple[PodView, ...]]] = {}
+    for holder in filter(None, holders):
+        holders_by_node.setdefault(holder[0].node, []).append(holder)
+    pool_by_node = {node.metadata.name: pool_of(node.metadata.labels) for node in objects.nodes}
+    return tuple(
+        evolve(_member(name, inventory, holders_by_node.get(name, ())), pool=pool_by_node.get(name))
+        for name, inventory in published_by_node.items()
+    )
+
+
+def _holders(
+    objects: ClusterObjects, published_by_node: Mapping[str, _Published], books: ClaimBooks
+) -> tuple[tuple[PodView, ...], ...]:
+    """Return the views of each pod, claim and other grant, of which each is one sum."""
+    corrected_by_node = {
+        name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()
+    }
+    return (
+        *(
+            _holding(pod, corrected_by_node.get(pod.spec.node_name or "", {}))
+            for pod in objects.pods
+        ),
+        *(
+            _running_on(name, ended_pod)
+            for name, inventory in published_by_node.items()
+            for ended_pod in inventory.grants.ended_pods.values()
+        ),
+        *(
+            (_other(name, grant),)
+            for name, inventory in published_by_node.items()
+            for grant in inventory.grants.others.values()
+        ),
+        *((view,) for view in _claiming(books.claims, objects.pods)),
     )
 
 
