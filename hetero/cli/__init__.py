@@ -32,7 +32,9 @@ _COMMANDS = sorted(
 #: them. One that is in no section is imported for its sentence.
 _SECTIONS: dict[str, dict[str, str]] = {
     "Look": {
-        "inventory": "Show every device, what is free of it, and who holds what.",
+        "inventory": "Show every card, what is free of it, and who has the rest.",
+        "describe": "Show all that is known of a card.",
+        "topo": "Show the links between the cards of this machine, as a matrix.",
         "ps": "Show the grants that stand, whose they are, and what they use.",
         "top": "Show what is in use now: devices, grants, containers, processes.",
         "fit": "Show what a request would get now, without taking it.",
