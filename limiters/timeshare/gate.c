@@ -595,14 +595,20 @@ static void end_sole(struct gate *gate)
     atomic_compare_exchange_strong(&gate->sole, &whose, 0);
 }
 
-/* With the lock: until when a launch that came then waits for what is in flight. */
-static uint64_t patience(struct gate *gate, const struct stream_key *key, uint64_t since)
+static bool is_in_flight(const struct gate *gate, const struct stream_key *key)
 {
-    uint64_t popped = atomic_load(&gate->popped_ns), set = gate->backlog > 0 ? gate->fences[0].set_ns : since;
     for (unsigned at = 0; at < gate->backlog; at++)
         if (same_stream(&gate->fences[at].stream->key, key))
-            return since + (THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed));
-    return (set > popped ? set : popped) + THROTTLE_APART_NS;
+            return true;
+    return false;
+}
+
+/* Since when what is in flight stands, from the moment at most that a launch came. */
+static uint64_t stands_since(struct gate *gate, uint64_t came)
+{
+    uint64_t popped = atomic_load(&gate->popped_ns), set = gate->backlog > 0 ? gate->fences[0].set_ns : came;
+    uint64_t since = set > popped ? set : popped;
+    return since < came ? since : came;
 }
 
 /* Wait until less is in flight. */
@@ -611,9 +617,12 @@ static void throttle(struct gate *gate, const struct stream_key *key)
     uint64_t since = gate->engine->now();
     while (lock(gate)) {
         pop_passed(gate);
-        uint64_t now = gate->engine->now(), until = patience(gate, key, since);
-        if (now > until) {
-            if (elapsed(gate->sole_ns, now) > until - since)
+        uint64_t now = gate->engine->now();
+        bool apart = !is_in_flight(gate, key);
+        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
+        patience_ns = apart ? THROTTLE_APART_NS : patience_ns;
+        if (elapsed(apart ? stands_since(gate, since) : since, now) > patience_ns) {
+            if (elapsed(gate->sole_ns, now) > patience_ns)
                 atomic_store(&gate->sole, 0);
             if (gate->backlog >= bound(gate))
                 pop_fence(gate, 0);

@@ -197,13 +197,13 @@ static void trail(struct governor *governor)
 }
 
 /* Without the time slice: charge what is in flight. */
-static void trail_and_pass(struct governor *governor)
+static void trail_and_pass(struct governor *governor, uint64_t now)
 {
     bool passed = gate_launches(&governor->gate) != governor->spin.launches && governor->spin.since_ns != 0;
     if (passed && governor->trails_ns == 0)
-        begin_trail(governor, governor->engine->now(), true);
+        begin_trail(governor, now, true);
     trail(governor);
-    spin_pass(governor, governor->trails_ns != 0 && !governor->trail_waits);
+    spin_pass(governor, now, governor->trails_ns != 0 && !governor->trail_waits);
 }
 
 /* How often that is looked at: what is done behind a wait is charged from look to look. */
@@ -261,7 +261,7 @@ static void rest(struct governor *governor, uint64_t ns)
         uint64_t look_ns = governor->trails_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
         governor->engine->pause(until - now < look_ns ? until - now : look_ns);
         now = governor->engine->now();
-        trail_and_pass(governor);
+        trail_and_pass(governor, now);
         if (time_slice_held(&governor->time_slice))
             power_ran(&governor->power, since, now, false);
     }
@@ -279,7 +279,7 @@ static bool owed_less(struct governor *governor)
 static bool look(void *governor_, bool soon)
 {
     struct governor *governor = governor_;
-    trail_and_pass(governor);
+    trail_and_pass(governor, governor->engine->now());
     look_at_neighbours(governor);
     if (soon && atomic_load(&governor->gate.state) != GATE_READY)
         gate_set(&governor->gate, GATE_READY);
@@ -511,7 +511,7 @@ static void let_run(struct governor *governor, struct course *course)
         bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
         bool busy = launched || in_flight(governor);
         course->moved = moved;
-        spin_note(governor, now, moved, count);
+        spin_note(governor, now, busy);
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
@@ -561,12 +561,12 @@ static bool drain(struct governor *governor, struct course *course)
         if (drained && course->together) /* and who joined does, too, which looks each TICK_NS */
             drained = time_slice_siblings(&governor->time_slice) == 0;
         look_at_neighbours(governor);
-        spin_pass(governor, !drained);
         if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
         }
         uint64_t now = engine->now(), waited = elapsed(course->closed, now);
+        spin_pass(governor, now, !drained);
         if (!drained && course->charged != 0 && elapsed(course->charged, now) > TICK_NS) {
             charge(governor, course->charged, now);
             course->charged = now;
@@ -633,9 +633,7 @@ static void run(struct governor *governor, bool borrowed)
     };
     uint64_t asked_ns = governor->account.asked_ns;
     atomic_store(&governor->gate.first_ns, 0);
-    if (governor->trails_ns == 0 && time_slice_siblings(&governor->time_slice) == 0)
-        governor->spin = (struct spin){0};
-    governor->spin.since_ns = course.opened;
+    spin_note(governor, course.opened, governor->trails_ns != 0);
     bool measured = governor->time_slice.ours && light_wants_measure(governor);
     if (measured && time_slice_lit(&governor->time_slice) > 0)
         clear_device(governor);

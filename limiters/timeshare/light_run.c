@@ -661,7 +661,7 @@ static void pay(struct governor *governor, struct light_course *course)
             time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
         if (course->watch.since != 0)
             watch(governor, course);
-        spin_pass(governor, course->watch.since != 0);
+        spin_pass(governor, governor->engine->now(), course->watch.since != 0);
     }
     light_ran(&governor->light, light_between(course->looked_at, course->seen), ran_ns, only);
     charge_light(governor, course); /* what was launched while the gate was being closed */
@@ -710,7 +710,7 @@ void light_run(struct governor *governor)
             pay(governor, &course);
         gate_know(&governor->gate, launch_keeps(&governor->light));
         now = governor->engine->now();
-        spin_note(governor, now, gate_moved(&governor->gate), gate_launches(&governor->gate));
+        spin_note(governor, now, course.watch.since != 0);
         if (elapsed(course.looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
             look_at_light(governor, &course);
         else if (course.launched + LIGHT_LOOK_NS > now && !course.watch.stands)
@@ -726,9 +726,10 @@ void light_run(struct governor *governor)
     /* One that is now light and now is not would lose others what going over to it and back takes. */
     if (!course.is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
         light_is_long(&governor->light, governor->engine->now());
-    time_slice_busy(&governor->time_slice, course.watch.stands);
-    if (course.watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
-        governor->trails_ns = course.watch.charged;
+    bool works = course.watch.stands || !gate_is_idle(&governor->gate);
+    time_slice_busy(&governor->time_slice, works);
+    if (works) { /* the rest is charged as what a time slice leaves in flight is */
+        governor->trails_ns = course.watch.stands ? course.watch.charged : governor->engine->now();
         governor->trail_waits = false;
     }
     log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",

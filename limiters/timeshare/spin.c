@@ -17,30 +17,29 @@ static bool left_by_siblings(struct time_slice *time_slice)
     return time_slice_siblings(time_slice) > 0 && time_slice_of_sibling(time_slice) != PAGE_RUNS;
 }
 
-void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches)
+void spin_note(struct governor *governor, uint64_t now_ns, bool works)
 {
     struct spin *spin = &governor->spin;
-    if (moved != spin->moved || launches != spin->launches)
+    uint32_t moved = gate_moved(&governor->gate), launches = gate_launches(&governor->gate);
+    if (!works)
+        *spin = (struct spin){0};
+    if (!works || moved != spin->moved || launches != spin->launches)
         spin->since_ns = now_ns;
     spin->moved = moved;
     spin->launches = launches;
 }
 
-void spin_pass(struct governor *governor, bool works)
+void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
 {
     struct spin *spin = &governor->spin;
     struct gate *gate = &governor->gate;
-    uint64_t now_ns = governor->engine->now();
-    uint32_t moved = gate_moved(gate), launches = gate_launches(gate);
-    if (!works && !left_by_siblings(&governor->time_slice)) {
-        *spin = (struct spin){.since_ns = now_ns, .moved = moved, .launches = launches};
+    bool any_works = works || left_by_siblings(&governor->time_slice);
+    spin_note(governor, now_ns, any_works);
+    if (!any_works)
         gate_give_token(gate, GATE_TOKEN_NONE);
+    if (!any_works || atomic_load(&gate->waiting) == 0)
         return;
-    }
-    spin_note(governor, now_ns, moved, launches);
     uint64_t stood_ns = elapsed(spin->since_ns, now_ns);
-    if (atomic_load(&gate->waiting) == 0)
-        return;
     if (stood_ns > SPINS_LONG_NS && !spin->long_passed) {
         spin->long_passed = true;
         gate_give_token(gate, GATE_TOKEN_ANY);

@@ -8,10 +8,9 @@
 
 #include "governor_state.h"
 
-/* At each look at the open gate: how far the device has come, and how many launches were made. */
-void spin_note(struct governor *governor, uint64_t now_ns, uint32_t moved, uint32_t launches);
-
-/* At each look at the closed gate. `works`: something of this process is in flight that does not stand at a wait. */
-void spin_pass(struct governor *governor, bool works);
+/* At each look at the open gate, and at each look at the closed one. `works`: something of this process is in flight
+ * that does not stand at a wait. */
+void spin_note(struct governor *governor, uint64_t now_ns, bool works);
+void spin_pass(struct governor *governor, uint64_t now_ns, bool works);
 
 #endif

@@ -516,11 +516,12 @@ TEST(kernels_of_all_sizes_are_known_after_some_seconds)
 }
 
 /* The first launches of a step are next to nothing, and the program waits for a step of some time ago: what comes first
- * behind a pause is not what a launch takes. What the first holds meet is chance, so four machines are taken together.
+ * behind a pause is not what a launch takes. What the first holds meet is chance, so twelve machines are taken
+ * together.
  */
 TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share)
 {
-    enum { MACHINES = 4 };
+    enum { MACHINES = 12 };
     static const uint16_t sizes[] = {5, 5, 5, 1400};
     for (unsigned percent = 10; percent <= 60; percent += percent == 10 ? 20 : 30)
         for (unsigned small = 1; small <= 3; small++) {
@@ -537,7 +538,7 @@ TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share)
                 machine_end();
             }
             printf("%u small ones: %.2f of %u\n", small, mean, percent);
-            EXPECT_NEAR(percent, 1.2, mean); /* of 10, 40 machines have 10.7 on average, and differ by 0.67 */
+            EXPECT_NEAR(percent, 1.5, mean); /* of 30, 40 machines have 30.7 on average, and differ by 1.05 */
         }
 }
 

@@ -130,7 +130,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that a launcher waits for longer beside others": (
         (
             "timeshare/gate.c",
-            "(THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed));",
+            "THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);",
             "THROTTLE_NS;",
         ),
         "random_test: on_short_machines_nobody_is_kept_from_a_card_by_what_others_do",

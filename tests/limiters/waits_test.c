@@ -156,9 +156,11 @@ TEST(a_program_that_waits_for_a_launch_of_its_own_goes_on)
                 printf("%u us at %u%s: %u rounds, the longest %.1f ms; the other %.1f\n", (unsigned)works_us[w],
                        percents[p], others > 0 ? " beside kernels" : "", (unsigned)tenants[0].steps,
                        (double)longest_ns[0] / (double)MS, got);
-                bool needs_less = kind.work_ns < MS || percents[p] > 10; /* two of its kernels are 9 % of 22 ms */
+                /* Two kernels of a millisecond are 9 % of 22 ms: what a 10 owes is paid within one round now and then,
+                 * and of twelve machines the longest took 30 to 300 ms. */
+                bool needs_less = kind.work_ns < MS || percents[p] > 10;
                 EXPECT(true, tenants[0].steps > 100);
-                EXPECT(true, longest_ns[0] <= (needs_less ? (others > 0 ? 60 : 42) : 130) * MS);
+                EXPECT(true, longest_ns[0] <= (needs_less ? (others > 0 ? 60 : 42) : 350) * MS);
                 machine_end();
             }
 }
