@@ -199,11 +199,12 @@ static void trail(struct governor *governor)
 /* Without the time slice: charge what is in flight. */
 static void trail_and_pass(struct governor *governor, uint64_t now)
 {
-    bool passed = gate_launches(&governor->gate) != governor->spin.launches && governor->spin.since_ns != 0;
+    const struct spin *spin = &governor->spin;
+    bool passed = (spin->passes > 0 || spin->long_passed) && gate_launches(&governor->gate) != spin->launches;
     if (passed && governor->trails_ns == 0)
         begin_trail(governor, now, true);
     trail(governor);
-    spin_pass(governor, now, governor->trails_ns != 0 && !governor->trail_waits);
+    spin_pass(governor, now, governor->trails_ns != 0 ? !governor->trail_waits : !gate_is_idle(&governor->gate));
 }
 
 /* How often that is looked at: what is done behind a wait is charged from look to look. */

@@ -726,10 +726,9 @@ void light_run(struct governor *governor)
     /* One that is now light and now is not would lose others what going over to it and back takes. */
     if (!course.is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
         light_is_long(&governor->light, governor->engine->now());
-    bool works = course.watch.stands || !gate_is_idle(&governor->gate);
-    time_slice_busy(&governor->time_slice, works);
-    if (works) { /* the rest is charged as what a time slice leaves in flight is */
-        governor->trails_ns = course.watch.stands ? course.watch.charged : governor->engine->now();
+    time_slice_busy(&governor->time_slice, course.watch.stands);
+    if (course.watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
+        governor->trails_ns = course.watch.charged;
         governor->trail_waits = false;
     }
     log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
