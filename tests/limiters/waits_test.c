@@ -157,10 +157,10 @@ TEST(a_program_that_waits_for_a_launch_of_its_own_goes_on)
                        percents[p], others > 0 ? " beside kernels" : "", (unsigned)tenants[0].steps,
                        (double)longest_ns[0] / (double)MS, got);
                 /* Two kernels of a millisecond are 9 % of 22 ms: what a 10 owes is paid within one round now and then,
-                 * and of twelve machines the longest took 30 to 300 ms. */
+                 * and of thirty machines the longest took 30 to 440 ms. */
                 bool needs_less = kind.work_ns < MS || percents[p] > 10;
                 EXPECT(true, tenants[0].steps > 100);
-                EXPECT(true, longest_ns[0] <= (needs_less ? (others > 0 ? 60 : 42) : 350) * MS);
+                EXPECT(true, longest_ns[0] <= (needs_less ? (others > 0 ? 60 : 42) : 500) * MS);
                 machine_end();
             }
 }
