@@ -38,6 +38,9 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
 /* Set process.launch_devices if possible, then return launch_is_free(). */
 bool launch_count_devices(void);
 
+/* A copy of no more bytes is a small one (gate_makes_small). */
+#define LAUNCH_SMALL_BYTES (UINT64_C(64) << 10)
+
 /* Wait until a launch into this stream may go ahead; pass on the driver's answer. */
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream);
 void launch_leave(const struct launch_ticket *ticket, result_t answer);

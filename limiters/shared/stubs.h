@@ -118,6 +118,25 @@
         return answer;                                                                                                 \
     }                                                                                                                  \
     JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
+/* A copy of so many bytes. */
+#define COPY_IN(name, default_stream, parameters, arguments, stream, bytes)                                            \
+    static __attribute__((noinline)) result_t gated_##name parameters                                                  \
+    {                                                                                                                  \
+        BEGIN_LIMITED(name, arguments);                                                                                \
+        const stream_t null_stream = default_stream;                                                                   \
+        struct launch_ticket ticket;                                                                                   \
+        gate_makes_small((bytes) <= LAUNCH_SMALL_BYTES);                                                               \
+        result_t answer = launch_enter(&ticket, stream);                                                               \
+        gate_makes_small(false);                                                                                       \
+        if (answer != RESULT_OK)                                                                                       \
+            return answer;                                                                                             \
+        work_begins();                                                                                                 \
+        answer = real arguments;                                                                                       \
+        work_ends();                                                                                                   \
+        launch_leave(&ticket, answer);                                                                                 \
+        return answer;                                                                                                 \
+    }                                                                                                                  \
+    JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
 /* An operation that waits: it is announced to the gate, and passes none. */
 #define WAITS_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t announced_##name parameters                                              \

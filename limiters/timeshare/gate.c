@@ -42,6 +42,9 @@
 #define THROTTLE_NS       (50 * MS)
 #define THROTTLE_APART_NS (20 * MS)
 
+/* How often a small copy at the closed gate looks. */
+#define SMALL_LOOK_NS (MS / 2)
+
 /* A thread that says that it looks, and does not for so long, is kept from it: by a debugger of the program's own, or
  * by having no processor. Nothing would be charged meanwhile. Less than what is charged after a stop (pages.h). */
 #define SILENT_NS (250 * MS)
@@ -299,6 +302,15 @@ static bool is_apart(struct gate *gate, const struct stream_key *key)
     return apart;
 }
 
+static __thread bool makes_small;
+
+/* Whether this is a small copy that passes. */
+static bool passes_as_small(struct gate *gate, const struct stream_key *key)
+{
+    uint32_t left = makes_small ? atomic_load(&gate->small) : 0;
+    return left > 0 && is_apart(gate, key) && atomic_compare_exchange_strong(&gate->small, &left, left - 1);
+}
+
 /* Whether this launch passes with the token, which is no other's then. */
 static bool take_token(struct gate *gate, const struct stream_key *key)
 {
@@ -312,6 +324,7 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 {
     uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
+    atomic_fetch_add(&gate->smalls, makes_small);
     bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
     uint32_t wakes = atomic_load(&gate->wakes);
     for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
@@ -326,12 +339,13 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
             gate->engine->pause(2 * US);
         high = false;
         if (atomic_load(&gate->passes) == passes && !allows(gate))
-            futex_sleep(&gate->wakes, wakes, GATE_LOOK_NS);
+            futex_sleep(&gate->wakes, wakes, makes_small ? SMALL_LOOK_NS : GATE_LOOK_NS);
         wakes =
             atomic_load(&gate->wakes); /* before what it is told: else that may change unseen before the next sleep */
-        let_through = atomic_load(&gate->passes) != passes || take_token(gate, key);
+        let_through = atomic_load(&gate->passes) != passes || take_token(gate, key) || passes_as_small(gate, key);
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
+    atomic_fetch_sub(&gate->smalls, makes_small);
     if (!let_through)
         atomic_fetch_sub(&gate->waiting, 1);
     return let_through;
@@ -629,8 +643,8 @@ static void throttle(struct gate *gate, const struct stream_key *key)
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
         bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
-        uint32_t state = atomic_load(&gate->state);
-        bool enough = (state == GATE_ENDS && !allows(gate)) || may_launch(gate, key, now);
+        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || (makes_small && apart) ||
+                      may_launch(gate, key, now);
         unlock(gate);
         if (enough)
             return;
@@ -741,6 +755,11 @@ void gate_makes_graph(const void *graph)
 {
     uint64_t kind = (uintptr_t)graph * SPREAD / (UINT64_MAX / HOLD_GRAPH_KINDS + 1);
     hold_makes_graph = graph == NULL ? 0 : (uint32_t)kind + 1;
+}
+
+void gate_makes_small(bool small)
+{
+    makes_small = small;
 }
 
 void gate_made_graph(struct gate *gate)
@@ -937,6 +956,11 @@ void gate_give_token(struct gate *gate, uint32_t token)
 {
     if (atomic_exchange(&gate->token, token) != token)
         wake(gate);
+}
+
+void gate_let_small_through(struct gate *gate, uint32_t copies)
+{
+    atomic_store(&gate->small, copies);
 }
 
 void gate_allow(struct gate *gate, uint32_t launches)

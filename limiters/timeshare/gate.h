@@ -52,6 +52,8 @@ struct gate {
     _Atomic uint32_t wakes;     /* futex: how often launchers that wait at the gate were told to look again */
     _Atomic uint32_t waiting;   /* launchers at the closed gate */
     _Atomic uint32_t passes;    /* how often each launcher that waits was let through for one operation */
+    _Atomic uint32_t smalls;    /* launchers at the closed gate that make small copies */
+    _Atomic uint32_t small;     /* so many of those pass */
     _Atomic uint32_t token;     /* GATE_TOKEN_*: one launcher that waits passes with it, for one operation */
     _Atomic uint32_t allowed;   /* at the end of a row launchers pass until so many of `launches` were made */
     _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
@@ -119,6 +121,10 @@ void gate_leave(struct gate *gate, const struct stream_key *stream);
 void gate_makes_graph(const void *graph);
 void gate_made_graph(struct gate *gate);
 
+/* What this thread launches from now on is a copy of a few bytes, or no longer. Where a kernel in flight may spin for
+ * it, it passes the closed gate at once: it is charged with that kernel. */
+void gate_makes_small(bool small);
+
 /* It failed: nothing was made. The engine is not called, since AMD's runtime 5 has each call of a thread, also one that
  * succeeds, overwrite what the program asks for next: its last error. */
 void gate_leave_failed(struct gate *gate);
@@ -157,6 +163,7 @@ void gate_look(struct gate *gate, uint64_t now_ns);
  * where the gate opens; and at the end of a row any launcher, until so many launches were made since the start. */
 void gate_let_through(struct gate *gate);
 void gate_give_token(struct gate *gate, uint32_t token);
+void gate_let_small_through(struct gate *gate, uint32_t copies);
 void gate_allow(struct gate *gate, uint32_t launches);
 
 /* Let so many fences be in flight, where kernels are short: a launcher that would wait for the device goes on, as it

@@ -7,6 +7,9 @@
 #define SPINS         4u
 #define SPINS_OWED_NS INT64_C(1000000000)
 
+/* So many small copies pass from one look to the next. */
+#define SPINS_SMALL 8u
+
 /* A launch into the stream of the kernel cannot be what that waits for. What the host does after it may be: after so
  * long one passes, whatever the grant owes, because nothing else would end the wait. */
 #define SPINS_LONG_NS (30000 * MS)
@@ -37,6 +40,8 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
     spin_note(governor, now_ns, any_works);
     if (!any_works)
         gate_give_token(gate, GATE_TOKEN_NONE);
+    bool small = works && atomic_load(&gate->smalls) > 0 && governor_balance(governor) >= -SPINS_OWED_NS;
+    gate_let_small_through(gate, small ? SPINS_SMALL : 0);
     if (!any_works || atomic_load(&gate->waiting) == 0)
         return;
     uint64_t stood_ns = elapsed(spin->since_ns, now_ns);

@@ -28,6 +28,24 @@ static void own_launch(struct tenant *tenant)
     }
 }
 
+/* A kernel spins until the program has made four small copies, one after the other. */
+static void proxied(struct tenant *tenant)
+{
+    uint64_t *word = &memory_words[tenant - tenants];
+    for (tenant->steps = 1;; tenant->steps++) {
+        tenant_spin_word(tenant, 0, word, 4 * tenant->steps, kernel_ns);
+        for (unsigned copy = 1; copy <= 4; copy++) {
+            tenant_sleep(MS);
+            uint64_t since_ns = machine_now();
+            tenant_copy(tenant, 1, 10 * US);
+            note_launch(tenant, since_ns);
+            tenant_wait(tenant, 1);
+            tenant_write(word, 4 * tenant->steps - 4 + copy);
+        }
+        tenant_synchronise(tenant);
+    }
+}
+
 /* Each of two processes launches a kernel that spins until the other's is launched, too. */
 static void exchange(struct tenant *tenant)
 {
@@ -77,6 +95,27 @@ TEST(a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds)
         EXPECT(true, others == 0 || got >= 97.0 - percents[p]);
         machine_end();
     }
+}
+
+TEST(small_copies_that_a_kernel_spins_for_are_made_at_once)
+{
+    static const unsigned percents[] = {10, 50, 99};
+    kernel_ns = 10 * US;
+    for (unsigned p = 0; p < 3; p++)
+        for (unsigned others = 0; others < 2; others++) {
+            machine_begin(1);
+            add_body(0, proxied, percents[p]);
+            add(1, &KERNELS, 100 - percents[p]);
+            together(1 + others);
+            double got = tenant_got(&tenants[1], 1, RUN_S);
+            printf("at %u%s: %u rounds, the longest copy %.1f ms; the other %.1f\n", percents[p],
+                   others > 0 ? " beside kernels" : "", (unsigned)tenants[0].steps, (double)longest_ns[0] / (double)MS,
+                   got);
+            EXPECT(true, tenants[0].steps > 10 * percents[p]);
+            EXPECT(true, longest_ns[0] <= (others > 0 ? 12 : 5) * MS);
+            EXPECT(true, others == 0 || got >= 97.0 - percents[p]);
+            machine_end();
+        }
 }
 
 TEST(what_the_host_does_after_a_launch_into_the_stream_of_the_kernel_is_done_in_half_a_minute)

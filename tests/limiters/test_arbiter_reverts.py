@@ -31,6 +31,10 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
         "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds",
     ),
+    "the small copies that a kernel may spin for": (
+        ("timeshare/spin.c", "#define SPINS_SMALL 8u", "#define SPINS_SMALL 0u"),
+        "spins_test: small_copies_that_a_kernel_spins_for_are_made_at_once",
+    ),
     "what tells a wait from work": (
         (
             "timeshare/tracked_streams.c",

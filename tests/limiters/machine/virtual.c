@@ -1244,6 +1244,13 @@ void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns)
         gate_leave(&tenant->governor->gate, &key);
 }
 
+void tenant_copy(struct tenant *tenant, unsigned stream, uint64_t ns)
+{
+    gate_makes_small(true);
+    tenant_launch(tenant, stream, ns);
+    gate_makes_small(false);
+}
+
 static void stop(struct tenant *tenant, unsigned stream, struct stop made)
 {
     unsigned at = tenant->stop_at[stream] + tenant->stop_count[stream]++;

@@ -96,6 +96,7 @@ void tenant_resize(const struct tenant *tenant);
  * kernel that spins until a word is written, and takes so long then; write the word, by the host; wait until the card
  * has done all; sleep; start another thread of the process. */
 void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns);
+void tenant_copy(struct tenant *tenant, unsigned stream, uint64_t ns); /* a small one, of that time */
 void tenant_launch_graph(struct tenant *tenant, unsigned stream, const void *graph, uint64_t ns);
 void tenant_meet(struct tenant *tenant, unsigned stream, unsigned communicator, uint64_t ns);
 void tenant_meet_together(struct tenant *const *tenants, unsigned count, uint64_t ns); /* in one call of the driver */
