@@ -150,8 +150,6 @@ def request_from(
         default_ask = evolve(default_ask, sm=parse_percent(sm, of="sm", most=99))
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
-    if row is not None and count is None and len(devices) < 2:
-        raise BadInput("--row is of a gang, which has several devices: give --count or --device")
     named_asks = tuple(ask_of_device(text, default_ask, source="--device") for text in devices)
 
     return Request(

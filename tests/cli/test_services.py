@@ -177,7 +177,7 @@ def test_a_program_has_the_part_of_the_multiprocessors_that_it_asked_for(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--sm", "100"), "sm 100 is out of range"),
+        (("--sm", "100"), "sm '100' is not a percentage: write a whole number from 1 to 99"),
         (("--sm", "30", "--core", "30"), "core and sm are both given"),
         (("--sm", "x"), "sm 'x'"),
     ],

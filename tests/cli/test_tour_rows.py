@@ -188,10 +188,6 @@ def test_row_29_a_promise_that_cannot_be_shown_here_is_not_broken(
     ("words", "sentence"),
     [
         (("fit", "--sm", "0"), "sm '0' is not a percentage: write a whole number from 1 to 99"),
-        (
-            ("fit", "--gang", "left", "--row", "1/2"),
-            "--row is of a gang, which has several devices: give --count or --device",
-        ),
         (("run", "--gang"), "Option '--gang' requires an argument (see `hetero run --help`)"),
     ],
 )
