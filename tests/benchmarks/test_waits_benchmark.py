@@ -27,7 +27,7 @@ def test_a_way_runs_under_a_share(way: str, tmp_path: Path) -> None:
 
 def test_a_way_that_fails_is_said_to(tmp_path: Path) -> None:
     environment = {**os.environ, "HETERO_STATE": str(tmp_path), "HETERO_RACK": "seven"}
-    command = [sys.executable, WAITS, "--ways", "word", "--rounds", "2", "--shares", "50"]
+    command = [sys.executable, str(WAITS), "--ways", "word", "--rounds", "2", "--shares", "50"]
     done = completed(command, env=environment)
 
     assert 1 == done.returncode, done.stdout + done.stderr
