@@ -125,9 +125,9 @@
         BEGIN_LIMITED(name, arguments);                                                                                \
         const stream_t null_stream = default_stream;                                                                   \
         struct launch_ticket ticket;                                                                                   \
-        gate_makes_small((bytes) <= LAUNCH_SMALL_BYTES);                                                               \
+        gate_makes_small((bytes) <= LAUNCH_SMALL_BYTES ? &ticket.key : NULL);                                          \
         result_t answer = launch_enter(&ticket, stream);                                                               \
-        gate_makes_small(false);                                                                                       \
+        gate_makes_small(NULL);                                                                                        \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
         work_begins();                                                                                                 \

@@ -302,12 +302,13 @@ static bool is_apart(struct gate *gate, const struct stream_key *key)
     return apart;
 }
 
-static __thread bool makes_small;
+/* The key of the small copy that this thread makes. A handler that interrupts it launches with another. */
+static __thread const struct stream_key *small;
 
 /* Whether this is a small copy that passes. */
 static bool passes_as_small(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t left = makes_small ? atomic_load(&gate->small) : 0;
+    uint32_t left = key == small ? atomic_load(&gate->small) : 0;
     return left > 0 && is_apart(gate, key) && atomic_compare_exchange_strong(&gate->small, &left, left - 1);
 }
 
@@ -324,7 +325,7 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 {
     uint32_t passes = atomic_load(&gate->passes);
     atomic_fetch_add(&gate->waiting, 1);
-    atomic_fetch_add(&gate->smalls, makes_small);
+    atomic_fetch_add(&gate->smalls, key == small);
     bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
     uint32_t wakes = atomic_load(&gate->wakes);
     for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
@@ -339,13 +340,13 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
             gate->engine->pause(2 * US);
         high = false;
         if (atomic_load(&gate->passes) == passes && !allows(gate))
-            futex_sleep(&gate->wakes, wakes, makes_small ? SMALL_LOOK_NS : GATE_LOOK_NS);
+            futex_sleep(&gate->wakes, wakes, key == small ? SMALL_LOOK_NS : GATE_LOOK_NS);
         wakes =
             atomic_load(&gate->wakes); /* before what it is told: else that may change unseen before the next sleep */
         let_through = atomic_load(&gate->passes) != passes || take_token(gate, key) || passes_as_small(gate, key);
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
-    atomic_fetch_sub(&gate->smalls, makes_small);
+    atomic_fetch_sub(&gate->smalls, key == small);
     if (!let_through)
         atomic_fetch_sub(&gate->waiting, 1);
     return let_through;
@@ -643,7 +644,7 @@ static void throttle(struct gate *gate, const struct stream_key *key)
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
         bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
-        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || (makes_small && apart) ||
+        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || (key == small && apart) ||
                       may_launch(gate, key, now);
         unlock(gate);
         if (enough)
@@ -757,9 +758,9 @@ void gate_makes_graph(const void *graph)
     hold_makes_graph = graph == NULL ? 0 : (uint32_t)kind + 1;
 }
 
-void gate_makes_small(bool small)
+void gate_makes_small(const struct stream_key *key)
 {
-    makes_small = small;
+    small = key;
 }
 
 void gate_made_graph(struct gate *gate)

@@ -121,9 +121,9 @@ void gate_leave(struct gate *gate, const struct stream_key *stream);
 void gate_makes_graph(const void *graph);
 void gate_made_graph(struct gate *gate);
 
-/* What this thread launches from now on is a copy of a few bytes, or no longer. Where a kernel in flight may spin for
- * it, it passes the closed gate at once: it is charged with that kernel. */
-void gate_makes_small(bool small);
+/* What this thread launches with that key, at this address, is a copy of a few bytes; NULL: no longer. Where a kernel
+ * in flight may spin for it, it passes the closed gate at once: it is charged with that kernel. */
+void gate_makes_small(const struct stream_key *key);
 
 /* It failed: nothing was made. The engine is not called, since AMD's runtime 5 has each call of a thread, also one that
  * succeeds, overwrite what the program asks for next: its last error. */

@@ -1246,9 +1246,14 @@ void tenant_launch(struct tenant *tenant, unsigned stream, uint64_t ns)
 
 void tenant_copy(struct tenant *tenant, unsigned stream, uint64_t ns)
 {
-    gate_makes_small(true);
-    tenant_launch(tenant, stream, ns);
-    gate_makes_small(false);
+    struct stream_key key = {0};
+    gate_makes_small(&key);
+    bool gated = enter(tenant, &key, stream);
+    gate_makes_small(NULL);
+    card_work();
+    ask(tenant, stream, ns);
+    if (gated)
+        gate_leave(&tenant->governor->gate, &key);
 }
 
 static void stop(struct tenant *tenant, unsigned stream, struct stop made)
