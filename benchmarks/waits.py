@@ -163,14 +163,14 @@ def _put(page: mmap.mmap, value: int) -> None:
 
 
 def _word(card: Card) -> Iterator[None]:
-    one, other, at = card.stream(), card.stream(), card.word(_page())
+    waiting_stream, other_stream, at = card.stream(), card.stream(), card.word(_page())
     for count in range(1, 1 << 30):
-        card.wait(one, at, count)
-        card.fill(one)
+        card.wait(waiting_stream, at, count)
+        card.fill(waiting_stream)
         time.sleep(HOST_S)
-        card.fill(other)
-        card.write(other, at, count)
-        card.done(one, other)
+        card.fill(other_stream)
+        card.write(other_stream, at, count)
+        card.done(waiting_stream, other_stream)
         yield
 
 
@@ -195,30 +195,30 @@ def _callback(card: Card) -> Iterator[None]:
 
 
 def _event(card: Card) -> Iterator[None]:
-    one, other, event, page = card.stream(), card.stream(), card.event(), _page()
+    waiting_stream, other_stream, event, page = card.stream(), card.stream(), card.event(), _page()
     at = card.word(page)
     for count in range(1, 1 << 30):
-        card.wait(one, at, count)
-        card.fill(one)
-        card.call("cuEventRecord", event, one)
-        card.call("cuStreamWaitEvent", other, event, 0)
-        card.fill(other)
+        card.wait(waiting_stream, at, count)
+        card.fill(waiting_stream)
+        card.call("cuEventRecord", event, waiting_stream)
+        card.call("cuStreamWaitEvent", other_stream, event, 0)
+        card.fill(other_stream)
         time.sleep(HOST_S)
         _put(page, count)
-        card.done(one, other)
+        card.done(waiting_stream, other_stream)
         yield
 
 
 def _legacy(card: Card) -> Iterator[None]:
-    one, page = card.stream(flags=0), _page()
+    waiting_stream, page = card.stream(flags=0), _page()
     at = card.word(page)
     for count in range(1, 1 << 30):
-        card.wait(one, at, count)
-        card.fill(one)
+        card.wait(waiting_stream, at, count)
+        card.fill(waiting_stream)
         card.fill(None)
         time.sleep(HOST_S)
         _put(page, count)
-        card.done(one, None)
+        card.done(waiting_stream, None)
         yield
 
 
@@ -238,19 +238,24 @@ def _graph(card: Card) -> Iterator[None]:
 
 
 def _spin(card: Card) -> Iterator[None]:
-    one, other, at, spin = card.stream(), card.stream(), card.word(_page()), card.spinner()
+    waiting_stream, other_stream, at, spin = (
+        card.stream(),
+        card.stream(),
+        card.word(_page()),
+        card.spinner(),
+    )
     for count in range(1, 1 << 30):
-        spin(one, at, count)
+        spin(waiting_stream, at, count)
         time.sleep(HOST_S)
-        card.fill(other)
-        card.write(other, at, count)
-        card.done(one, other)
+        card.fill(other_stream)
+        card.write(other_stream, at, count)
+        card.done(waiting_stream, other_stream)
         yield
 
 
 def _proxied(card: Card, serve: Callable[[Handle], None], *, services: int = 1) -> Iterator[None]:
     """Yield rounds in which a kernel spins until a thread of the program has served it so often."""
-    one, page, spin = card.stream(), _page(), card.spinner()
+    waiting_stream, page, spin = card.stream(), _page(), card.spinner()
     at, asked, served = card.word(page), threading.Semaphore(0), 0
 
     def proxy() -> None:
@@ -268,9 +273,9 @@ def _proxied(card: Card, serve: Callable[[Handle], None], *, services: int = 1) 
 
     threading.Thread(target=proxy, daemon=True).start()
     for count in range(1, 1 << 30):
-        spin(one, at, count * services)
+        spin(waiting_stream, at, count * services)
         asked.release()
-        card.done(one)
+        card.done(waiting_stream)
         yield
 
 
@@ -473,8 +478,8 @@ def main() -> int:
     for way in asked.ways.split(","):
         mean_ms = None
         for core in (None, *shares):
-            beside = 100 - core if asked.beside and core is not None else None
-            with neighbour(beside):
+            rest_core = 100 - core if asked.beside and core is not None else None
+            with neighbour(rest_core):
                 took_ms = measure(way, asked.rounds, core)
             share = "none" if core is None else str(core)
             failed = failed or took_ms is None
@@ -488,7 +493,7 @@ def main() -> int:
                     flush=True,
                 )
             if asked.json:
-                row = {"way": way, "core": core, "beside": beside, "took_ms": took_ms}
+                row = {"way": way, "core": core, "beside": rest_core, "took_ms": took_ms}
                 with asked.json.open("a") as rows:
                     rows.write(json.dumps(row) + "\n")
     return failed

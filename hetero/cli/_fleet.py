@@ -122,11 +122,13 @@ def _chosen(totals: ClusterTotals, choice: Choice) -> ClusterTotals:
         sick=tuple(card for card in totals.sick if choice.allows_model(card.vendor, card.model)),
     )
     if totals.totals and not chosen.totals:
-        here = dict.fromkeys(f"{each.total.vendor} {each.total.model}" for each in totals.totals)
+        model_names = dict.fromkeys(
+            f"{each.total.vendor} {each.total.model}" for each in totals.totals
+        )
         asked = " ".join(filter(None, (choice.vendor, choice.model)))
         raise NotFound(
-            f"no card of {asked!r} in this cluster (here: {', '.join(here)})"
-            + did_you_mean(asked, here)
+            f"no card of {asked!r} in this cluster (here: {', '.join(model_names)})"
+            + did_you_mean(asked, model_names)
         )
     return chosen
 

@@ -40,7 +40,7 @@ _GRACE = 5.0
 
 @define
 class Choices:
-    """What the keys chose; `wide`: as the command was begun. `said` is what came of the last."""
+    """What the keys chose; `wide`: as the command was begun. `notice` is what came of the last."""
 
     history: History
     sort: int = 0
@@ -49,7 +49,7 @@ class Choices:
     tree: bool = False
     wide: bool = False
     text: str = ""
-    said: str = ""
+    notice: str = ""
     memories: dict[str, Memory] = field(factory=dict)
     _size: tuple[int, int] = (0, 0)
 
@@ -75,7 +75,7 @@ def interact(
     view = look()
     with Screen(console) as screen:
         while pressed_key := screen.show(_frame(view, choices, console), wait_s=interval_s):
-            choices.said = "" if pressed_key == "again" else choices.said
+            choices.notice = "" if pressed_key == "again" else choices.notice
             match pressed_key:
                 case "s":
                     choices.sort = (choices.sort + 1) % len(_ORDERS)
@@ -88,10 +88,10 @@ def interact(
                 case "/":
                     choices.text = screen.ask("only with this text:") or ""
                 case "r":
-                    choices.said = _release(screen, node, view)
+                    choices.notice = _release(screen, node, view)
                     view = look()
                 case "x":
-                    choices.said = _end(screen, view)
+                    choices.notice = _end(screen, view)
                 case _:
                     view = look()
 
@@ -171,11 +171,11 @@ def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
             history=choices.history,
             memories=choices.memories,
         )
-    said: list[Part] = [Text(choices.said, "yellow")] if choices.said else []
+    notice_parts: list[Part] = [Text(choices.notice, "yellow")] if choices.notice else []
     # The first line is cut at the edge, as the keys are in the help.
     return [
         *layout(Text(title, "reverse"), console, wide=True),
-        *layout([*said, body], console, wide=choices.wide),
+        *layout([*notice_parts, body], console, wide=choices.wide),
     ]
 
 

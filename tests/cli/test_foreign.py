@@ -201,12 +201,12 @@ def test_less_is_advised_only_where_the_card_has_a_smaller_share_to_give(
     rack.write_text(RACK.replace("used = 50 GiB", "used = 60 GiB").replace("used = 3 GiB", ""))
     words = ("fit", "--device", str(USED_ASCEND), "--memory")
     least = hetero(*words, "1Gi", HETERO_RACK=str(rack))
-    beside = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
+    template = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
 
-    assert (3, 3) == (least.returncode, beside.returncode)
+    assert (3, 3) == (least.returncode, template.returncode)
     assert "is not known; end that, or take it with --anyway" in least.stderr
     assert "is not known; ask for less, end that, or" not in least.stderr
-    assert "ask for less" not in beside.stderr  # of the 14 GiB that are left, no template is cut
+    assert "ask for less" not in template.stderr  # of the 14 GiB that are left, no template is cut
 
 
 def test_a_grant_grows_into_what_others_hold_only_anyway_and_the_note_is_of_now(

@@ -72,7 +72,7 @@ def test_row_18_short_options_for_what_is_typed_most(hetero: Run, trainer: objec
 
 
 @pytest.mark.parametrize(
-    ("size", "told"),
+    ("size", "sentence"),
     [
         ("3g", "--memory 3g = 2861 MiB; write 3GiB for the size that docker means"),
         ("512mb", "--memory 512mb = 488 MiB; write 512MiB for the size that docker means"),
@@ -80,10 +80,10 @@ def test_row_18_short_options_for_what_is_typed_most(hetero: Run, trainer: objec
         ("3Gi", ""),
     ],
 )
-def test_row_18_a_size_in_dockers_letters_is_told(hetero: Run, size: str, told: str) -> None:
+def test_row_18_a_size_in_dockers_letters_is_told(hetero: Run, size: str, sentence: str) -> None:
     done = hetero("fit", "--memory", size)
 
-    assert (0, f"hetero: {told}\n" if told else "") == (done.returncode, done.stderr)
+    assert (0, f"hetero: {sentence}\n" if sentence else "") == (done.returncode, done.stderr)
     assert "" == hetero("run", "-q", "--memory", size, "true").stderr
 
 

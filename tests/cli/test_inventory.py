@@ -277,9 +277,9 @@ def test_at_60_columns_number_model_core_memory_and_health_stay() -> None:
 
 
 def test_sums_by_model_stand_where_there_are_several() -> None:
-    one = rack(140 * GiB, 140 * GiB, model="A", vendor="one")
+    first_rack = rack(140 * GiB, 140 * GiB, model="A", vendor="one")
     two = rack(64 * GiB, model="B", vendor="two", health="lost")
-    devices = [card(number, each) for number, each in enumerate((*one, *two))]
+    devices = [card(number, each) for number, each in enumerate((*first_rack, *two))]
     devices[0] = evolve(devices[0], held={CORE: 30, MEMORY: 40 * GiB, SLOTS: 1})
     lines = [" ".join(line.split()) for line in drawn(view(devices), 120)]
 

@@ -146,8 +146,8 @@ def test_the_headings_above_a_line_of_a_table_are_pinned() -> None:
     first_grant = next(n for n, text in enumerate(texts) if "trainer" in text)
 
     def pinned(at: int) -> list[str]:
-        found = _screen._pinned(lines, 0, at)
-        return ["".join(piece.text for piece in line).split()[1] for line in found]
+        pinned_lines = _screen._pinned(lines, 0, at)
+        return ["".join(piece.text for piece in line).split()[1] for line in pinned_lines]
 
     assert ["vendor"] == pinned(last_card)
     assert ["grant"] == pinned(first_grant)

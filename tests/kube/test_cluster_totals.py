@@ -217,13 +217,13 @@ def test_cards_given_by_claims_have_their_claims_below_them(tmp_path: Path) -> N
 def test_the_document_of_a_saved_cluster_is_as_the_schema_says(tmp_path: Path) -> None:
     path = str(saved(tmp_path, odd_cluster()))
     document = json.loads(run("--cluster", path, "--json").output)
-    one = json.loads(run("--cluster", path, "--node", "n1", "--json").output)
+    node_document = json.loads(run("--cluster", path, "--node", "n1", "--json").output)
 
     jsonschema.validate(document, json.loads((ROOT / "docs" / "json.schema.json").read_text()))
     assert ["n1", "n6", "n2", "n3", "n4"] == [item["name"] for item in document["items"]]
     assert ["a", "a"] == [item["pool"] for item in document["items"][:2]]
     assert 4 == document["totals"][0]["total"]["devices"]
-    assert ["n1"] == [item["name"] for item in one["items"]]
+    assert ["n1"] == [item["name"] for item in node_document["items"]]
 
 
 def test_few_nodes_are_shown_with_all_their_cards_and_wide_shows_those_of_many(

@@ -128,13 +128,13 @@ async def _beside_claims(it: Site, card: Card) -> None:
     handle = take(it, card)
     await equal_books(it)
     await until(lambda: taints(it), seconds=SOON)
-    said = set(taints(it))
+    texts = set(taints(it))
     (view,) = (await cluster(it)).pods
     LocalGrants(it.at.node).abort(handle)
     await until(lambda: not taints(it), seconds=SOON)
     await equal_books(it)
 
-    assert {"hetero.io/cordoned: held-by-train-which-is-no-claim-s"} == said
+    assert {"hetero.io/cordoned: held-by-train-which-is-no-claim-s"} == texts
     assert ("", "train", NOT_A_POD) == (view.namespace, view.container, view.phase)
 
 
