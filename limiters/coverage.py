@@ -32,7 +32,7 @@ PREFIX = {"cuda": "cu", "hip": "hip", "musa": "mu"}
 #: Of a name that each variant of a function has the end of.
 VARIANTS = {"cuda": ("_ptsz", "_ptds"), "hip": ("_spt",), "musa": ("_ptsz", "_ptds")}
 KINDS = {
-    "limited": r"\w*OWN\w*|\w*GATED\w*|\w*LAUNCH",
+    "limited": r"\w*OWN\w*|\w*GATED\w*|\w*COPY\w*|\w*LAUNCH",
     "harmless": r"HARMLESS|\w*WAITS",
     "open": "OPEN",
 }

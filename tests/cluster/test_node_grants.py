@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.conftest import run_all, share
 from tests.cluster.lab import RACK, Lab
 from tests.cluster.release import Release
-from tests.cluster.test_cordon import hetero, soon
+from tests.cluster.test_cordon import hetero
 from tests.cluster.test_what_if import held
 from tests.kube.control_plane import wait_for
 
@@ -51,7 +51,7 @@ def test_no_pod_is_sent_to_what_a_program_of_its_node_holds(either: Release) -> 
 
     with program(lab, node, uuid):
         wait_for(lambda: lab.standing(node))
-        soon(lambda: "not a pod's" in hetero(lab, "inventory", "--cluster"))
+        wait_for(lambda: "not a pod's" in hetero(lab, "inventory", "--cluster"))
         lab.add("waits", share(), notes={"nvidia.com/use-gpuuuid": uuid})
         wait_for(lambda: any("lack" in said for said in lab.messages("waits")))
         lab.add("other", share(), nodeSelector={"kubernetes.io/hostname": node})

@@ -94,7 +94,7 @@ def rows(library: str, file: str, kinds: str) -> list[str]:
 @pytest.mark.parametrize(("library", "least"), [("cuda", 500), ("nvml", 290)])
 def test_every_function_of_the_driver_has_one_row(library: str, version: str, least: int) -> None:
     functions = declared(library, version)
-    answered = rows(library, "api.def", "OWN|GATED|LAUNCH|WAITS")
+    answered = rows(library, "api.def", "OWN|GATED|COPY|LAUNCH|WAITS")
     others = rows(library, "others.def", "HARMLESS|OPEN")
     assert least < len(functions)
     assert len(answered + others) == len({*answered, *others})
@@ -107,7 +107,7 @@ def test_every_function_of_the_driver_has_one_row(library: str, version: str, le
 def test_every_row_is_a_function_of_the_driver(library: str) -> None:
     functions = {name for version in HEADERS for name in declared(library, version)}
     functions |= OF_THE_PROFILER
-    answered = rows(library, "api.def", "OWN|GATED|LAUNCH|WAITS")
+    answered = rows(library, "api.def", "OWN|GATED|COPY|LAUNCH|WAITS")
     table = {*answered, *rows(library, "others.def", r"\w+")}
     assert [] == sorted(table - functions)
 

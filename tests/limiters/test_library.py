@@ -19,7 +19,9 @@ def _answered(definitions: Path) -> set[str]:
     """The symbols that an api.def says we answer."""
     names = set()
     for line in definitions.read_text().splitlines():
-        matched = re.match(r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|LAUNCH|WAITS)\((\w+)", line)
+        matched = re.match(
+            r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|COPY|LAUNCH|WAITS)\((\w+)", line
+        )
         if matched:
             variant, name = matched.groups()
             names.add(name)
@@ -86,7 +88,7 @@ def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None
 def test_every_symbol_has_one_line(api: str) -> None:
     text = (TABLES[api] / "api.def").read_text()
     names = re.findall(
-        r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|LAUNCH|ORDERED|USED)\((\w+)", text, re.MULTILINE
+        r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|COPY|LAUNCH|ORDERED|USED)\((\w+)", text, re.MULTILINE
     )
 
     assert sorted(set(names)) == sorted(names)
