@@ -99,11 +99,11 @@ class _Lazy(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words, as click does; words of habit have become ours."""
-        if args[:1] == ["help"]:
-            args = [*args[1:], "--help"]
-        elif args:
-            args = [*_HABITS.get(args[0], args[:1]), *args[1:]]
-        return super().parse_args(ctx, args)
+        is_help = args[:1] == ["help"]
+        words = args[1:] if is_help else args
+        if words:
+            words = [*_HABITS.get(words[0], words[:1]), *words[1:]]
+        return super().parse_args(ctx, [*words, "--help"] if is_help else words)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
         return _COMMANDS

@@ -11,7 +11,7 @@ import click
 from hetero.cli import _json
 from hetero.cli._bars import LEGEND
 from hetero.cli._grants import Name, name_of, remarks, tree
-from hetero.cli._machine import Picture, draw_cards, summary_line, totals_table
+from hetero.cli._machine import Picture, counted, draw_cards, summary_line, totals_table
 from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
 from hetero.model.errors import BadInput
@@ -129,12 +129,12 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         ]
         parts += [LEGEND] if folded else []
     else:
-        parts.append(f"no devices{_trial(view)}")
+        parts.append(_none(view))
     parts += [
         Text(f"vendor {row.name} is {row.state}: {row.reason}", state(row.state).style)
         for row in view.vendors
         # A vendor that has nothing here is news only where nothing else is.
-        if row.state != "ok" and (row.state not in ("absent", "untrusted") or not view.devices)
+        if row.state != "ok" and (row.state not in ("absent", "untrusted") or not _card_count(view))
     ]
     parts += [Text(note, "yellow") for note in view.notes]
     parts += [
@@ -144,10 +144,20 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
     return [*parts, *remarks(view.grants), *totals_table(view.devices)]
 
 
-def _trial(view: NodeView) -> str:
-    """Return how to try it without a card, where that would work."""
+def _card_count(view: NodeView) -> int:
+    """Return how many cards the machine has, also those that were not asked for."""
+    return sum(row.devices for row in view.vendors)
+
+
+def _none(view: NodeView) -> str:
+    """Return that there is no card, and how to try it without one, where that would work."""
+    count = _card_count(view)
+    if count:
+        return f"no card is what was asked for ({counted(count, 'card')} here)"
     is_possible = view.simulated is None and has_simulator()
-    return ": without a card, try `export HETERO_RACK=mixed`" if is_possible else ""
+    return "no devices" + (
+        ": without a card, try `export HETERO_RACK=mixed`" if is_possible else ""
+    )
 
 
 def _name(view: NodeView) -> str:

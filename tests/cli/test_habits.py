@@ -172,3 +172,8 @@ def test_the_log_is_followed(begin: Begin, command: tuple[str, ...], hetero: Run
     while "after" not in seen and time.monotonic() < deadline_s:
         seen += [event["subject"] for event in document(next_line(follower))["items"]]
     assert "after" in seen
+
+
+@pytest.mark.parametrize(("word", "name"), [("rm", "release"), ("ls", "inventory")])
+def test_help_of_a_word_of_habit_is_that_of_its_command(hetero: Run, word: str, name: str) -> None:
+    assert hetero("help", name).stdout == hetero("help", word).stdout != ""

@@ -394,3 +394,14 @@ def test_the_json_says_what_the_picture_shows(hetero: Run) -> None:
     assert ("testing", "T1000", 1, 16 << 30) == tuple(
         total[key] for key in ("vendor", "model", "devices", "memory_free")
     )
+
+
+def test_a_choice_of_no_card_says_so_and_nothing_of_drivers(hetero: Run) -> None:
+    done = hetero("inventory", "--health", "xid")
+    apart = hetero("inventory", "--numa", "9")
+
+    assert 0 == done.returncode
+    assert re.search(r"no card is what was asked for \(\d+ cards? here\)", done.stdout)
+    assert "absent" not in done.stdout
+    assert 4 == apart.returncode
+    assert "None" not in apart.stderr

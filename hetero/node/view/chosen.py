@@ -67,7 +67,7 @@ class Choice:
             ("NUMA node", self.numa, self._is_near, _numa),
         ):
             if asked_name is not None and not any(map(test, rows)):
-                names = [*dict.fromkeys(map(name_of, rows))]
+                names = [*filter(None, dict.fromkeys(map(name_of, rows)))]
                 here_text = f" (here: {', '.join(names)})" if names else ""
                 raise NotFound(
                     f"no {noun} {str(asked_name)!r} here{here_text}"
@@ -115,7 +115,7 @@ def _number(row: DeviceView) -> str:
 
 
 def _numa(row: DeviceView) -> str:
-    return str(row.device.numa)
+    return "" if row.device.numa is None else str(row.device.numa)
 
 
 def _conditions(row: DeviceView) -> Iterator[str]:
