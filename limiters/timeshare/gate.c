@@ -37,10 +37,8 @@
 #define AWAKE_ENDS_NS (300 * US) /* at the end of a row: who is let through at all comes again at once */
 
 /* A launcher waits for the device no longer than this: what it waits for may depend on its own next launch. Beside
- * others' work, of which the device does as much meanwhile, twice as long. For a launch into a stream in which nothing
- * is in flight a kernel may spin. */
-#define THROTTLE_NS       (50 * MS)
-#define THROTTLE_APART_NS (20 * MS)
+ * others' work, of which the device does as much meanwhile, twice as long. */
+#define THROTTLE_NS (50 * MS)
 
 /* How often a small copy at the closed gate looks. */
 #define SMALL_LOOK_NS (MS / 2)
@@ -618,14 +616,6 @@ static bool is_in_flight(const struct gate *gate, const struct stream_key *key)
     return false;
 }
 
-/* Since when what is in flight stands, from the moment at most that a launch came. */
-static uint64_t stands_since(struct gate *gate, uint64_t came)
-{
-    uint64_t popped = atomic_load(&gate->popped_ns), set = gate->backlog > 0 ? gate->fences[0].set_ns : came;
-    uint64_t since = set > popped ? set : popped;
-    return since < came ? since : came;
-}
-
 /* Wait until less is in flight. */
 static void throttle(struct gate *gate, const struct stream_key *key)
 {
@@ -633,10 +623,8 @@ static void throttle(struct gate *gate, const struct stream_key *key)
     while (lock(gate)) {
         pop_passed(gate);
         uint64_t now = gate->engine->now();
-        bool apart = !is_in_flight(gate, key);
         uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
-        patience_ns = apart ? THROTTLE_APART_NS : patience_ns;
-        if (elapsed(apart ? stands_since(gate, since) : since, now) > patience_ns) {
+        if (elapsed(since, now) > patience_ns) {
             if (elapsed(gate->sole_ns, now) > patience_ns)
                 atomic_store(&gate->sole, 0);
             if (gate->backlog >= bound(gate))
@@ -644,8 +632,8 @@ static void throttle(struct gate *gate, const struct stream_key *key)
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
         bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
-        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) || (key == small && apart) ||
-                      may_launch(gate, key, now);
+        bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) ||
+                      (key == small && !is_in_flight(gate, key)) || may_launch(gate, key, now);
         unlock(gate);
         if (enough)
             return;

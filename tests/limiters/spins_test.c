@@ -76,7 +76,7 @@ static struct tenant *add_body(unsigned number, void (*body)(struct tenant *tena
     return tenant;
 }
 
-TEST(a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds)
+TEST(a_launch_that_a_kernel_spins_for_is_made_in_fifty_milliseconds)
 {
     static const unsigned percents[] = {10, 50, 99};
     kernel_ns = 10 * US;
@@ -91,7 +91,7 @@ TEST(a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds)
                others > 0 ? " beside kernels" : "", (unsigned)tenants[0].steps, (double)longest_ns[0] / (double)MS,
                got);
         EXPECT(true, tenants[0].steps > percents[p]);
-        EXPECT(true, longest_ns[0] <= (others > 0 ? 60 : 21) * MS);
+        EXPECT(true, longest_ns[0] <= (others > 0 ? 110 : 52) * MS);
         EXPECT(true, others == 0 || got >= 97.0 - percents[p]);
         machine_end();
     }

@@ -29,7 +29,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     ),
     "the launches that a kernel may spin for": (
         ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
-        "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_twenty_milliseconds",
+        "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_fifty_milliseconds",
     ),
     "the small copies that a kernel may spin for": (
         ("timeshare/spin.c", "#define SPINS_SMALL 8u", "#define SPINS_SMALL 0u"),
