@@ -101,42 +101,34 @@
         return real arguments;                                                                                         \
     if (is_nested_work(__builtin_return_address(0)))                                                                   \
     return real arguments
+/* Device work; `enter` waits for the gate. */
+#define ENTERED_IN(name, default_stream, parameters, arguments, enter)                                                 \
+    static __attribute__((noinline)) result_t gated_##name parameters                                                  \
+    {                                                                                                                  \
+        BEGIN_LIMITED(name, arguments);                                                                                \
+        const stream_t null_stream = default_stream;                                                                   \
+        struct launch_ticket ticket;                                                                                   \
+        result_t answer = enter;                                                                                       \
+        if (answer != RESULT_OK)                                                                                       \
+            return answer;                                                                                             \
+        work_begins();                                                                                                 \
+        answer = real arguments;                                                                                       \
+        work_ends();                                                                                                   \
+        launch_leave(&ticket, answer);                                                                                 \
+        return answer;                                                                                                 \
+    }                                                                                                                  \
+    JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
 /* Device work: it waits for the gate. */
 #define GATED_IN(name, default_stream, parameters, arguments, stream)                                                  \
-    static __attribute__((noinline)) result_t gated_##name parameters                                                  \
-    {                                                                                                                  \
-        BEGIN_LIMITED(name, arguments);                                                                                \
-        const stream_t null_stream = default_stream;                                                                   \
-        struct launch_ticket ticket;                                                                                   \
-        result_t answer = launch_enter(&ticket, stream);                                                               \
-        if (answer != RESULT_OK)                                                                                       \
-            return answer;                                                                                             \
-        work_begins();                                                                                                 \
-        answer = real arguments;                                                                                       \
-        work_ends();                                                                                                   \
-        launch_leave(&ticket, answer);                                                                                 \
-        return answer;                                                                                                 \
-    }                                                                                                                  \
-    JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
+    ENTERED_IN(name, default_stream, parameters, arguments, launch_enter(&ticket, stream))
 /* A copy of so many bytes. */
 #define COPY_IN(name, default_stream, parameters, arguments, stream, bytes)                                            \
-    static __attribute__((noinline)) result_t gated_##name parameters                                                  \
-    {                                                                                                                  \
-        BEGIN_LIMITED(name, arguments);                                                                                \
-        const stream_t null_stream = default_stream;                                                                   \
-        struct launch_ticket ticket;                                                                                   \
-        gate_makes_small((bytes) <= LAUNCH_SMALL_BYTES ? &ticket.key : NULL);                                          \
-        result_t answer = launch_enter(&ticket, stream);                                                               \
-        gate_makes_small(NULL);                                                                                        \
-        if (answer != RESULT_OK)                                                                                       \
-            return answer;                                                                                             \
-        work_begins();                                                                                                 \
-        answer = real arguments;                                                                                       \
-        work_ends();                                                                                                   \
-        launch_leave(&ticket, answer);                                                                                 \
-        return answer;                                                                                                 \
-    }                                                                                                                  \
-    JUMP_UNLESS_LIMITED(name, parameters, arguments, gated_##name)
+    ENTERED_IN(name, default_stream, parameters, arguments, ({                                                         \
+                   gate_makes_small((bytes) <= LAUNCH_SMALL_BYTES ? &ticket.key : NULL);                               \
+                   result_t entered = launch_enter(&ticket, stream);                                                   \
+                   gate_makes_small(NULL);                                                                             \
+                   entered;                                                                                            \
+               }))
 /* An operation that waits: it is announced to the gate, and passes none. */
 #define WAITS_IN(name, default_stream, parameters, arguments, stream)                                                  \
     static __attribute__((noinline)) result_t announced_##name parameters                                              \
