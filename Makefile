@@ -91,10 +91,15 @@ native-quiet:
 	@$(MAKE) --silent -C simulator
 	@echo "compiled"
 
-# The tests that bare `pytest` selects; what is measured runs alone.
+# What is measured runs alone. PART=parallel leaves it out and PART=measured runs nothing else, so that the rest can run
+# beside other suites.
+parallel = $(if $(filter measured,$(PART)),,$(1))
+measured = $(if $(filter parallel,$(PART)),,$(1))
+
+# The tests that bare `pytest` selects.
 test: setup ## run the tests that need no card, no root and no cluster
-	$(BIN)/pytest -n 4 -m "not measured" --timeout 200
-	$(BIN)/pytest -m "measured" --timeout 200
+	$(call parallel,$(BIN)/pytest -n 4 -m "not measured" --timeout 200)
+	$(call measured,$(BIN)/pytest -m "measured" --timeout 200)
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills, faults and mutations of the limiter
 	@$(MAKE) --no-print-directory -C limiters faults
@@ -115,15 +120,15 @@ test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that 
 HIP := $(BIN)/pytest --timeout 120 --no-skips $(addprefix tests/,\
 	$(addprefix limiters/,test_isolation.py test_hip.py test_hip_cards.py test_hip_scratch.py) cli/test_demo.py cli/test_bypass_hsa.py)
 test-hip: setup ## run the limiter in front of AMD's own HIP runtime, on simulated cards; a test that skips fails
-	$(HIP) -m "hip and not measured" -n 2
-	$(HIP) -m "hip and measured"
+	$(call parallel,$(HIP) -m "hip and not measured" -n 2)
+	$(call measured,$(HIP) -m "hip and measured")
 
 test-shells: setup ## run the tests of completion in zsh and fish; a test that skips fails
 	$(BIN)/pytest -m shells --timeout 120 --no-skips tests/cli/test_completion.py
 
 test-containers: setup ## run the tests with real containers; root, and a test that skips fails
-	$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers
-	$(BIN)/pytest -m "containers and measured" --timeout 300 --no-skips tests/containers
+	$(call parallel,$(BIN)/pytest -m "containers and not measured" --timeout 300 --no-skips tests/containers)
+	$(call measured,$(BIN)/pytest -m "containers and measured" --timeout 300 --no-skips tests/containers)
 
 # Its wheel says that it needs a newer Python than it does.
 helm: setup ## install Helm as a library, for those tests of the chart that need it

@@ -27,9 +27,15 @@ def selected(*arguments: str) -> set[str]:
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
+def commands_of(*arguments: str) -> list[str]:
+    """Return the arguments of each pytest that make would run for these."""
+    argv = ["make", "--no-print-directory", "--dry-run", *arguments]
+    dry_run = completed(argv, cwd=ROOT, check=True)
+    return re.findall(r"^\S*/pytest (.*)$", dry_run.stdout, re.MULTILINE)
+
+
 def test_bare_pytest_selects_what_make_test_does() -> None:
-    dry = completed(["make", "--no-print-directory", "--dry-run", "test"], cwd=ROOT, check=True)
-    commands = re.findall(r"^\S*/pytest (.*)$", dry.stdout, re.MULTILINE)
+    commands = commands_of("test")
     runs = [selected("-m", *re.findall(r'-m "(.*?)"', command)) for command in commands]
 
     bare = selected()
@@ -39,6 +45,17 @@ def test_bare_pytest_selects_what_make_test_does() -> None:
     assert not any("aarch64" in name for name in bare)
     assert not any("tests" in command for command in commands)  # neither leaves a folder out
     assert any("aarch64" in name for name in selected("-m", "aarch64"))
+
+
+@pytest.mark.parametrize("suite", ["test", "test-hip", "test-containers"])
+def test_the_two_parts_of_a_suite_are_all_of_it_and_what_is_measured_is_the_second(
+    suite: str,
+) -> None:
+    parallel, measured = commands_of(suite)
+    assert [parallel] == commands_of(suite, "PART=parallel")
+    assert [measured] == commands_of(suite, "PART=measured")
+    assert "not measured" in parallel
+    assert "not measured" not in measured
 
 
 def test_what_a_test_starts_can_be_interrupted_also_in_a_background_job(tmp_path: Path) -> None:
