@@ -73,14 +73,18 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[_SEEN] = os.dup(sys.stderr.fileno())
 
 
+def _limit_s(item: pytest.Item) -> float:
+    """Return the seconds after which pytest-timeout fails a test, 0 where it has no limit."""
+    marker = item.get_closest_marker("timeout")
+    return float((marker.args[0] if marker else item.config.getoption("timeout")) or 0)
+
+
 def _end_if_it_hangs(item: pytest.Item) -> None:
     """End this process, with the stacks of its threads, long after `--timeout` let the test fail.
 
     pytest-timeout guards a test. A fixture that waits for ever kept a run from ever ending.
     """
-    marker = item.get_closest_marker("timeout")
-    limit = marker.args[0] if marker else item.config.getoption("timeout")
-    if limit:
+    if limit := _limit_s(item):
         seen = item.config.stash[_SEEN]
         faulthandler.dump_traceback_later(2 * limit, exit=True, file=seen)
 
@@ -98,9 +102,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     if not inspect.iscoroutinefunction(test):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
-    mark = pyfuncitem.get_closest_marker("timeout")
-    seconds = max(180, mark.args[0] if mark else 0)
-    asyncio.run(asyncio.wait_for(test(**arguments), seconds))
+    asyncio.run(asyncio.wait_for(test(**arguments), max(180, _limit_s(pyfuncitem))))
     return True
 
 

@@ -229,7 +229,7 @@ def test_who_only_looks_is_given_a_card_that_has_room_for_another_share() -> Non
     ],
     ids=["different", "one-numa-node", "no-such-attribute", "one-card"],
 )
-@pytest.mark.timeout(10)
+@pytest.mark.timeout(60)
 def test_what_no_cards_can_meet_together_is_told_at_once(
     count: int, constraints: list[dict[str, Any]]
 ) -> None:
