@@ -134,7 +134,12 @@ def test_a_runtime_that_cannot_be_started_gives_the_grant_back(bundle: Path) -> 
 
 
 @pytest.mark.timeout(600)  # one process a step
-def test_killed_at_any_step_it_leaves_no_grant(bundle: Path) -> None:
+def test_killed_at_any_step_it_leaves_no_grant(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Each vendor's process is some twenty steps more that change nothing of a grant.
+    (tmp_path / "config.toml").write_text('[vendors]\nallow = ["hetero-nvidia"]\n')
+    monkeypatch.setenv("HETERO_CONFIG", str(tmp_path / "config.toml"))
     Registry().declarations()  # what is imported is the same each time
 
     def create() -> None:
