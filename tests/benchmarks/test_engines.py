@@ -63,7 +63,7 @@ def _ask(load: Load, seconds: float, answer: Any, patience: float = 5.0) -> list
 
 
 def test_a_saturated_engine_has_as_many_requests_as_there_are_clients() -> None:
-    under_way, most, prompts = 0, 0, []
+    under_way, most, prompts = 0, 0, list[tuple[int, ...]]()
 
     async def answer(prompt: Sequence[int], tokens: int) -> AsyncIterator[int]:
         nonlocal under_way, most
@@ -74,10 +74,14 @@ def test_a_saturated_engine_has_as_many_requests_as_there_are_clients() -> None:
         yield tokens
         under_way -= 1
 
-    requests = _ask(Load(clients=3, prompt_tokens=8, answer_tokens=5), 0.1, answer)
+    load, seconds = Load(clients=3, prompt_tokens=8, answer_tokens=5), 0.1
+    requests = _ask(load, seconds, answer)
+    while len(requests) <= 3:  # on a busy machine an answer may take longer than all of it
+        prompts.clear()
+        seconds *= 2
+        requests = _ask(load, seconds, answer)
 
     assert (3, 0) == (most, under_way)
-    assert len(requests) > 3
     assert all(each.done and each.tokens[0][1] == 5 for each in requests)
     assert len(requests) == len(set(prompts))
     assert {8} == {len(prompt) for prompt in prompts}
