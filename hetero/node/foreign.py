@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from hetero.model import (
     MEMORY,
@@ -29,8 +30,9 @@ from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.usage_region import read_region
 from hetero.node.node import Node
 from hetero.node.quota import User
-from hetero.node.tenants.containers import running_task
-from hetero.node.tenants.owners import Owner, Owners
+
+if TYPE_CHECKING:
+    from hetero.node.tenants.owners import Owner, Owners
 
 #: The most bytes believed for the contexts of a process, and the assumption where they could not be
 #: measured: on an H100 a context takes 0.5 GiB.
@@ -112,7 +114,13 @@ def foreign_uses(
         if device.uuid in grants_by_device
         for pid in usage.processes or ()
     }
-    owner_by_pid = (owner_finder or Owners(node)).of(sorted(pids), snapshot.grants) if pids else {}
+    owner_by_pid: dict[int, Owner | None] = {}
+    if pids:
+        if owner_finder is None:
+            from hetero.node.tenants.owners import Owners  # here: an idle card has no process
+
+            owner_finder = Owners(node)
+        owner_by_pid = owner_finder.of(sorted(pids), snapshot.grants)
     use_by_uuid = {}
     for device, usage in usages:
         grants = grants_by_device.get(device.uuid, [])
@@ -219,6 +227,8 @@ def _limit(device: Device, grant: Grant) -> int:
 
 def _is_ending(pid: int) -> bool:
     """Whether a process gives its memory back just now."""
+    from hetero.node.tenants.containers import running_task  # here: an idle card has no process
+
     return os.path.exists(f"/proc/{pid}") and running_task(pid) is None
 
 

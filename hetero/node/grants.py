@@ -29,7 +29,6 @@ from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
 from hetero.placement import fit
-from hetero.placement.queued import kept_for
 from hetero.registry.registry import Discovery
 
 #: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
@@ -158,6 +157,8 @@ class LocalGrants:
         ahead = requests_ahead(node, self._discovery, snapshot, before=waiting.number)
         inventory = node.inventory(self._discovery, snapshot)
         if ahead:
+            from hetero.placement.queued import kept_for  # here: no admission needs it
+
             requests = (earlier.request for earlier in ahead)
             inventory = kept_for(requests, inventory, waiting.request)
         return isinstance(fit(inventory, waiting.request), Allocation)

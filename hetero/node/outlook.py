@@ -23,7 +23,7 @@ from hetero.registry.registry import Discovery
 _NAMED = 4
 
 
-@define
+@define(eq=False, repr=False)
 class Outlook:
     """Chooses devices for a request, and asks drivers of those that matter to the choice.
 

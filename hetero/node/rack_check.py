@@ -17,7 +17,7 @@ _MOST_CARDS = 64
 _SIZE = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i)?B", re.ASCII)
 
 
-@define
+@define(eq=False, repr=False)
 class _Section:
     """A section of a rack: the line it begins in, and the line and the value of each key."""
 
