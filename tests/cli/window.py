@@ -47,9 +47,10 @@ class Window:
         deadline = time.monotonic() + within
         while not until(self.shown):
             assert time.monotonic() < deadline, self.shown
+            is_over = self.program.poll() is not None  # before the last look: it may say more
             if select.select([self._controller], [], [], 0.1)[0]:
                 self.shown += self._decoder.decode(os.read(self._controller, 65536))
-            elif self.program.poll() is not None:
+            elif is_over:
                 break
         return self.shown
 
