@@ -162,7 +162,7 @@ def test_the_guides_vendor_is_listed_with_its_cards(project: Path) -> None:
 
     assert ("ok", 2, "hetero-zephyr 0.1") == (row["state"], row["devices"], row["source"])
     assert re.search(
-        r"Z2 Pro +1 %, 64 MiB +0 % .* 16/16 GiB +0 .* 0/8 .* nothing ! +– +ZE-0001", table
+        r"Z2 Pro +1 %, 64 MiB +0 % .* 16 of 16 GiB +0 .* 0/8 .* nothing ! +– +ZE-0001", table
     )
     assert re.search(r"Z1 +whole card +0 % .* ZE-0002", table)
     assert re.search(r"^(NUMA \d+  )?zephyr", table, re.MULTILINE)

@@ -32,7 +32,9 @@ def core_bar(row: DeviceView) -> tuple[Text, ...]:
     granted_part = row.held[CORE] / row.device.of_card(CORE)
     busy_part = row.usage.core or 0
     used_part = busy_part if row.open else min(busy_part, granted_part)
-    return _bar(used_part, max(granted_part - used_part, 0), busy_part - used_part)
+    free_part = row.free[CORE] / row.device.of_card(CORE)
+    parts = (used_part, max(granted_part - used_part, 0), busy_part - used_part)
+    return _bar(*parts, unobtainable=1 - granted_part - free_part)
 
 
 def memory_bar(row: DeviceView) -> tuple[Text, ...]:
@@ -41,8 +43,10 @@ def memory_bar(row: DeviceView) -> tuple[Text, ...]:
     foreign_bytes = row.foreign.memory if row.foreign else 0
     granted_bytes = row.held[MEMORY]
     used_bytes = min(max((row.usage.memory or 0) - foreign_bytes, 0), granted_bytes)
-    amounts = (used_bytes, granted_bytes - used_bytes, foreign_bytes)
-    return _bar(*(amount / card_bytes if card_bytes else 0 for amount in amounts))
+    unobtainable_bytes = card_bytes - granted_bytes - foreign_bytes - row.free[MEMORY]
+    amounts = (used_bytes, granted_bytes - used_bytes, foreign_bytes, unobtainable_bytes)
+    *parts, unobtainable = (amount / card_bytes if card_bytes else 0 for amount in amounts)
+    return _bar(*parts, unobtainable=unobtainable)
 
 
 def part_bar(granted_part: float) -> tuple[Text, ...]:
@@ -50,17 +54,21 @@ def part_bar(granted_part: float) -> tuple[Text, ...]:
     return _bar(0, granted_part, 0)
 
 
-def _bar(*parts: float) -> tuple[Text, ...]:
-    """Return a bar whose first shades have these parts of its length; the rest is free."""
+def _bar(*parts: float, unobtainable: float = 0.0) -> tuple[Text, ...]:
+    """Return a bar whose first shades have these parts of its length.
+
+    The rest is free but for its end, which is blank where nobody can have so much of it.
+    """
     ends = [round(min(end, 1.0) * LENGTH) for end in accumulate(parts)]
-    return _shaded([*ends, LENGTH])
+    free_end = max(round((1 - max(unobtainable, 0.0)) * LENGTH), ends[-1])
+    return _shaded([*ends, free_end, LENGTH])
 
 
 def _shaded(ends: Sequence[int]) -> tuple[Text, ...]:
     lengths = [end - begin for begin, end in zip((0, *ends), ends, strict=False)]
     return tuple(
-        Text(sign * length, _STYLES[sign])
-        for sign, length in zip((USED, GRANTED, FOREIGN, FREE), lengths, strict=True)
+        Text(sign * length, _STYLES.get(sign, ""))
+        for sign, length in zip((*_STYLES, " "), lengths, strict=True)
         if length
     )
 

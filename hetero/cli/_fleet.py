@@ -18,10 +18,10 @@ from hetero.cli._render import (
     Table,
     Text,
     condition_word,
-    core_of,
+    core_limit_of,
     free_memory,
+    free_of,
     kept_by,
-    memory_of,
     model_of,
     percent,
     short,
@@ -268,8 +268,8 @@ def _share(part: float, whole: float) -> str:
 def _large(part_bytes: int, whole_bytes: int) -> str:
     """Return bytes of a sum in TiB where they are many, both rounded down."""
     if whole_bytes < 10 * _TIB:
-        return memory_of(part_bytes, whole_bytes)
-    return f"{part_bytes * 10 // _TIB / 10:.1f}/{whole_bytes * 10 // _TIB / 10:.1f} TiB"
+        return free_of(part_bytes, whole_bytes)
+    return f"{part_bytes * 10 // _TIB / 10:.1f} of {whole_bytes * 10 // _TIB / 10:.1f} TiB"
 
 
 def _cards(view: ClusterView) -> list[Part]:
@@ -296,7 +296,7 @@ def _cards(view: ClusterView) -> list[Part]:
             pods.add_row(
                 *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
                 UNKNOWN if share.number is None else str(share.number),
-                core_of(share),
+                core_limit_of(share),
                 rounded_memory(share.memory),
                 pod.phase,
             )
@@ -316,9 +316,8 @@ def _devices(*first_columns: str) -> Table:
 
 def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     device = row.device
-    free_units = device.capacity[CORE] - row.held[CORE]
     is_whole = isinstance(device.granularity, Whole) and not row.grants
-    free_core = "whole only" if is_whole else percent(free_units, device)
+    free_core = "whole only" if is_whole else percent(row.free[CORE], device)
     return (
         str(row.number),
         device.vendor,
@@ -374,7 +373,7 @@ def _tree(
                 rows[share.number].append(
                     (
                         *(pod.namespace, pod.claim or "", pod.pod, pod.container),
-                        *(core_of(share), rounded_memory(share.memory), pod.phase),
+                        *(core_limit_of(share), rounded_memory(share.memory), pod.phase),
                     )
                 )
     return holders, rows

@@ -84,8 +84,8 @@ def foreign_on(
 
 #: The columns of a grant, and those that go first where not all fit.
 _COLUMNS = (
-    *("grant", "name", "user", "core", "memory", "note", "template", "driver", "policy", "age"),
-    *("pids", "container", "command"),
+    *("grant", "name", "user", "core used", "memory used", "note", "template", "driver"),
+    *("policy", "age", "pids", "container", "command"),
 )
 _DROPS = (
     *("driver", "age", "policy", "user", "template", "command", "container", "pids", "name"),
@@ -96,7 +96,7 @@ _DROPS = (
 def _grants_table(first_column: str) -> Table:
     return table(
         *(first_column, *_COLUMNS),
-        right=("#", "core", "memory", "driver", "age"),
+        right=("#", "core used", "memory used", "driver", "age"),
         elides=("name", "container", "command"),
         optional=("name", "note", "template", "driver", "container"),
         drops=_DROPS,
@@ -147,8 +147,8 @@ def _foreign_cells(row: DeviceView) -> list[dict[str, Text]]:
         {
             "grant": "no grant",
             "user": process.user or UNKNOWN,
-            "core": "" if process.core is None else f"{process.core:.0f} %",
-            "memory": rounded_memory(process.memory),
+            "core used": "" if process.core is None else f"{process.core:.0f} %",
+            "memory used": rounded_memory(process.memory),
             "pids": str(process.pid),
             "command": process.program or "",
         }
@@ -161,8 +161,8 @@ def _foreign_cells(row: DeviceView) -> list[dict[str, Text]]:
             {
                 "grant": "no grant",
                 "user": f"{more_count} more" if more_count else UNKNOWN,
-                "core": "" if use.core is None or use.processes else f"{use.core:.0f} %",
-                "memory": ("~" if use.estimated else "") + rounded_memory(more_bytes),
+                "core used": "" if use.core is None or use.processes else f"{use.core:.0f} %",
+                "memory used": ("~" if use.estimated else "") + rounded_memory(more_bytes),
             }
         )
     return [
@@ -208,7 +208,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     overhead_mib = None if share.overhead is None or not wide else share.overhead // MiB
     share_cells = {
         "#": UNKNOWN if share.number is None else str(share.number),
-        "core": core_of(share, wide=wide),
+        "core used": core_of(share, wide=wide),
         "template": share.template or "",
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
     }
@@ -230,7 +230,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     if not is_first:
         text_by_column.update({column: Text() for column in grant_cells})
     text_by_column["note"] = note_of(grant, share)
-    text_by_column["memory"] = share_memory(share)
+    text_by_column["memory used"] = share_memory(share)
     return text_by_column
 
 

@@ -22,9 +22,9 @@ from hetero.cli._render import (
     condition_word,
     foreign_memory,
     free_memory,
+    free_of,
     granularity_of,
     kept_by,
-    memory_of,
     model_of,
     own_units,
     percent,
@@ -298,8 +298,7 @@ def flow(words: Iterable[str | Text]) -> Flow:
 
 def _left(sums: Total) -> str:
     return (
-        f"{sums.core_free:.0f} of {sums.core:.0f} % core, "
-        f"{memory_of(sums.memory_free, sums.memory)}"
+        f"{sums.core_free:.0f} of {sums.core:.0f} % core, {free_of(sums.memory_free, sums.memory)}"
     )
 
 
@@ -333,8 +332,8 @@ def _sums_cells(sums: Total) -> tuple[str | Cell, ...]:
         str(sums.whole),
         Text(str(sums.sick) if sums.sick else "", "bold red"),
         Text(str(sums.cordoned) if sums.cordoned else "", "yellow"),
-        f"{sums.core_free:.0f}/{sums.core:.0f} %",
-        memory_of(sums.memory_free, sums.memory),
+        f"{sums.core_free:.0f} of {sums.core:.0f} %",
+        free_of(sums.memory_free, sums.memory),
         _amount(sums.memory_held),
         _amount(sums.memory_used),
         Text(_amount(sums.memory_foreign) if sums.memory_foreign else "", "yellow"),

@@ -196,13 +196,22 @@ def heading(simulated_name: str | None) -> list[Part]:
 
 
 def memory_of(part_bytes: int | None, whole_bytes: int) -> str:
-    """Return `part_bytes` of `whole_bytes` bytes in one unit, both rounded down: `3/16 GiB`.
+    """Return what is used of `whole_bytes` in one unit, both rounded down: `3/16 GiB`."""
+    return _amounts(part_bytes, whole_bytes, "/")
+
+
+def free_of(free_bytes: int, whole_bytes: int) -> str:
+    """Return what is free of `whole_bytes` in one unit, both rounded down: `13 of 16 GiB`.
 
     So what is shown as free can be asked for, and a refusal names the same number.
     """
+    return _amounts(free_bytes, whole_bytes, " of ")
+
+
+def _amounts(part_bytes: int | None, whole_bytes: int, sign: str) -> str:
     unit_bytes, unit = (GiB, "GiB") if whole_bytes >= GiB else (MiB, "MiB")
     part_text = UNKNOWN if part_bytes is None else _short(part_bytes * 10 // unit_bytes / 10)
-    return f"{part_text}/{_short(whole_bytes * 10 // unit_bytes / 10)} {unit}"
+    return f"{part_text}{sign}{_short(whole_bytes * 10 // unit_bytes / 10)} {unit}"
 
 
 def _short(amount: float) -> str:
@@ -220,15 +229,23 @@ def core_limit(core_percent: float | None) -> str:
 
 
 def core_of(share: Share, *, wide: bool = False) -> str:
-    """Return the core a share used, where known, of what it may use: `29.8/30 %`.
+    """Return the core a share used of what it may use: `29.8/30 %`.
 
     `wide` adds the vendor's own units: `25 % (5/20)`.
     """
+    if share.sm is not None or share.core is None:
+        used_text = ""
+    else:
+        used_text = f"{UNKNOWN if share.core_used is None else f'{share.core_used:.1f}'}/"
+    return used_text + core_limit_of(share, wide=wide)
+
+
+def core_limit_of(share: Share, *, wide: bool = False) -> str:
+    """Return the core that a share may use: `30 %`."""
     if share.sm is not None:
         return f"{share.sm} % of SMs"
-    used_text = "" if share.core_used is None or share.core is None else f"{share.core_used:.1f}/"
     units_text = own_units(*share.core_units) if wide and share.core_units else ""
-    return used_text + core_limit(share.core) + units_text + (" rest" if share.rest else "")
+    return core_limit(share.core) + units_text + (" rest" if share.rest else "")
 
 
 def own_units(units: int, card_units: int) -> str:
@@ -300,4 +317,4 @@ def free_memory(free_bytes: int, device: Device) -> str:
     """Return the memory left of a device, and the card's own where the node promises more."""
     promised_bytes, own_bytes = device.capacity[MEMORY], device.of_card(MEMORY)
     card_text = f" (card {format_memory(own_bytes)})" if promised_bytes > own_bytes else ""
-    return memory_of(free_bytes, promised_bytes) + card_text
+    return free_of(free_bytes, promised_bytes) + card_text

@@ -88,10 +88,10 @@ def render_cluster(view: ClusterView) -> Part:
             devices.add_row(node.name, *_cells(row))
     pods = table(
         *("namespace", "claim", "pod", "container", "node"),
-        *("#", "core", "memory", "kept by", "phase"),
+        *("#", "core used", "memory used", "kept by", "phase"),
         elides=("claim", "pod", "container"),
         optional=("claim",),
-        right=("#", "core", "memory"),
+        right=("#", "core used", "memory used"),
         drops=("kept by", "phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
     for pod in sorted(view.pods, key=lambda pod: use_of(pod.shares), reverse=True):
@@ -122,10 +122,10 @@ def render_cluster(view: ClusterView) -> Part:
 def _devices(*first_columns: str, past: bool = False) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "busy", "", "memory", " ", "others", "given"),
+        *("#", "vendor", "model", "busy", "", "memory used", " ", "others", "given"),
         *("temp", "power", "health", *(("history",) if past else ())),
         optional=("others", "temp", "power"),
-        right=("#", "busy", "memory", "others", "given", "temp", "power"),
+        right=("#", "busy", "memory used", "others", "given", "temp", "power"),
         elides=("health",),
         drops=(" ", "", "history", "vendor", "power", "temp", "given", "model", "others", "health"),
     )
@@ -166,10 +166,13 @@ def _bar(fraction: float | None) -> Text:
 def _grants(grants: Sequence[GrantView], *, wide: bool, history: History | None = None) -> Table:
     """Return the table of grants, each with its containers and processes."""
     grants_table = table(
-        *("#", "grant", "name", "user", "core", "history", "memory", " ", "stopped", "borrowed"),
-        "lent",
-        *("row", "excess", "note", "policy", "kept by", "age", "pid", "container", "program"),
-        right=("#", "core", "memory", "stopped", "borrowed", "lent", "excess", "age", "pid"),
+        *("#", "grant", "name", "user", "core used", "history", "memory used", " "),
+        *("stopped", "borrowed", "lent", "row", "excess", "note", "policy", "kept by", "age"),
+        *("pid", "container", "program"),
+        right=(
+            *("#", "core used", "memory used", "stopped", "borrowed", "lent", "excess", "age"),
+            "pid",
+        ),
         elides=("name", "container", "program"),
         optional=(
             *("name", "history", "stopped", "borrowed", "lent", "row", "excess", "note"),
@@ -219,19 +222,19 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
             "program": f"  {process.program}",
         }
         device_rows = [
-            {**process_cells, "#": _number(share), "memory": format_memory(memory_bytes)}
+            {**process_cells, "#": _number(share), "memory used": format_memory(memory_bytes)}
             for share, memory_bytes in zip(grant.shares, process.memory, strict=False)
             if memory_bytes
         ]
-        rows += device_rows or [{**process_cells, "memory": UNKNOWN}]
+        rows += device_rows or [{**process_cells, "memory used": UNKNOWN}]
     return rows
 
 
 def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
     return {
         "#": _number(share),
-        "core": core_of(share, wide=wide),
-        "memory": share_memory(share),
+        "core used": core_of(share, wide=wide),
+        "memory used": share_memory(share),
         "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
         "borrowed": _points(share.core_borrowed),
         "lent": _points(share.core_lent),

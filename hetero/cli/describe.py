@@ -17,10 +17,10 @@ from hetero.cli._render import (
     Text,
     condition_of,
     foreign_line,
+    free_of,
     granularity_of,
     heading,
     kept_by,
-    memory_of,
     model_of,
     own_units,
     percent,
@@ -141,7 +141,7 @@ def _memory(row: DeviceView) -> str:
         else ""
     )
     return (
-        f"{memory_of(row.free[MEMORY], device.capacity[MEMORY])} free, "
+        f"{free_of(row.free[MEMORY], device.capacity[MEMORY])} free, "
         f"{rounded_memory(row.held[MEMORY])} granted, {used_text} used{card_text}{reserved_text}"
     )
 

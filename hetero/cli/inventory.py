@@ -73,13 +73,13 @@ def command(
     are not well. Below each stand its grants, and programs without one. Core given is what
     grants have of it; `open`: a grant without a limit uses what the others leave. Busy and
     used are what the driver says. Free memory is what is neither granted nor held by
-    `others`, which are programs without a grant; `~` is an estimate, of a driver that
-    counts no processes. Of a cluster it is what is not granted: its API does not tell of
-    others. `kept by` says what holds grants to their share: the limiter, the kernel, a
-    partition, a service, or nothing.
+    `others`, which are programs without a grant; of a card that is partitioned it is what
+    its free partitions have. `~` is an estimate, of a driver that counts no processes. Of a
+    cluster it is what is not granted: its API does not tell of others. `kept by` says what
+    holds grants to their share: the limiter, the kernel, a partition, a service, or nothing.
 
-    In a terminal there are bars, and one line for idle cards that are alike, but with
-    --wide. A pipe gets neither.
+    In a terminal there are bars, blank where nobody can have the rest, and one line for
+    idle cards that are alike, but with --wide. A pipe gets neither.
     """
     choice = Choice(vendor=vendor, model=model, device=device, numa=numa, health=health)
     folded = sys.stdout.isatty()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from attrs import define, frozen
+from attrs import define, evolve, frozen
 from msgspec import MsgspecError, Struct, json
 
 from hetero.kube.cluster_objects import ClusterObjects
@@ -18,8 +18,8 @@ from hetero.kube.words.annotations import ALLOCATION, INVENTORY
 from hetero.kube.words.pod import ended, kinds
 from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters
 from hetero.model.device import ailment_of, short_model_of
-from hetero.model.occupancy import peak
-from hetero.node.view.totals import Total
+from hetero.model.occupancy import obtainable, peak
+from hetero.node.view.totals import Total, count, merge
 
 #: The labels by which clouds and autoscalers name the pool of a node, the first that it has.
 _POOLS = (
@@ -125,13 +125,23 @@ def merged(totals: ClusterTotals, others: ClusterTotals) -> ClusterTotals:
 def _sum(parts: list[PoolTotal]) -> PoolTotal:
     first, *rest = parts
     for each in rest:
-        first = PoolTotal(
-            pool=first.pool, nodes=first.nodes + each.nodes, total=first.total + each.total
-        )
-    return first
+        merge(first.total, each.total)
+    return evolve(first, nodes=sum(each.nodes for each in parts))
 
 
 # --- inventories ------------------------------------------------------------------------------
+
+
+class _Template(Struct, frozen=True):
+    takes: dict[str, int]
+
+
+class _Granularity(Struct, frozen=True):
+    whole: bool = True
+    menu: tuple[_Template, ...] = ()
+
+
+_UNCUT = _Granularity()
 
 
 class _Kind(Struct):
@@ -139,6 +149,13 @@ class _Kind(Struct):
     model: str
     capacity: dict[str, int]
     card: dict[str, int] = {}
+    granularity: _Granularity = _UNCUT
+
+    @property
+    def part_takes(self) -> tuple[Counters, ...]:
+        """What the parts take of a card that is given by its parts alone, as `Device` has it."""
+        granularity = self.granularity
+        return () if granularity.whole else tuple(part.takes for part in granularity.menu)
 
 
 class _Card(Struct):
@@ -249,34 +266,26 @@ def _add(held: _Held, more: _Held) -> None:
 class _Sums:
     """The sums of a model in a pool while they are made; `last` is the node counted last."""
 
+    total: Total
     nodes: int = 0
     last: str = ""
-    devices: int = 0
-    whole: int = 0
-    sick: int = 0
-    cordoned: int = 0
-    core: float = 0
-    core_free: float = 0
-    memory: int = 0
-    memory_free: int = 0
-    memory_held: int = 0
 
     def add(self, card: _Card, kind: _Kind, held: Mapping[str, int]) -> None:
-        core_units, memory_bytes = kind.capacity[CORE], kind.capacity[MEMORY]
-        card_units = kind.card.get(CORE, core_units)
-        self.devices += 1
-        percent = 100 / card_units if card_units else 0.0
-        self.core += percent * core_units
-        self.memory += memory_bytes
-        self.memory_held += held.get(MEMORY, 0)
-        if card.health not in (None, "ok"):
-            self.sick += 1
-        elif card.cordon is not None:
-            self.cordoned += 1
-        else:
-            self.whole += not any(held.values())
-            self.core_free += percent * (core_units - held.get(CORE, 0))
-            self.memory_free += max(memory_bytes - held.get(MEMORY, 0), 0)
+        is_healthy = card.health in (None, "ok")
+        left_counters = (
+            {counter: amount - held.get(counter, 0) for counter, amount in kind.capacity.items()}
+            if held
+            else kind.capacity
+        )
+        count(
+            self.total,
+            kind.capacity,
+            card_units=kind.card.get(CORE, kind.capacity[CORE]),
+            held=held,
+            free=obtainable(left_counters, kind.part_takes),
+            healthy=is_healthy,
+            usable=is_healthy and card.cordon is None,
+        )
 
 
 _NOTHING: Mapping[str, int] = {}
@@ -315,7 +324,7 @@ class _Ledger:
         key = (pool, kind.vendor, self.names[full_name])
         entry = self.sums.get(key)
         if entry is None:
-            entry = self.sums[key] = _Sums()
+            entry = self.sums[key] = _Sums(Total(vendor=kind.vendor, model=key[2]))
         if entry.last != node_name:
             entry.last, entry.nodes = node_name, entry.nodes + 1
         return entry
@@ -323,25 +332,9 @@ class _Ledger:
     def totals(self) -> tuple[PoolTotal, ...]:
         """Return the sums, those of the most cards first."""
         sums = (
-            PoolTotal(
-                pool=pool,
-                nodes=entry.nodes,
-                total=Total(
-                    vendor=vendor,
-                    model=model,
-                    devices=entry.devices,
-                    whole=entry.whole,
-                    sick=entry.sick,
-                    cordoned=entry.cordoned,
-                    core=entry.core,
-                    core_free=entry.core_free,
-                    memory=entry.memory,
-                    memory_free=entry.memory_free,
-                    memory_held=entry.memory_held,
-                ),
-            )
-            for (pool, vendor, model), entry in self.sums.items()
-            if entry.devices
+            PoolTotal(pool=pool, nodes=entry.nodes, total=entry.total)
+            for (pool, _, _), entry in self.sums.items()
+            if entry.total.devices
         )
         return tuple(sorted(sums, key=by_size))
 

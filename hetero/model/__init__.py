@@ -39,6 +39,7 @@ from hetero.model.occupancy import (
     Inventory,
     Occupancy,
     left_of,
+    obtainable,
     occupancies,
     peak,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "Whole",
     "following",
     "left_of",
+    "obtainable",
     "occupancies",
     "peak",
 ]

@@ -100,6 +100,14 @@ class Device:
         return frozenset(template.name for template in menu)
 
     @property
+    def part_takes(self) -> tuple[Counters, ...]:
+        """What the parts take of a device that is given by its parts alone, empty for another."""
+        granularity = self.granularity
+        if not isinstance(granularity, Templated) or granularity.whole:
+            return ()
+        return tuple(template.takes for template in granularity.menu)
+
+    @property
     def short_model(self) -> str:
         """The model's name without its vendor's."""
         return short_model_of(self.vendor, self.model)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 from attrs import field
@@ -10,7 +10,7 @@ from attrs import field
 from hetero.model.allocation import Allocation
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
-from hetero.model.granularity import MEMORY, Counters
+from hetero.model.granularity import CORE, MEMORY, Counters
 
 
 class ContainerKind(str, Enum):
@@ -81,6 +81,27 @@ def left_of(device: Device, taken: Counters, *, foreign_bytes: int = 0) -> dict[
     if foreign_bytes:
         left_counters[MEMORY] -= foreign_bytes
     return left_counters
+
+
+def obtainable(left_counters: Counters, part_takes: Sequence[Counters]) -> dict[str, int]:
+    """Return what can still be had of a device of which so much is left, nothing below 0.
+
+    `part_takes` are what the parts take of a device that is given by its parts alone: of it that is
+    the core and memory of the parts that are free. They are empty for any other device.
+    """
+    obtainable_counters = {counter: max(left, 0) for counter, left in left_counters.items()}
+    if part_takes:
+        free_parts = [
+            takes
+            for takes in part_takes
+            if all(
+                obtainable_counters.get(counter, 0) >= amount for counter, amount in takes.items()
+            )
+        ]
+        for counter in (CORE, MEMORY):
+            free_amount = sum(takes[counter] for takes in free_parts)
+            obtainable_counters[counter] = min(obtainable_counters[counter], free_amount)
+    return obtainable_counters
 
 
 @frozen

@@ -21,6 +21,7 @@ from hetero.model import (
     Refusal,
     Request,
     Shortage,
+    obtainable,
 )
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
@@ -226,7 +227,6 @@ def explain(
             (device_offer for device_offer in device_offers if isinstance(device_offer, Portion)),
             None,
         )
-        device_free = free[device.uuid]
         verdicts.append(
             Verdict(
                 device=device.uuid,
@@ -235,16 +235,20 @@ def explain(
                 chosen=device.uuid in taken_uuids,
                 position=position,
                 model=device.short_model,
-                left=None
-                if cut is None
-                else (
-                    device_free[MEMORY] - cut.takes[MEMORY],
-                    100 * (device_free[CORE] - cut.takes[CORE]) / device.of_card(CORE),
-                ),
+                left=None if cut is None else _left_by(device, free[device.uuid], cut),
                 shortage=device_shortage,
             )
         )
     return Explanation(answer=outcome, verdicts=tuple(verdicts))
+
+
+def _left_by(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, float]:
+    """Return the bytes and the percent of the card's core that can be had after a cut."""
+    left_counters = {
+        counter: amount - cut.takes.get(counter, 0) for counter, amount in free.items()
+    }
+    counters = obtainable(left_counters, device.part_takes)
+    return counters[MEMORY], 100 * counters[CORE] / device.of_card(CORE)
 
 
 def missing(devices: Sequence[Device], request: Request) -> str | None:

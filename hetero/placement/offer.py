@@ -23,6 +23,7 @@ from hetero.model import (
     Templated,
     Whole,
     following,
+    obtainable,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
 
@@ -139,7 +140,7 @@ def shortage(
     return Shortage(
         counter=lacking_counter,
         asked=cut.takes[lacking_counter],
-        free=max(free.get(lacking_counter, 0), 0),
+        free=obtainable(free, device.part_takes).get(lacking_counter, 0),
         of=device.of_card(CORE)
         if lacking_counter == CORE
         else device.capacity.get(lacking_counter, 0),

@@ -73,7 +73,7 @@ def test_columns_go_in_their_order_and_no_number_is_cut(columns: int) -> None:
 def test_memory_that_is_shown_as_free_can_be_asked_for(size: int) -> None:
     (device,) = rack(size)
     free, _, whole = (
-        free_memory(device.capacity[MEMORY], device).removesuffix(" GiB").partition("/")
+        free_memory(device.capacity[MEMORY], device).removesuffix(" GiB").partition(" of ")
     )
 
     assert free == whole

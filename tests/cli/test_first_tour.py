@@ -137,7 +137,7 @@ def test_rows_04_and_05_columns_are_dropped_and_no_number_is_cut(
     assert "–/40 GiB" in row or "0/40 GiB" in row
     card = next(line for line in plain[len(ps) :] if line.startswith("0 "))
     assert " 50 %" in card
-    assert "100/140 GiB" in card
+    assert "100 of 140 GiB" in card
     head = next(line for line in plain if line.startswith("#  grant"))
     assert set(re.split(r"  +", head.strip())) <= {
         *("#", "grant", "name", "user", "core", "memory", "policy", "age", "pids", "command")

@@ -97,7 +97,7 @@ def test_what_others_hold_of_a_card_is_not_free(
     rows = [" ".join(line.split()) for line in shown.splitlines()]
     (row,) = [row for row in rows if row.startswith(f"{SMALL} ")]
     (below,) = [row for row in rows if " no grant " in row and str(foreign.pid) in row]
-    assert "3.5/16 GiB 0 12.4 GiB 12.4 GiB" in row  # free, given, used, of others
+    assert "3.5 of 16 GiB 0 12.4 GiB 12.4 GiB" in row  # free, given, used, of others
     assert rows.index(row) + 1 == rows.index(below)
     assert f"└ no grant {process['user']} " in below
     assert f"12.4 GiB {foreign.pid} hetero-job-cuda" in below

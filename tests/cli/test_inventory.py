@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.cli import _fleet, _top_tables, inventory
+from hetero.cli import _fleet, _json, _top_tables, inventory
 from hetero.cli._draw import draw
 from hetero.model import (
     CORE,
@@ -30,6 +30,7 @@ from hetero.node.foreign import ForeignProcess, ForeignUse
 from hetero.node.view.chosen import Choice
 from hetero.node.view.observe import DeviceView, GrantView, NodeView, Share
 from hetero.node.view.templates import template_views
+from hetero.node.view.totals import totals
 from hetero.testing import rack
 from tests.cli.conftest import Run
 from tests.cli.streams import Stream, console
@@ -110,7 +111,7 @@ def test_bars_tell_apart_what_is_used_granted_held_by_others_and_free() -> None:
     (row,) = [line for line in lines if line.startswith("0 ")]
 
     assert ["█████▓▓···", "███▓▓▒▒···"] == re.findall("[█▓▒·]{10}", row)
-    assert "42/140 GiB  70 GiB  70 GiB  28 GiB" in row  # free, given, used, of others
+    assert "42 of 140 GiB  70 GiB  70 GiB  28 GiB" in row  # free, given, used, of others
     assert "61 °C  412/700 W" in row
     assert "█ granted and in use   ▓ granted   ▒ in use without a grant   · free" in lines
 
@@ -153,7 +154,7 @@ def test_idle_cards_that_are_alike_are_one_line_with_their_numbers() -> None:
 
     assert "5 idle: 1 3–6" not in lines
     (idle,) = [line for line in lines if "idle" in line]
-    assert idle.startswith("6 idle: 1 3–7   H1   1 %, 1 MiB   140/140 GiB each   35–39 °C   ")
+    assert idle.startswith("6 idle: 1 3–7   H1   1 %, 1 MiB   140 of 140 GiB each   35–39 °C   ")
     assert ["0", "2"] == [line.split()[0] for line in lines if re.match(r"\d  ", line)]
     assert 8 == sum(line[0].isdigit() for line in drawn(view(cards), wide=True) if line)
 
@@ -214,8 +215,11 @@ def mig_card(*grants: tuple[str, str]) -> DeviceView:
         (holder, DeviceAllocation(device="memory-0", vendor="memory", takes={}, part=part))
         for holder, part in grants
     ]
-    held = {**dict.fromkeys(device.capacity, 0), **{part: 1 for _, part in grants}}
-    made = card(0, device, held={**held, CORE: 2 * len(grants)}, grants=tuple(dict(grants)))
+    held = dict.fromkeys(device.capacity, 0) | {SLOTS: len(grants)}
+    for template in menu:
+        for counter, amount in template.takes.items():
+            held[counter] += amount * (template.part in dict(grants).values())
+    made = card(0, device, held=held, grants=tuple(holder for holder, _ in grants))
     return evolve(made, templates=template_views(device, made.free, pieces))
 
 
@@ -228,6 +232,21 @@ def test_which_partition_of_a_card_is_taken_is_shown() -> None:
     )
     free = {each.part: each.free for each in shown.devices[0].templates}
     assert {"p0": 1, "p1": 0, "p2": 1, "q": 1} == free
+
+
+def test_free_of_a_partitioned_card_is_what_its_free_instances_have() -> None:
+    """Of 140 GiB 80 are in instances, of which one with 16 is taken."""
+    shown = view([mig_card(("00migjob", "p1"))], [grant("migjob", 0)])
+    (sums,) = totals(shown.devices)
+    document = _json.node(shown)
+    lines = " ".join(" ".join(drawn(shown, 120)).split())
+
+    assert (64 * GiB, 4) == tuple(shown.devices[0].free[counter] for counter in (MEMORY, CORE))
+    assert (64 * GiB, 0) == (sums.memory_free, sums.whole)
+    assert 400 / 7 == pytest.approx(sums.core_free)
+    assert 64 * GiB == document["items"][0]["memory_free"]
+    assert 64 * GiB == document["totals"][0]["memory_free"]
+    assert "free 57 of 100 % core, 64 of 140 GiB" in lines
 
 
 def test_second_tour_9_percentages_have_one_decimal_at_most() -> None:
@@ -259,7 +278,7 @@ def test_64_cards_fit_whatever_the_width_and_no_number_is_cut(columns: int) -> N
     assert len(lines) <= 64
     rows = [line for line in lines if re.match(r" ?\d+  H200 ", line)]
     assert 42 == len(rows)
-    assert all("100.4/140.4 GiB" in row and " 30 %" in row for row in rows)
+    assert all("100.4 of 140.4 GiB" in row and " 30 %" in row for row in rows)
     idle = [line for line in lines if " idle: " in line]
     assert 2 == len(idle)
     if columns >= 200:
@@ -284,10 +303,11 @@ def test_sums_by_model_stand_where_there_are_several() -> None:
     lines = [" ".join(line.split()) for line in drawn(view(devices), 120)]
 
     assert (
-        "box: 3 cards of 2 vendors 1 not well free 170 of 300 % core, 240/344 GiB 0 grants" in lines
+        "box: 3 cards of 2 vendors 1 not well free 170 of 300 % core, 240 of 344 GiB 0 grants"
+        in lines
     )
-    assert "one A 2 1 170/200 % 240/280 GiB 40 GiB 0" in lines
-    assert "two B 1 0 1 0/100 % 0/64 GiB 0 0" in lines
+    assert "one A 2 1 170 of 200 % 240 of 280 GiB 40 GiB 0" in lines
+    assert "two B 1 0 1 0 of 100 % 0 of 64 GiB 0 0" in lines
     assert not [line for line in drawn(view(devices[:2])) if line.startswith("vendor ")]
 
 

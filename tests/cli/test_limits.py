@@ -216,7 +216,7 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
     assert "is granted 1.5 times: what does not fit lies with the host" in " ".join(
         hetero("doctor", HETERO_CONFIG=config).stdout.split()
     )
-    assert "48/48 GiB (card 32 GiB)" in hetero("inventory", HETERO_CONFIG=config).stdout
+    assert "48 of 48 GiB (card 32 GiB)" in hetero("inventory", HETERO_CONFIG=config).stdout
     seen = hetero("run", "--memory", "48Gi", "--", *command, "ps", HETERO_CONFIG=config).stdout
     assert re.search(r"0/48 GiB +spills", seen)
     for view in ("inventory", "ps"):

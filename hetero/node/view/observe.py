@@ -19,6 +19,7 @@ from hetero.model import (
     Priority,
     Usage,
     left_of,
+    obtainable,
 )
 from hetero.model.frozen import frozen
 from hetero.node.foreign import ForeignUse, foreign_uses
@@ -185,12 +186,12 @@ class DeviceView:
 
     @property
     def free(self) -> Counters:
-        """What is left of it in fact, which is nothing of a device of which nothing is given."""
+        """What can still be had of it, which is nothing of a device of which nothing is given."""
         if not self.device.usable:
             return dict.fromkeys(self.device.capacity, 0)
         foreign_bytes = self.foreign.memory if self.foreign else 0
         left_counters = left_of(self.device, self.held, foreign_bytes=foreign_bytes)
-        return {counter: max(amount, 0) for counter, amount in left_counters.items()}
+        return obtainable(left_counters, self.device.part_takes)
 
 
 @frozen(kw_only=True)

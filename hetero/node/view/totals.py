@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-from attrs import evolve, fields
+from attrs import define, fields
 
-from hetero.model import CORE, MEMORY
-from hetero.model.frozen import frozen
+from hetero.model import CORE, MEMORY, SLOTS, Counters
 from hetero.node.view.observe import DeviceView
 
 
-@frozen(kw_only=True)
+@define(kw_only=True)
 class Total:
     """Sums over the devices of a model. Core is in percent of a card, memory in bytes.
 
@@ -34,14 +33,46 @@ class Total:
     memory_used: int = 0
     memory_foreign: int = 0
 
-    def __add__(self, other: Total) -> Total:
-        """Return the sums over the devices of both, which are of one model."""
-        amounts = {
-            field.name: getattr(self, field.name) + getattr(other, field.name)
-            for field in fields(Total)
-            if field.name not in ("vendor", "model")
-        }
-        return evolve(self, **amounts)
+
+def count(
+    sums: Total,
+    capacity: Counters,
+    *,
+    card_units: int,
+    held: Counters,
+    free: Counters,
+    healthy: bool,
+    usable: bool,
+    foreign_bytes: int = 0,
+) -> None:
+    """Add a device that has `capacity`; its card has `card_units` of core.
+
+    `held` was granted of it, `free` can still be had, if it is `usable`. Programs without a grant
+    hold `foreign_bytes`.
+    """
+    core_units, memory_bytes = capacity[CORE], capacity[MEMORY]
+    unit_percent = 100 / card_units if card_units else 0.0
+    sums.devices += 1
+    sums.core += unit_percent * core_units
+    sums.memory += memory_bytes
+    sums.memory_held += held.get(MEMORY, 0)
+    sums.memory_foreign += foreign_bytes
+    if usable:
+        is_free = free[SLOTS] == capacity[SLOTS] and not foreign_bytes
+        sums.whole += is_free and not any(held.values())
+        sums.core_free += unit_percent * free[CORE]
+        sums.memory_free += free[MEMORY]
+    elif healthy:
+        sums.cordoned += 1
+    else:
+        sums.sick += 1
+
+
+def merge(sums: Total, other: Total) -> None:
+    """Add the sums of other devices, which are of one model with these."""
+    for field in fields(Total):
+        if field.name not in ("vendor", "model"):
+            setattr(sums, field.name, getattr(sums, field.name) + getattr(other, field.name))
 
 
 def totals(rows: Iterable[DeviceView]) -> tuple[Total, ...]:
@@ -55,41 +86,22 @@ def totals(rows: Iterable[DeviceView]) -> tuple[Total, ...]:
 
 def total(rows: Iterable[DeviceView]) -> Total:
     """Return the sums over all devices."""
-    return _total("", "", [*rows])
+    return _total("", "", rows)
 
 
-def _total(vendor: str, model: str, rows: list[DeviceView]) -> Total:
-    usable_rows = [row for row in rows if row.device.usable]
-    return Total(
-        vendor=vendor,
-        model=model,
-        devices=len(rows),
-        whole=sum(not any(row.held.values()) and not _foreign(row) for row in usable_rows),
-        sick=sum(not row.device.healthy for row in rows),
-        cordoned=sum(row.device.healthy and not row.device.usable for row in rows),
-        core=sum(_percents(rows)),
-        core_free=sum(_percents(usable_rows)) - sum(_held_percents(usable_rows)),
-        memory=sum(row.device.capacity[MEMORY] for row in rows),
-        memory_free=sum(row.free[MEMORY] for row in usable_rows),
-        memory_held=sum(row.held[MEMORY] for row in rows),
-        memory_used=sum(row.usage.memory or 0 for row in rows),
-        memory_foreign=sum(map(_foreign, rows)),
-    )
-
-
-def _percents(rows: Iterable[DeviceView]) -> Iterator[float]:
-    return (_percent(row, row.device.capacity[CORE]) for row in rows)
-
-
-def _held_percents(rows: Iterable[DeviceView]) -> Iterator[float]:
-    return (_percent(row, row.held[CORE]) for row in rows)
-
-
-def _percent(row: DeviceView, units: int) -> float:
-    """Return units of a device's core in percent of the card; 0 of one that has none."""
-    card_units = row.device.of_card(CORE)
-    return 100 * units / card_units if card_units else 0.0
-
-
-def _foreign(row: DeviceView) -> int:
-    return row.foreign.memory if row.foreign else 0
+def _total(vendor: str, model: str, rows: Iterable[DeviceView]) -> Total:
+    sums = Total(vendor=vendor, model=model)
+    for row in rows:
+        device = row.device
+        count(
+            sums,
+            device.capacity,
+            card_units=device.of_card(CORE),
+            held=row.held,
+            free=row.free,
+            healthy=device.healthy,
+            usable=device.usable,
+            foreign_bytes=row.foreign.memory if row.foreign else 0,
+        )
+        sums.memory_used += row.usage.memory or 0
+    return sums
