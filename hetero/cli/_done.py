@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import core_limit
+from hetero.cli._render import card_and_model, core_limit
 from hetero.cli._show import dumps
 from hetero.model import CORE
 from hetero.model.units import format_memory, format_percent
@@ -38,8 +38,11 @@ def tell(
 
 def limits(grant: Grant) -> Iterator[str]:
     """Yield a line for each limit of a grant."""
+    device_by_uuid = {device.uuid: device for device in grant.devices}
     for limit, piece in zip(grant.limits, grant.allocation.pieces, strict=True):
-        line_start = f"{grant.id}  {limit.name}  memory {format_memory(limit.memory)}"
+        device = device_by_uuid.get(piece.device)
+        card_name = limit.name if device is None else card_and_model(device)
+        line_start = f"{grant.id}  {card_name}  memory {format_memory(limit.memory)}"
         if piece.sm is not None:
             yield f"{line_start}  {piece.sm} % of the multiprocessors, at any time"
         elif piece.core is None and piece.takes[CORE] and not piece.template:

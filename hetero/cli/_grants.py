@@ -51,14 +51,19 @@ def none_stands(*, user: str | None, device: str | None) -> str:
     return "no grants stand" + owner_text + (f" on device {device}" if device else "")
 
 
-def expect_device(node: Node, grants: Sequence[GrantView], device: str | None) -> None:
-    """Raise `NotFound` for a device that no grant is on and that is not of this machine."""
+def device_meant(node: Node, grants: Sequence[GrantView], device: str | None) -> str | None:
+    """Return a name of a device by which `on_device` knows it, whatever it was called.
+
+    Raises `NotFound` for a device that no grant is on and that is not of this machine.
+    """
     if device is None or on_device(grants, device):
-        return
+        return device
     from hetero.placement.match import named  # here: only who names a device waits for it
 
-    if not named(node.discover().devices, device):
+    matching_devices = named(node.discover().devices, device)
+    if not matching_devices:
         raise NotFound(f"no device {device!r} here: `hetero inventory` lists those there are")
+    return matching_devices[0].uuid if len(matching_devices) == 1 else device
 
 
 def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:
@@ -280,6 +285,18 @@ def wanted(view: WaitingView) -> str:
     elif view.count > 1:
         words.append(f"{view.count} devices")
     return ", ".join((*words, *view.vendors, *view.models))
+
+
+def queue_lines(waiting_views: Sequence[WaitingView]) -> list[Part]:
+    """Return who waits: what is kept for them is not shown as free."""
+    if not waiting_views:
+        return []
+    texts = [f"{view.id} of {view.user} ({wanted(view)})" for view in waiting_views[:_FEW]]
+    more_count = len(waiting_views) - len(texts)
+    if more_count:
+        texts.append(f"{more_count} more")
+    verb, whom = ("waits", "it") if len(waiting_views) == 1 else ("wait", "them")
+    return [Text(f"{', '.join(texts)} {verb}: what is kept for {whom} is not free", "yellow")]
 
 
 def container_of(container: ContainerInfo, *, wide: bool = False) -> str:

@@ -271,6 +271,11 @@ def model_of(device: Device) -> str:
     return device.short_model
 
 
+def card_and_model(device: Device) -> str:
+    """Return a card's name that every command takes, and its model: `acme:0 A1`."""
+    return f"{device.vendor}:{device.index} {device.short_model}"
+
+
 def age(since_iso: str) -> str:
     """Return how long ago a time was, in its largest unit; one that is to come was just now."""
     elapsed = datetime.now(timezone.utc) - datetime.fromisoformat(since_iso)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from hetero.cli import _json
-from hetero.cli._render import Part, Text, core_limit, percent, table
+from hetero.cli._render import Part, Text, card_and_model, core_limit, percent, table
 from hetero.cli._request import anyway_option, request_from, request_options
 from hetero.cli._show import json_option, show
 from hetero.model import CORE, MEMORY, Allocation, Device, Refusal
@@ -72,16 +72,16 @@ def render(answer: Allocation | Refusal, cards: Mapping[str, Device]) -> Part:
     if isinstance(answer, Refusal):
         return answer.sentence
     pieces_table = table(
-        *("device", "vendor", "shape", "core", "memory"),
+        *("device", "shape", "core", "memory"),
         right=("core", "memory"),
-        drops=("vendor", "shape"),
+        elides=("device",),
+        drops=("shape",),
     )
     for piece in answer.pieces:
         core_units = piece.takes[CORE]
         shape = "whole card" if core_units and piece.core is None else "share"
         pieces_table.add_row(
-            piece.device,
-            piece.vendor,
+            card_and_model(cards[piece.device]),
             piece.template or shape,
             percent(core_units, cards[piece.device]) if core_units else core_limit(None),
             format_memory(piece.takes[MEMORY]),

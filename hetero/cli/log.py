@@ -15,6 +15,7 @@ from hetero.cli._render import Part, table
 from hetero.cli._show import dumps, json_option, put, show
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_duration
+from hetero.node.cordon import card_named
 from hetero.node.ledger.events import Event, events
 from hetero.node.node import Node
 
@@ -28,7 +29,7 @@ _PERIOD = 1.0
     "--since", metavar="TIME", help="Only what is younger: 12h, 3d, or a time as 2026-11-28T18:00."
 )
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
-@click.option("-d", "--device", type=Name(), metavar="N", help="Only grants of this device.")
+@click.option("-d", "--device", type=Name(), metavar="NAME", help="Only grants of this card.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @json_option
 def command(
@@ -53,6 +54,8 @@ def command(
       hetero log --json | jq '.items[-1].says'
     """
     node, begins = Node.here(), None if since is None else _time_of(since)
+    if device is not None and not device.isdecimal():  # events have the numbers of cards
+        device = str(card_named(node.discover().devices, device))
 
     def query() -> tuple[Event, ...]:
         return tuple(

@@ -10,8 +10,8 @@ from attrs import evolve
 from hetero.cli import _json
 from hetero.cli._grants import (
     command_line,
+    device_meant,
     device_option,
-    expect_device,
     foreign_on,
     holdings,
     none_stands,
@@ -24,7 +24,7 @@ from hetero.cli._render import UNKNOWN, Part, Text, age, few, foreign_line, head
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.model.units import format_percent, rounded_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import ForeignView, GrantsView, GrantView, WaitingView, observe_grants
+from hetero.node.view.observe import ForeignView, GrantsView, WaitingView, observe_grants
 
 
 @click.command()
@@ -74,19 +74,14 @@ def command(
     if not (as_json or ids_alone) and (news := node.unseen_news()):
         click.echo(f"hetero: {news}", err=True)
 
-    standing_grants: tuple[GrantView, ...] = ()
-
     def query() -> GrantsView:
-        nonlocal standing_grants
         view = observe_grants(node, seconds=seconds, foreign=with_foreign)
-        standing_grants = view.grants
-        if as_json:
-            expect_device(node, view.grants, device)
+        card_name = device_meant(node, view.grants, device)
         return evolve(
             view,
-            grants=on_device(of_user(view.grants, user), device),
+            grants=on_device(of_user(view.grants, user), card_name),
             waiting=tuple(waits for waits in view.waiting if user in (None, waits.user)),
-            foreign=view.foreign and foreign_on(view.foreign, user=user, device=device),
+            foreign=view.foreign and foreign_on(view.foreign, user=user, device=card_name),
         )
 
     show(
@@ -101,7 +96,6 @@ def command(
         watch=watch,
         wide=wide,
     )
-    expect_device(node, standing_grants, device)
 
 
 def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants stand") -> Part:

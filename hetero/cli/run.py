@@ -89,15 +89,20 @@ def command(
     def tell_place(name: str, place: int, reason: HeteroError) -> None:
         warn(f"{name} waits, place {place} in the queue: {reason}")
 
-    run(
-        request_from(**flags),
-        command=command,
-        label=label,
-        report_grant=tell,
-        warn=warn,
-        anyway=anyway,
-        wait=None if wait_text is None else WaitTerms(_within_s(wait_text), tell_place),
-    )
+    try:
+        run(
+            request_from(**flags),
+            command=command,
+            label=label,
+            report_grant=tell,
+            warn=warn,
+            anyway=anyway,
+            wait=None if wait_text is None else WaitTerms(_within_s(wait_text), tell_place),
+        )
+    except HeteroError as error:
+        if as_json:
+            note(dumps(_json.failure(error), indent=None))
+        raise
 
 
 def _within_s(wait_text: str) -> float | None:

@@ -40,6 +40,9 @@ def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
     `source` introduces the text in an error. Raises `BadInput`.
     """
     device_name, _, sizes_text = text.partition(":")
+    index_text, _, later_text = sizes_text.partition(":")
+    if index_text.isdecimal():  # a vendor and its driver's index
+        device_name, sizes_text = f"{device_name}:{index_text}", later_text
     if not device_name.strip():
         raise BadInput(f"{source} {text!r} names no device: write 0, or 0:mem=3276Mi,core=10")
     sizes = pairs(sizes_text, source=f"{source} {text!r}", names=SHARES, example=_EXAMPLE)

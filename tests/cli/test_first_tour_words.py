@@ -158,7 +158,9 @@ def test_row_19_what_changes_something_prints_it_with_the_id(
     quiet = hetero("run", "-q", "--memory", "1Gi", "--", "echo", "ran")
     released = hetero("release", "--force", trainers[0])
 
-    assert re.fullmatch(r"hetero: [0-9a-f]{8}  T-4  memory 1 GiB  core no limit\n", ran.stderr)
+    assert re.fullmatch(
+        r"hetero: [0-9a-f]{8}  testing:4 T1000  memory 1 GiB  core no limit\n", ran.stderr
+    )
     assert ("ran\n", "ran\n", "") == (ran.stdout, quiet.stdout, quiet.stderr)
     assert (0, f"released grant {trainers[0]}\n") == (released.returncode, released.stdout)
     last = hetero("release", "--force", "-q", trainers[1])

@@ -110,6 +110,56 @@ def test_row_15_a_device_without_grants_is_no_fault(hetero: Run) -> None:
     assert (0, "no grants stand on device 1\n") == (done.returncode, done.stdout)
 
 
+@pytest.mark.parametrize("name", ["1", "testing:1", "TESTING:1", "T-1"])
+def test_a_card_is_known_by_number_vendor_index_and_uuid_in_every_command(
+    hetero: Run, command: tuple[str, ...], name: str
+) -> None:
+    """What inventory shows of a card, ps, top, describe, fit, run, cordon and log take."""
+    own = ("run", "-q", "--memory", "1Gi", "--device", name, "--", *command)
+    (grant,) = json.loads(hetero(*own, "ps", "--device", name, "--json").stdout)["items"]
+    documents = [
+        json.loads(hetero(*words, "--json").stdout)["items"]
+        for words in (
+            ("inventory", "--device", name),
+            ("top", "--once", "--device", name),
+            ("describe", name),
+            ("cordon", name),
+            ("uncordon", name),
+        )
+    ]
+
+    assert ["T-1"] == [share["device"] for share in grant["shares"]]
+    assert [["T-1"]] * 5 == [[card["uuid"] for card in items] for items in documents]
+    (piece,) = json.loads(hetero("fit", "--memory", "1Gi", "--device", name, "--json").stdout)[
+        "items"
+    ]
+    assert "T-1" == piece["device"]
+    assert "of device 1: " in hetero("log", "--device", name).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [(("--memory", "3"), 2), (("--memory", "100Gi"), 3), (("--device", "77"), 4)],
+    ids=str,
+)
+def test_run_with_json_says_as_json_what_went_wrong(
+    hetero: Run, words: tuple[str, ...], code: int
+) -> None:
+    done = hetero("run", "--json", *words, "--", "true")
+    document, line = done.stderr.splitlines()
+
+    assert code == done.returncode
+    assert ("hetero.error", code) == tuple(json.loads(document)[key] for key in ("schema", "code"))
+    assert f"hetero: {json.loads(document)['error']}" == line
+
+
+def test_run_and_fit_name_cards_as_people_see_them(hetero: Run) -> None:
+    asked = ("--memory", "1Gi", "--device", "2")
+
+    assert "  testing:2 T1000  memory 1 GiB" in hetero("run", *asked, "--", "true").stderr
+    assert "testing:2 T1000  share" in hetero("fit", *asked).stdout
+
+
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_row_21_a_program_runs_whatever_descriptors_are_closed(
     environ: Mapping[str, str], command: tuple[str, ...], closed: str

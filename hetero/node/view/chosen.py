@@ -11,6 +11,7 @@ from hetero.model.errors import NotFound
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
 from hetero.node.view.observe import DeviceView, NodeView
+from hetero.placement.match import named
 
 #: What devices can be chosen by, beside the words of `Device.ailment`: well, not well, cordoned,
 #: and of a driver that does not say.
@@ -22,8 +23,8 @@ HEALTHS = (OK, SICK, *AILMENTS, CORDONED, UNKNOWN)
 class Choice:
     """Of which devices a view is; None: of all. Names of vendors and parts of models have no case.
 
-    `device` is a number, or the beginning of a UUID. `health` is one of the words above, or an
-    ailment. `user`: only this user's grants, and the devices that have some.
+    `device` is a number, `vendor:index`, or the beginning of a UUID. `health` is one of the words
+    above, or an ailment. `user`: only this user's grants, and the devices that have some.
     """
 
     vendor: str | None = None
@@ -94,9 +95,7 @@ class Choice:
         return self.model is None or self.model.lower() in row.device.model.lower()
 
     def _is_device(self, row: DeviceView) -> bool:
-        return self.device is None or (
-            self.device == str(row.number) or row.device.uuid.startswith(self.device)
-        )
+        return self.device is None or bool(named([row.device], self.device, [row.number]))
 
     def _is_near(self, row: DeviceView) -> bool:
         return self.numa is None or row.device.numa == self.numa
