@@ -75,6 +75,7 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
         vendors=view.vendors,
         notes=view.notes,
         host=view.host,
+        waiting=view.waiting,
         totals=totals(view.devices),
     )
 
@@ -89,6 +90,7 @@ def card(view: CardView) -> Plain:
         connections=view.connections,
         fault_since=view.fault_since,
         settings=view.settings,
+        waiting=view.waiting,
     )
 
 

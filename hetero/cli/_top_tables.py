@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hetero.cli._bars import spark
-from hetero.cli._grants import container_of, name_of, note_of, program_of, share_memory
+from hetero.cli._grants import (
+    container_of,
+    name_of,
+    note_of,
+    program_of,
+    queue_lines,
+    share_memory,
+)
 from hetero.cli._machine import ranges
 from hetero.cli._render import (
     UNKNOWN,
@@ -69,6 +76,7 @@ def tables(
     if not view.devices:
         parts.append("no devices")
     parts += troubles(rows)
+    parts += queue_lines(view.waiting)
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable

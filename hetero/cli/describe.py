@@ -8,7 +8,7 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._bars import core_bar, memory_bar
-from hetero.cli._grants import holdings, name_of
+from hetero.cli._grants import holdings, name_of, queue_lines
 from hetero.cli._machine import ranges
 from hetero.cli._render import (
     UNKNOWN,
@@ -75,6 +75,7 @@ def render(view: CardView, *, wide: bool = False) -> Part:
     parts += _processes(row, view.grants)
     if row.foreign and row.foreign.memory:
         parts += ["", foreign_line(row.number, row.foreign)]
+    parts += queue_lines(view.waiting)
     return parts
 
 

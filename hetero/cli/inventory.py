@@ -10,7 +10,7 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._bars import LEGEND
-from hetero.cli._grants import Name, name_of, remarks, tree
+from hetero.cli._grants import Name, name_of, queue_lines, remarks, tree
 from hetero.cli._machine import Picture, counted, draw_cards, summary_line, totals_table
 from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
@@ -137,6 +137,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         if row.state != "ok" and (row.state not in ("absent", "untrusted") or not _card_count(view))
     ]
     parts += [Text(note, "yellow") for note in view.notes]
+    parts += queue_lines(view.waiting)
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable

@@ -26,7 +26,8 @@ from hetero.node.node import Node
 def command(grant: str, *, force: bool, grace: float, quiet: bool, as_json: bool) -> None:
     """Free GRANT. A grant is free by itself when its last process is gone.
 
-    GRANT is the start of an id that `hetero ps` shows, or a label.
+    GRANT is the start of an id that `hetero ps` shows, or a label; or a request that
+    waits, which leaves the queue.
 
     While processes hold it this is refused, and says which; --force ends exactly
     those.
@@ -34,6 +35,7 @@ def command(grant: str, *, force: bool, grace: float, quiet: bool, as_json: bool
     \b
       hetero release 4f1c
       hetero release --force trainer
+      hetero release w12
     """
     sentence = release(grants_of(Node.here()), grant, force=force, grace=grace)
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
@@ -19,6 +20,7 @@ from hetero.node.confinement import persisting, reconcile, slices_held
 from hetero.node.daemon_client import DaemonClient, NoAnswer
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, hidden
+from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
@@ -81,8 +83,7 @@ class LocalGrants:
         node = self.node
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
         discovery = node.discover_for(request)
-        if ticket is not None:
-            self._expect_own_place(ticket)
+        waited = None if ticket is None else self._own_place(ticket)
         outlook = Outlook(node, discovery, request, anyway=anyway)
         while True:
             with node.ledger.admission() as own_snapshot:
@@ -120,6 +121,8 @@ class LocalGrants:
         if not is_contained:  # a process sees all of the machine's cards
             edits = hidden(allocation, discovery).merged(edits)
             node.ledger.record_begin(handle.grant)
+            if waited:
+                _record(node, waited, f"{waited.user} has grant {handle.grant.id}")
         handle = evolve(handle, mounts=edits.mounts)
         return Admission(handle=handle, edits=edits, limiters=limiters)
 
@@ -146,7 +149,9 @@ class LocalGrants:
             ]
             if len(own_requests) >= _MOST_WAITING:
                 raise Refused(f"{len(own_requests)} requests of {user.name} wait already")
-            return node.ledger.queue.join(waiting)
+            ticket = node.ledger.queue.join(waiting)
+        _record(node, ticket.waiting, f"{user.name} waits: {shlex.join(command)}")
+        return ticket
 
     def may_get(self, ticket: Ticket) -> bool:
         """Whether a request that waits is worth to be asked for again, by the ledger alone."""
@@ -168,11 +173,12 @@ class LocalGrants:
         os.close(ticket.descriptor)
         self.node.ledger.queue.remove(ticket.waiting.number)
 
-    def _expect_own_place(self, number: int) -> None:
+    def _own_place(self, number: int) -> WaitingRequest:
+        """Return the request of this number, if the asker has it wait. Raises `Refused`."""
         uid = self.asker.uid if self.asker else None
         for waiting in self.node.ledger.queue.waiting():
             if waiting.number == number and waiting.uid == uid:
-                return
+                return waiting
         raise Refused(f"w{number} is no request of yours that waits")
 
     def _chosen(self, outlook: Outlook, snapshot: Snapshot) -> Allocation | None:
@@ -372,10 +378,13 @@ def release(grants: Grants, grant_name: str, *, force: bool = False, grace: floa
     """Free a grant: refused while processes hold it, unless `force` ends exactly those.
 
     They are asked first (SIGTERM) and killed after `grace` seconds. `grant_name` is the start of
-    its id, or its label. Return what was done.
+    its id, or its label; or the name of a request that waits, whose process is ended. Return what
+    was done.
     """
     node = grants.node
     snapshot = node.ledger.snapshot()
+    if waiting := _waiting_named(node, grant_name):
+        return _leave_queue(grants, waiting, grace)
     uid = grants.asker.uid or None if grants.asker else None
     grant_id = one_of(snapshot, grant_name, uid=uid, system=node.system)
     owner_uid = None
@@ -400,6 +409,29 @@ def release(grants: Grants, grant_name: str, *, force: bool = False, grace: floa
         if broken_share or not node.ledger.stands(grant_id):
             return grants.drop(grant_id)
     raise Refused(f"grant {grant_id} is still in use by {_users(node, grant_id)}")
+
+
+def _record(node: Node, waiting: WaitingRequest, message: str) -> None:
+    """Write to the log what became of a request in the queue."""
+    record(node.ledger.persistent, waiting.label or waiting.id, message, grant_id=waiting.id)
+
+
+def _waiting_named(node: Node, asked_name: str) -> WaitingRequest | None:
+    """Return the request that waits under this name in the queue, `w12`."""
+    return next(
+        (waiting for waiting in node.ledger.queue.waiting() if waiting.id == asked_name), None
+    )
+
+
+def _leave_queue(grants: Grants, waiting: WaitingRequest, grace_s: float) -> str:
+    """End the process of a request that waits: it leaves the queue with it."""
+    queue = grants.node.ledger.queue
+    if grants.asker and grants.asker.uid and waiting.uid not in (None, grants.asker.uid):
+        raise Refused(f"request {waiting.id} is {waiting.user}'s, not yours")
+    end(queue.files(waiting.number), grace_s=grace_s, owner_uid=waiting.uid)
+    if any(waiting.number == other.number for other in queue.waiting()):
+        raise Refused(f"request {waiting.id} still waits: its process is not this user's to end")
+    return f"request {waiting.id} left the queue"
 
 
 def _users(node: Node, grant_id: str) -> str:

@@ -50,11 +50,7 @@ class Outlook:
         if isinstance(by_ledger, Refusal):
             return by_ledger
         if self.ahead:
-            from hetero.placement.queued import kept_for  # here: mostly nobody waits
-
-            inventory = kept_for(
-                (waiting.request for waiting in self.ahead), inventory, self.request
-            )
+            inventory = self._kept(inventory)
             by_ledger = fit(inventory, self.request)
             if isinstance(by_ledger, Refusal):
                 return self._behind()
@@ -98,7 +94,7 @@ class Outlook:
     def explain(self, snapshot: Snapshot) -> Explanation:
         """Return what the request gets, and what every device says of its room in fact."""
         self._ask(snapshot, self.discovery.devices)
-        inventory = self.node.inventory(self.discovery, snapshot)
+        inventory = self._kept(self.node.inventory(self.discovery, snapshot))
         held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
         answer = self.choose(snapshot)
         return explain(evolve(inventory, foreign=held_bytes), self.request, answer=answer)
@@ -109,11 +105,22 @@ class Outlook:
         self._uses.update(foreign_uses(self.node, snapshot, usages))
         self._seen.update(device.uuid for device, _ in usages)
 
+    def _kept(self, inventory: Inventory) -> Inventory:
+        """Return the inventory without the devices that are kept for who waits before this one."""
+        if not self.ahead:
+            return inventory
+        from hetero.placement.queued import kept_for  # here: mostly nobody waits
+
+        return kept_for((waiting.request for waiting in self.ahead), inventory, self.request)
+
     def _behind(self) -> Refusal:
         """Return the refusal of what would delay those who wait."""
-        count = len(self.ahead)
-        waiting_text = "a request waits" if count == 1 else f"{count} requests wait"
-        sentence = f"{waiting_text} for what it would take (`hetero ps`): --wait waits behind"
+        first, *others = self.ahead
+        more_text = f" and {len(others)} more wait" if others else " waits"
+        sentence = (
+            f"{first.id} of {first.user}{more_text} for what it would take (`hetero ps`): "
+            "--wait waits behind"
+        )
         return Refusal(wanted=len(self.request.asks), verdicts={}, crowded=sentence)
 
     def _crowded(self, inventory: Inventory) -> Refusal:

@@ -25,13 +25,18 @@ def kept_for(
     What stands will only become less, so what is left then stays.
     """
     free_by_uuid = inventory.free()
-    kept_uuids: set[str] = set()
-    for earlier in dict.fromkeys(earlier_requests):
-        for device in inventory.devices:
-            if device.uuid not in kept_uuids and _delays(
-                request, earlier, device, inventory.devices, free_by_uuid[device.uuid]
-            ):
-                kept_uuids.add(device.uuid)
+    requests = [*dict.fromkeys(earlier_requests)]
+    rest_by_uuid = left_behind(requests, inventory)
+    kept_uuids = {
+        device.uuid
+        for device in inventory.devices
+        if any(
+            amount > rest_by_uuid[device.uuid].get(counter, 0)
+            for cut in _cuts(request, device, inventory.devices, free_by_uuid[device.uuid])
+            for counter, amount in cut.takes.items()
+        )
+        or any(_by_other_policy(request, earlier, device, inventory) for earlier in requests)
+    }
     if not kept_uuids:
         return inventory
     devices = tuple(
@@ -41,28 +46,38 @@ def kept_for(
     return evolve(inventory, devices=devices)
 
 
-def _delays(
-    request: Request,
-    earlier: Request,
-    device: Device,
-    devices: tuple[Device, ...],
-    free: Mapping[str, int],
+def left_behind(
+    earlier_requests: Iterable[Request], inventory: Inventory
+) -> dict[str, dict[str, int]]:
+    """Return what is left of each device for who comes behind these requests, by UUID.
+
+    Of each counter that is what is free without what the one of them needs that needs most.
+    Nothing is below 0.
+    """
+    rest_by_uuid = {
+        uuid: {counter: max(amount, 0) for counter, amount in free.items()}
+        for uuid, free in inventory.free().items()
+    }
+    free_by_uuid = inventory.free()
+    for earlier in earlier_requests:
+        for device in inventory.devices:
+            free, rest = free_by_uuid[device.uuid], rest_by_uuid[device.uuid]
+            for need in _cuts(earlier, device, inventory.devices, None):
+                for counter, amount in need.takes.items():
+                    left = max(free.get(counter, 0) - amount, 0)
+                    rest[counter] = min(rest.get(counter, 0), left)
+    return rest_by_uuid
+
+
+def _by_other_policy(
+    request: Request, earlier: Request, device: Device, inventory: Inventory
 ) -> bool:
-    cuts = _cuts(request, device, devices, free)
-    if not cuts:
-        return False
-    needs = _cuts(earlier, device, devices, None)
-    by_other_policy = following(request.policy) in device.capacity and (
-        request.policy is not earlier.policy
-    )
-    return bool(needs) and (
-        by_other_policy
-        or any(
-            amount > 0 and free[counter] - amount < need.takes.get(counter, 0)
-            for cut in cuts
-            for need in needs
-            for counter, amount in cut.takes.items()
-        )
+    """Whether a request would have a device share by another policy than an earlier one needs."""
+    return (
+        following(request.policy) in device.capacity
+        and request.policy is not earlier.policy
+        and bool(_cuts(request, device, inventory.devices, inventory.free()[device.uuid]))
+        and bool(_cuts(earlier, device, inventory.devices, None))
     )
 
 

@@ -1,5 +1,6 @@
 """hetero run --wait: real processes in a queue that ends with them."""
 
+import getpass
 import json
 import os
 import signal
@@ -152,10 +153,54 @@ def test_who_does_not_wait_does_not_pass_either(
     refused = hetero("run", *half, "--", "true")
     elsewhere = hetero("run", "--memory", "12Gi", "--", "echo", "passed")
 
-    waiting_text = "a request waits for what it would take (`hetero ps`): --wait waits behind"
+    first = f"w1 of {getpass.getuser()} waits for what it would take"
+    waiting_text = f"{first} (`hetero ps`): --wait waits behind"
     assert (3, f"hetero: {waiting_text}\n") == (refused.returncode, refused.stderr)
     assert waiting_text in hetero("fit", *half).stderr + hetero("fit", *half).stdout
     assert "passed\n" == elsewhere.stdout
+
+
+def test_what_is_kept_for_the_queue_is_free_in_no_view(
+    begin: Begin, command: tuple[str, ...], hetero: Run, queue: Queue
+) -> None:
+    half = ("--device", "T-4", "--memory", "4Gi")
+    holder = begin(*command, "run", "-q", *half, "--", "sh", "-c", "echo holds; read line")
+    assert "holds\n" == next_line(holder)
+    begin(*command, "run", "--wait", *CARD, "--", "true")
+    until(queue)
+    (card,) = json.loads(hetero("inventory", "--device", "testing:4", "--json").stdout)["items"]
+    waits = f"w1 of {getpass.getuser()} (8 GiB, device T-4) waits: what is kept for it is not free"
+
+    assert (4 << 30, 0) == (card["memory_held"], card["memory_free"])
+    for words in (("inventory",), ("describe", "4"), ("top", "--once")):
+        assert waits in hetero(*words).stdout
+    assert "0 of 8 GiB" in hetero("inventory").stdout
+    assert (
+        "4 T1000: cordoned (kept for requests that wait)"
+        in hetero("fit", *half, "--explain").stdout
+    )
+
+
+def test_a_request_that_waits_is_released_and_logged_by_its_name(
+    begin: Begin,
+    command: tuple[str, ...],
+    hetero: Run,
+    queue: Queue,
+    held: "subprocess.Popen[str]",
+) -> None:
+    waiting = begin(*command, "run", "--wait", *CARD, "--", "true")
+    until(queue)
+
+    log = json.loads(hetero("log", "w1", "--json").stdout)["items"]
+    released = hetero("release", "w1")
+
+    assert [("w1", f"{getpass.getuser()} waits: true")] == [
+        (event["grant"], event["says"]) for event in log
+    ]
+    assert (0, "request w1 left the queue\n") == (released.returncode, released.stdout)
+    assert -signal.SIGTERM == waiting.wait(30)
+    assert [] == queue()
+    assert held.poll() is None
 
 
 def test_a_process_that_is_stopped_holds_up_nobody_for_long(

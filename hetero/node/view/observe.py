@@ -15,6 +15,7 @@ from hetero.model import (
     Counters,
     Device,
     Enforcement,
+    Inventory,
     Policy,
     Priority,
     Usage,
@@ -39,12 +40,14 @@ from hetero.node.ledger.ledger import (
 from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.usage_region import Counts, Region, read_region, slots_of
 from hetero.node.node import Node
+from hetero.node.outlook import requests_ahead
 from hetero.node.tenants.containers import containers_by_space, space_of
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
 from hetero.node.view.templates import TemplateView, template_views
+from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 
 #: The busy part of a device's time below which nobody is taken to use it: drivers count their own.
@@ -166,7 +169,8 @@ class DeviceView:
 
     `foreign` is what programs without a grant use of it, None where that is unknown.
     `open`: one of the grants holds a share of its memory and no limit of its core. `templates` are
-    what it is cut into.
+    what it is cut into. `left_behind` is what grants and the requests that wait leave to who comes
+    now, None where nobody waits.
     """
 
     number: int
@@ -177,6 +181,7 @@ class DeviceView:
     open: bool = False
     foreign: ForeignUse | None = None
     templates: tuple[TemplateView, ...] = ()
+    left_behind: Counters | None = None
 
     @property
     def idle(self) -> bool:
@@ -186,11 +191,16 @@ class DeviceView:
 
     @property
     def free(self) -> Counters:
-        """What can still be had of it, which is nothing of a device of which nothing is given."""
+        """What who comes now can have of it: nothing of a device of which nothing is given."""
         if not self.device.usable:
             return dict.fromkeys(self.device.capacity, 0)
         foreign_bytes = self.foreign.memory if self.foreign else 0
         left_counters = left_of(self.device, self.held, foreign_bytes=foreign_bytes)
+        if self.left_behind is not None:
+            left_counters = {
+                counter: min(left, self.left_behind[counter])
+                for counter, left in left_counters.items()
+            }
         return obtainable(left_counters, self.device.part_takes)
 
 
@@ -248,7 +258,8 @@ class GrantsView:
 class NodeView:
     """All views of the node `host`; `simulated` names the rack file where nothing is real.
 
-    `notes` are sentences about settings that name cards which are not there.
+    `notes` are sentences about settings that name cards which are not there. `waiting` are the
+    requests in the queue, the first first.
     """
 
     devices: tuple[DeviceView, ...]
@@ -258,6 +269,7 @@ class NodeView:
     simulated: str | None
     notes: tuple[str, ...] = ()
     host: str = ""
+    waiting: tuple[WaitingView, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -349,6 +361,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     comparison = compare(node, snapshot, discovery.devices, owner_finder)
     usages = comparison.usages
     use_by_uuid = foreign_uses(node, snapshot, usages, owner_finder)
+    rest_by_uuid = _left_behind(node, discovery, snapshot, inventory)
     devices = []
     for device_number, (device, usage) in enumerate(usages):
         ids_and_pieces = [
@@ -370,6 +383,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
                 piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
             ),
             foreign=use_by_uuid.get(device.uuid),
+            left_behind=rest_by_uuid.get(device.uuid),
         )
         templates = template_views(device, device_view.free, ids_and_pieces)
         devices.append(evolve(device_view, templates=templates))
@@ -389,7 +403,20 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         simulated=_rack(node),
         notes=node.settings.unmatched(discovery.devices),
         host=os.uname().nodename,
+        waiting=_waiting(node),
     )
+
+
+def _left_behind(
+    node: Node, discovery: Discovery, snapshot: Snapshot, inventory: Inventory
+) -> dict[str, dict[str, int]]:
+    """Return what is left of each device behind the requests that wait, nothing if none does."""
+    if not node.ledger.queue.numbers():
+        return {}
+    from hetero.placement.queued import left_behind  # here: mostly nobody waits
+
+    ahead = requests_ahead(node, discovery, snapshot)
+    return left_behind((waiting.request for waiting in ahead), inventory) if ahead else {}
 
 
 def observe_grants(
@@ -434,6 +461,8 @@ def observe_grants(
 def _waiting(node: Node) -> tuple[WaitingView, ...]:
     queue = node.ledger.queue
     requests = queue.waiting()
+    if not requests:
+        return ()
     pids = holders({waiting.id: queue.files(waiting.number) for waiting in requests})
     return tuple(
         WaitingView(

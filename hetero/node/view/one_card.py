@@ -10,7 +10,7 @@ from hetero.node.card_notes import standing_faults
 from hetero.node.cordon import card_named
 from hetero.node.node import Node
 from hetero.node.settings import NodeSettings
-from hetero.node.view.observe import DeviceView, GrantView, observe_node
+from hetero.node.view.observe import DeviceView, GrantView, WaitingView, observe_node
 from hetero.node.view.topology import Connection, connections
 
 
@@ -20,7 +20,7 @@ class CardView:
 
     `fault_since` (UTC) is when a fault was noted that its driver told once. `settings` are those of
     the node that bear on it, by their names in the file; `simulated` names the rack file where
-    nothing is real.
+    nothing is real. `waiting` are the requests that wait for cards of the machine.
     """
 
     card: DeviceView
@@ -29,6 +29,7 @@ class CardView:
     fault_since: str | None
     settings: Mapping[str, str]
     simulated: str | None
+    waiting: tuple[WaitingView, ...] = ()
 
 
 def describe_card(node: Node, card_name: str) -> CardView:
@@ -50,6 +51,7 @@ def describe_card(node: Node, card_name: str) -> CardView:
         fault_since=fault.since if (fault := faults.get(row.device.uuid)) else None,
         settings=dict(_settings(node.settings, row.device)),
         simulated=view.simulated,
+        waiting=view.waiting,
     )
 
 
