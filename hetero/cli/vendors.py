@@ -26,7 +26,7 @@ def command(context: click.Context, *, as_json: bool) -> None:
     if context.invoked_subcommand:
         return
     node = Node.here()
-    show(lambda: node.discover().rows, render, _json.listing("vendors"), as_json=as_json)
+    show(lambda: node.discover(anew=True).rows, render, _json.listing("vendors"), as_json=as_json)
 
 
 @command.command("check")

@@ -32,6 +32,7 @@ from hetero.node.selection import expect_here
 from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
 from hetero.plugin.vendor import Vendor
+from hetero.registry.absences import Absences
 from hetero.registry.fault_notes import FaultMemory
 from hetero.registry.message import SHOWN
 from hetero.registry.pauses import Pauses
@@ -94,6 +95,9 @@ class Node:
                 soft=settings.soft,
                 pauses=_pauses(ledger_path),
                 faults=cards,
+                absences=Absences(
+                    ledger_path / "absent.json", partial(prepare, ledger_path), dict(environ)
+                ),
             ),
             ledger=Ledger(
                 ledger_path,
@@ -159,12 +163,14 @@ class Node:
         """The file that says that `unseen` was told."""
         return self.ledger.path / "unseen-told"
 
-    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
+    def discover(self, *, names: Collection[str] | None = None, anew: bool = False) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them.
 
-        `names` asks these vendors alone, unless the settings name a card by its number.
+        `names` asks these vendors alone, unless the settings name a card by its number. `anew`
+        asks also those that were absent a moment ago.
         """
-        discovery = self.registry.discover(names=None if self.settings.by_number else names)
+        asked_names = None if self.settings.by_number else names
+        discovery = self.registry.discover(names=asked_names, anew=anew)
         for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
@@ -297,7 +303,7 @@ class Node:
 
     def discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
-        discovery = self.discover()
+        discovery = self.discover(anew=bool(request.vendor.include))
         expect_here(request, discovery)
         return discovery
 

@@ -16,6 +16,7 @@ from hetero.model.frozen import frozen
 from hetero.plugin import hookspecs
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
+from hetero.registry.absences import Absence, Absences
 from hetero.registry.entry_points import Entry, entries, normalised
 from hetero.registry.fault_notes import FaultMemory, FaultNotes
 from hetero.registry.message import Serve, WorkerReply, WorkerRequest
@@ -105,8 +106,13 @@ class _Member:
             for device in self.last
         ]
 
-    def row(self, reply: WorkerReply) -> VendorRow:
-        """Return its row, but for what `addressable` finds."""
+    @property
+    def source(self) -> str:
+        """What it is noted by: its name, and the distribution and version that it came with."""
+        return f"{self.plugin.name} of {self.plugin.source}"
+
+    def row(self, reply: WorkerReply, title: str | None = None) -> VendorRow:
+        """Return its row, but for what `addressable` finds; `title` is its own where it has one."""
         declaration = None if self.refused else self.vendor
         reason = self.refused or reply.failure
         state_and_holds = (
@@ -122,7 +128,7 @@ class _Member:
             source=self.plugin.source,
             state=next(state for state, is_so in state_and_holds if is_so),
             reason=reason,
-            title=declaration.title if declaration else None,
+            title=declaration.title if declaration else title,
             file=self.plugin.file,
             trusted=self.trusted,
         )
@@ -135,8 +141,8 @@ class Registry:
     They are those installed in this environment; `Registry.of(object, ...)` takes others. `starter`
     starts their processes: a program that has threads, or a driver open, needs a `ForkServer`.
     `allowed` are the distributions whose code may be run; None: all. A reply may take `seconds`;
-    None: as long as its hook takes at most. `pauses` are the notes that commands share. The vendors
-    in `soft` share cards by a limiter. `faults` are what drivers told of once.
+    None: as long as its hook takes at most. `pauses` and `absences` are notes that commands share.
+    The vendors in `soft` share cards by a limiter. `faults` are what drivers told of once.
     Long-lived programs with threads `watch` the devices' health, too, and enforce and reconcile in
     a second process, so that a discovery need not wait for a slice.
     """
@@ -150,6 +156,7 @@ class Registry:
     _pauses: Pauses | None = None
     _watch: bool = False
     _faults: FaultNotes = field(factory=FaultMemory)
+    _absences: Absences | None = None
 
     @classmethod
     def of(cls, *plugins: object, apart: bool = False) -> Registry:
@@ -233,8 +240,12 @@ class Registry:
         ]
         return tuple(declarations), tuple(failures)
 
-    def discover(self, *, names: Collection[str] | None = None) -> Discovery:
-        """Discover through every vendor, or those named, all at the same time."""
+    def discover(self, *, names: Collection[str] | None = None, anew: bool = False) -> Discovery:
+        """Discover through every vendor, or those named, all at the same time.
+
+        Vendors that were seen to be absent a moment ago are not asked, unless `anew`, or nothing
+        else is here.
+        """
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
@@ -242,13 +253,16 @@ class Registry:
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        replies = self._ask_all(
-            members, WorkerRequest(ask="discover", within=self._seconds or LOOK)
-        )
+        noted = self._absences.noted() if self._absences and not anew else {}
+        replies = self._discovered(members, noted)
+        if noted and not any(reply.devices for reply in replies):
+            noted = {}
+            replies = self._discovered(members, noted)
         for member, reply in zip(members, replies, strict=True):
             if member.acting is not member.asked:
                 member.acting.rest(RESTS)
-            row = member.row(reply)
+            absence = noted.get(member.source)
+            row = member.row(reply, absence.title if absence else None)
             rows.append(row)
             if row.state == "ok":
                 member.last = reply.devices
@@ -262,6 +276,14 @@ class Registry:
                     evolve(device, health=row.reason) for device in member.last
                 ]
                 faults[row.name] = ()
+        if self._absences and not noted and names is None:
+            self._absences.note(
+                {
+                    member.source: Absence(row.reason or "", row.title)
+                    for member, row in zip(members, rows, strict=True)
+                    if row.state == "absent"
+                }
+            )
         count_by_uuid = Counter(
             device.uuid for devices in devices_by_vendor.values() for device in devices
         )
@@ -282,6 +304,22 @@ class Registry:
                 member.vendor.name for member in known_members if member.vendor and member.serves
             ),
         )
+
+    def _discovered(
+        self, members: Iterable[_Member], noted: Mapping[str, Absence]
+    ) -> list[WorkerReply]:
+        """Return the reply of each member to a discovery, of those that are `noted` without it."""
+        reply_by_source = {
+            source: WorkerReply(failure=absence.reason, absent=True)
+            for source, absence in noted.items()
+        }
+        asked_members = [member for member in members if member.source not in reply_by_source]
+        request = WorkerRequest(ask="discover", within=self._seconds or LOOK)
+        replies = self._ask_all(asked_members, request)
+        reply_by_source |= {
+            member.source: reply for member, reply in zip(asked_members, replies, strict=True)
+        }
+        return [reply_by_source[member.source] for member in members]
 
     def enforce(
         self,

@@ -55,7 +55,7 @@ class Finding:
 
 def examine(node: Node) -> tuple[Finding, ...]:
     """Return what was found, drivers first."""
-    discovery = node.discover()
+    discovery = node.discover(anew=True)
     return (
         *_simulated(node),
         *_settings(node.settings),
