@@ -1,24 +1,46 @@
-"""Draws texts and tables by rich: escaped, with the columns that fit, a record a line in pipes."""
+"""Draws texts and tables: escaped, with the columns that fit, a record a line in pipes.
+
+rich draws in terminals. A pipe gets text alone, and most of rich is not imported for it.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TextIO, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from rich import cells, segment, text
-from rich.console import Console, RenderableType
+from attrs import frozen
+from rich import cells
 
 from hetero.cli._render import Cell, Flow, Memory, Outline, Part, Table, Text
 from hetero.cli._terminal import to_ascii, unescaped
 from hetero.model.visible import visible
 
-#: A line in pieces, each with its style.
-Line: TypeAlias = list[segment.Segment]
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.segment import SegmentLines
+
+#: A line in pieces, escaped already.
+Line: TypeAlias = list[Text]
 
 
-class Heading(list[segment.Segment]):
+class Heading(list[Text]):
     """The line of a table's headings."""
+
+
+@frozen
+class Pipe:
+    """What stands for a console where the stream is no terminal: `width` columns, no styles."""
+
+    stream: TextIO
+    width: int
+    is_terminal: bool = False
+    is_interactive: bool = False
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the stream."""
+        return (self.stream.encoding or "utf-8").lower()
 
 
 #: More columns than any line has: those of a pipe.
@@ -28,24 +50,35 @@ _GAP, _FLOW_GAP = 2, 3
 _LEAST = 20
 
 
-class _Console(Console):
-    """A console whose reader may go: `main` knows what to do then."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
-
-
-def console_of(stream: TextIO) -> Console:
+def console_of(stream: TextIO) -> Console | Pipe:
     """Return the console that writes to a standard stream.
 
-    It is a terminal where the stream is one, and interactive where frames can be drawn in place.
-    A terminal is as wide as $COLUMNS or the kernel says, a pipe as $COLUMNS says, or endless.
+    A pipe is as wide as $COLUMNS says, or endless.
     """
+    if stream.isatty():
+        return terminal_of(stream)
+    return Pipe(unescaped(stream), _width(stream, is_smart=False) or _ENDLESS)
+
+
+def terminal_of(stream: TextIO) -> Console:
+    """Return rich's console that writes to a standard stream.
+
+    It is a terminal where the stream is one, and interactive where frames can be drawn in place.
+    A terminal is as wide as $COLUMNS or the kernel says.
+    """
+    from rich.console import Console  # here: a pipe does without
+
+    class Terminal(Console):
+        """A console whose reader may go: `main` knows what to do then."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     is_terminal = stream.isatty()
     # A terminal that does not say what it is understands no codes.
     is_smart = is_terminal and os.environ.get("TERM", "").lower() not in ("", "dumb", "unknown")
     is_coloured = is_smart and not os.environ.get("NO_COLOR")
-    return _Console(
+    return Terminal(
         file=unescaped(stream),
         force_terminal=is_terminal,
         force_interactive=is_smart,
@@ -69,17 +102,31 @@ def _width(stream: TextIO, *, is_smart: bool) -> int | None:
     return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else _ENDLESS
 
 
-def draw(shown_part: Part, console: Console, *, wide: bool = False) -> None:
+def draw(shown_part: Part, console: Console | Pipe, *, wide: bool = False) -> None:
     """Write texts and tables; `wide`: in lines as long as they get."""
-    console.print(joined(layout(shown_part, console, wide=wide)), crop=False, end="")
+    lines = layout(shown_part, console, wide=wide)
+    if isinstance(console, Pipe):
+        for line in lines:
+            console.stream.write("".join(piece.text for piece in line) + "\n")
+        console.stream.flush()
+    else:
+        console.print(joined(lines, console), crop=False, end="")
 
 
-def joined(lines: Iterable[Line]) -> RenderableType:
+def joined(lines: Iterable[Line], console: Console) -> SegmentLines:
     """Return lines as rich draws them."""
-    return segment.SegmentLines(lines, new_lines=True)
+    from rich import segment  # here: a pipe does without
+
+    return segment.SegmentLines(
+        [
+            [segment.Segment(piece.text, console.get_style(piece.style)) for piece in line]
+            for line in lines
+        ],
+        new_lines=True,
+    )
 
 
-def layout(shown_part: Part, console: Console, *, wide: bool = False) -> list[Line]:
+def layout(shown_part: Part, console: Console | Pipe, *, wide: bool = False) -> list[Line]:
     """Return the lines of what is to be shown, no wider than the console where that can be."""
     width = _ENDLESS if wide else console.width
     if isinstance(shown_part, str):
@@ -96,39 +143,41 @@ def layout(shown_part: Part, console: Console, *, wide: bool = False) -> list[Li
     return [line for part in shown_part for line in layout(part, console, wide=wide)]
 
 
-def _escaped(text_part: Text, console: Console) -> str:
+def _escaped(text_part: Text, console: Console | Pipe) -> str:
     """Return a text as it can be shown here. Nothing else makes texts for rich."""
     shown_text = visible(text_part.text)
     return shown_text if _is_utf(console) else to_ascii(shown_text)
 
 
-def _is_utf(console: Console) -> bool:
+def _is_utf(console: Console | Pipe) -> bool:
     return console.encoding.startswith("utf")
 
 
-def _sentence(text_part: Text, console: Console, width: int) -> list[Line]:
+def _sentence(text_part: Text, console: Console | Pipe, width: int) -> list[Line]:
     """Return a text in lines of so many columns, broken between words where that can be."""
     shown_text = _escaped(text_part, console)
-    style = console.get_style(text_part.style)
     return [
-        [segment.Segment(line_text, style)] if line_text else []
-        for line_text in _wrapped(shown_text, console, width)
+        [Text(line_text, text_part.style)] if line_text else []
+        for line_text in _wrapped(shown_text, width)
     ]
 
 
-def _wrapped(shown_text: str, console: Console, width: int) -> list[str]:
+def _wrapped(shown_text: str, width: int) -> list[str]:
     if cells.cell_len(shown_text) <= width and "\n" not in shown_text:
         return [shown_text.rstrip(" ")]
-    wrapped = text.Text(shown_text, overflow="fold").wrap(console, width)
+    from rich.console import Console
+    from rich.text import Text as RichText  # here: most texts fit
+
+    wrapped = RichText(shown_text, overflow="fold").wrap(Console(width=width), width)
     return [line.plain.rstrip(" ") for line in wrapped]
 
 
-def _flow(flow: Flow, console: Console, width: int) -> list[Line]:
+def _flow(flow: Flow, console: Console | Pipe, width: int) -> list[Line]:
     lines: list[Line] = []
     length = 0
     for pieces, piece_length in (_pieces(each, console) for each in flow.texts):
         if lines and length + _FLOW_GAP + piece_length <= width:
-            lines[-1] += [segment.Segment(" " * _FLOW_GAP), *pieces]
+            lines[-1] += [Text(" " * _FLOW_GAP), *pieces]
             length += _FLOW_GAP + piece_length
         else:
             lines.append([*pieces])
@@ -142,12 +191,12 @@ def _flow(flow: Flow, console: Console, width: int) -> list[Line]:
 _Cell: TypeAlias = tuple[Line, int]
 
 
-def _table(table_part: Table, console: Console, width: int) -> list[Line]:
+def _table(table_part: Table, console: Console | Pipe, width: int) -> list[Line]:
     heading, row_lines = _painted(table_part, console, width)
     return [heading, *(line for lines in row_lines for line in lines)]
 
 
-def _outline(outline: Outline, console: Console, width: int) -> list[Line]:
+def _outline(outline: Outline, console: Console | Pipe, width: int) -> list[Line]:
     """Return the rows of both tables in their order, each under the headings of its table."""
     outer_heading, outer_rows = _painted(outline.outer, console, width)
     inner_heading, inner_rows = _painted(outline.inner, console, width)
@@ -162,7 +211,9 @@ def _outline(outline: Outline, console: Console, width: int) -> list[Line]:
     return lines
 
 
-def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, list[list[Line]]]:
+def _painted(
+    table_part: Table, console: Console | Pipe, width: int
+) -> tuple[Line, list[list[Line]]]:
     """Return the heading of a table, and the lines of each of its rows."""
     rows = [
         {
@@ -172,9 +223,8 @@ def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, lis
         for row in table_part.rows
     ]
     widths = _widths(table_part, rows, console, width)
-    bold = console.get_style("bold")
     heading = {
-        column: ([segment.Segment(column, bold)] if column.strip() else [], cells.cell_len(column))
+        column: ([Text(column, "bold")] if column.strip() else [], cells.cell_len(column))
         for column in widths
     }
     return (
@@ -183,19 +233,15 @@ def _painted(table_part: Table, console: Console, width: int) -> tuple[Line, lis
     )
 
 
-def _pieces(cell: Cell, console: Console) -> _Cell:
+def _pieces(cell: Cell, console: Console | Pipe) -> _Cell:
     """Return the escaped pieces of a cell, and how many columns they take."""
     parts = (cell,) if isinstance(cell, Text) else cell
-    pieces = [
-        segment.Segment(_escaped(part, console), console.get_style(part.style))
-        for part in parts
-        if part.text
-    ]
-    return pieces, sum(piece.cell_length for piece in pieces)
+    pieces = [Text(_escaped(part, console), part.style) for part in parts if part.text]
+    return pieces, sum(cells.cell_len(piece.text) for piece in pieces)
 
 
 def _widths(
-    table_part: Table, rows: Sequence[Mapping[str, _Cell]], console: Console, width: int
+    table_part: Table, rows: Sequence[Mapping[str, _Cell]], console: Console | Pipe, width: int
 ) -> dict[str, int]:
     """Return the columns that are shown, with the width of each: no number is cut.
 
@@ -271,7 +317,7 @@ def _span(widths: Iterable[int]) -> int:
 
 
 def _row_lines(
-    table_part: Table, row: Mapping[str, _Cell], widths: Mapping[str, int], console: Console
+    table_part: Table, row: Mapping[str, _Cell], widths: Mapping[str, int], console: Console | Pipe
 ) -> Iterator[Line]:
     """Yield the lines of a row: one, but where sentences go on in the next."""
     cells_by_column = {
@@ -290,18 +336,18 @@ def _row_lines(
         )
 
 
-def _cell_lines(cell: _Cell, width: int, console: Console, *, folds: bool) -> list[_Cell]:
+def _cell_lines(cell: _Cell, width: int, console: Console | Pipe, *, folds: bool) -> list[_Cell]:
     """Return a cell within its column: folded into lines, or with `…` at its end."""
     pieces, length = cell
     if length <= width or not pieces:
         return [cell]
     first = pieces[0]
     if folds:
-        lines = _wrapped(first.text, console, width)
-        return [([segment.Segment(line, first.style)], cells.cell_len(line)) for line in lines]
+        lines = _wrapped(first.text, width)
+        return [([Text(line, first.style)], cells.cell_len(line)) for line in lines]
     sign = "…" if _is_utf(console) else "..."
     shown_text = cells.set_cell_size(first.text, max(width - len(sign), 0)) + sign
-    return [([segment.Segment(shown_text, first.style)], width)]
+    return [([Text(shown_text, first.style)], width)]
 
 
 def _line(
@@ -315,7 +361,7 @@ def _line(
         before, behind = (width - length, 0) if column in right else (0, width - length)
         spaces += before
         if pieces:
-            line += [segment.Segment(" " * spaces), *pieces] if spaces else pieces
+            line += [Text(" " * spaces), *pieces] if spaces else pieces
             spaces = 0
         spaces += behind + _GAP
     return _trimmed(line)
@@ -328,4 +374,4 @@ def _trimmed(line: Line) -> Line:
     if not line:
         return []
     *pieces, last = line
-    return [*pieces, segment.Segment(last.text.rstrip(" "), last.style)]
+    return [*pieces, Text(last.text.rstrip(" "), last.style)]

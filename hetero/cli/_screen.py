@@ -155,7 +155,7 @@ class Screen:
         if bottom:
             blank = self.console.height - len(shown) - 1
             shown += [*([[]] * blank), *layout(Text(bottom, "reverse"), self.console, wide=True)]
-        self._live.update(joined(shown), refresh=True)
+        self._live.update(joined(shown, self.console), refresh=True)
 
     def _character(self) -> str:
         """Return the next character that is typed; empty when nobody is there any more."""

@@ -79,7 +79,7 @@ def show(
     from hetero.cli import _draw
 
     console = _draw.console_of(sys.stdout)
-    if watch and console.is_interactive:
+    if watch and not isinstance(console, _draw.Pipe) and console.is_interactive:
         from hetero.cli._screen import Screen
 
         with Screen(console) as screen:

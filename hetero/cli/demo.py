@@ -151,9 +151,9 @@ def _racks(description_by_rack: dict[str, str]) -> Part:
 def _two_programs(demo: Demo, seconds: int) -> None:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    from hetero.cli._draw import console_of
+    from hetero.cli._draw import terminal_of
 
-    console = console_of(sys.stdout)
+    console = terminal_of(sys.stdout)
     device_name = f"{demo.device.model} {demo.device.uuid[:12]}"
     _title(f"Two programs share the {device_name}")
     put([Text(f"$ {demo.shown(share, seconds)}", "dim") for share in SHARES])

@@ -15,7 +15,6 @@ from hetero.cli._render import Part, table
 from hetero.cli._show import dumps, json_option, put, show
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_duration
-from hetero.node.cordon import card_named
 from hetero.node.ledger.events import Event, events
 from hetero.node.node import Node
 
@@ -55,6 +54,8 @@ def command(
     """
     node, begins = Node.here(), None if since is None else _time_of(since)
     if device is not None and not device.isdecimal():  # events have the numbers of cards
+        from hetero.node.cordon import card_named
+
         device = str(card_named(node.discover().devices, device))
 
     def query() -> tuple[Event, ...]:

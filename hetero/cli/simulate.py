@@ -280,9 +280,9 @@ def _progress() -> Progress:
         TimeRemainingColumn,
     )
 
-    from hetero.cli._draw import console_of
+    from hetero.cli._draw import terminal_of
 
-    console = console_of(sys.stderr)
+    console = terminal_of(sys.stderr)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

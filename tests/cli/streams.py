@@ -2,9 +2,8 @@
 
 import io
 import os
+from typing import Any
 from unittest.mock import patch
-
-from rich.console import Console
 
 from hetero.cli._draw import console_of
 
@@ -25,7 +24,7 @@ class Stream(io.StringIO):
         return self._live
 
 
-def console(stream: Stream, **environ: str) -> Console:
+def console(stream: Stream, **environ: str) -> Any:
     """Return the console of a stream where the environment says no more than this."""
     with patch.dict(os.environ, environ, clear=True):
         return console_of(stream)

@@ -11,7 +11,6 @@ from hetero.model.errors import NotFound
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
 from hetero.node.view.observe import DeviceView, NodeView
-from hetero.placement.match import named
 
 #: What devices can be chosen by, beside the words of `Device.ailment`: well, not well, cordoned,
 #: and of a driver that does not say.
@@ -95,7 +94,11 @@ class Choice:
         return self.model is None or self.model.lower() in row.device.model.lower()
 
     def _is_device(self, row: DeviceView) -> bool:
-        return self.device is None or bool(named([row.device], self.device, [row.number]))
+        if self.device is None:
+            return True
+        from hetero.placement.match import named  # here: only who names a card waits for it
+
+        return bool(named([row.device], self.device, [row.number]))
 
     def _is_near(self, row: DeviceView) -> bool:
         return self.numa is None or row.device.numa == self.numa

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from attrs import define, evolve, field
 
@@ -40,15 +41,16 @@ from hetero.node.ledger.ledger import (
 from hetero.node.ledger.rows import GangRow
 from hetero.node.ledger.usage_region import Counts, Region, read_region, slots_of
 from hetero.node.node import Node
-from hetero.node.outlook import requests_ahead
 from hetero.node.tenants.containers import containers_by_space, space_of
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
 from hetero.node.view.templates import TemplateView, template_views
-from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
+
+if TYPE_CHECKING:
+    from hetero.registry.registry import Discovery
 
 #: The busy part of a device's time below which nobody is taken to use it: drivers count their own.
 _BUSY = 0.03
@@ -413,7 +415,8 @@ def _left_behind(
     """Return what is left of each device behind the requests that wait, nothing if none does."""
     if not node.ledger.queue.numbers():
         return {}
-    from hetero.placement.queued import left_behind  # here: mostly nobody waits
+    from hetero.node.outlook import requests_ahead  # here: mostly nobody waits
+    from hetero.placement.queued import left_behind
 
     ahead = requests_ahead(node, discovery, snapshot)
     return left_behind((waiting.request for waiting in ahead), inventory) if ahead else {}
