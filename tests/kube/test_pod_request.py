@@ -408,9 +408,7 @@ def test_an_annotation_chooses_slices_that_are_cut_or_shares_that_a_limiter_hold
         return enforcement
 
     assert Selector(include=("preload",)) == chosen({"hetero.io/slices": "soft"})
-    assert Selector(include=("kernel", "partition", "service")) == chosen(
-        {"hetero.io/slices": "hard"}
-    )
+    assert Selector(include=("kernel", "partition")) == chosen({"hetero.io/slices": "hard"})
     assert Selector() == chosen({})
     with pytest.raises(BadInput, match=r"slices 'firm' is none of hard, soft"):
         chosen({"hetero.io/slices": "firm"})
@@ -430,6 +428,8 @@ def test_an_annotation_chooses_by_what_a_card_is_shared() -> None:
     assert chosen(**{"hetero.io/sharing": "time"}).allows("preload", all_of_it=True)
     with pytest.raises(BadInput, match=r"sharing mps: no nvidia.com/gpu is shared so"):
         chosen(**{"hetero.io/sharing": "mps", mode: "mig"})
+    with pytest.raises(BadInput, match=r"slices hard: no nvidia.com/gpu is shared so"):
+        chosen(**{"hetero.io/sharing": "mps", "hetero.io/slices": "hard"})
     with pytest.raises(BadInput, match=r"sharing 'MPS' is none of time, mps"):
         chosen(**{"hetero.io/sharing": "MPS"})
 

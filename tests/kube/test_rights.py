@@ -98,6 +98,7 @@ def test_a_right_is_asked_about_once_however_many_containers_use_it() -> None:
         {"hetero.io/policy": "elastic"},
         {"hetero.io/on-excess": "kill"},
         {"hetero.io/strict": "true"},
+        {"hetero.io/slices": "hard"},
     ],
 )
 def test_words_that_take_nothing_from_neighbours_are_everybodys(notes: dict[str, str]) -> None:

@@ -83,8 +83,9 @@ class _Slices(Enum):
     SOFT = "soft"
 
 
+#: A service cuts nothing, and a pod that may be given to one needs a right: it has its own word.
 _ENFORCEMENTS = {
-    _Slices.HARD: (Enforcement.KERNEL, Enforcement.PARTITION, Enforcement.SERVICE),
+    _Slices.HARD: (Enforcement.KERNEL, Enforcement.PARTITION),
     _Slices.SOFT: (Enforcement.PRELOAD,),
 }
 _T = TypeVar("_T")
