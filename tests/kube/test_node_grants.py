@@ -8,6 +8,9 @@ from random import Random
 from time import monotonic
 from typing import Any
 
+import pytest
+
+from hetero.kube.agent import agent
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import NOT_A_POD, RUNS_ON, ClusterView, snapshot
 from hetero.kube.dra.node_claims import identity_of
@@ -84,6 +87,25 @@ async def _of_a_program(it: Site, card: Card) -> None:
 
 def test_no_pod_is_bound_to_what_a_program_of_the_node_holds(tmp_path: Path) -> None:
     tell_of_each(_of_a_program, tmp_path)
+
+
+async def _between_looks(it: Site, card: Card) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(agent, "DISCOVER", 600.0)
+        await it.restart_agent()
+        await equal_books(it)
+        handle = take(it, card)
+        await equal_books(it)
+        (view,) = (await cluster(it)).pods
+        LocalGrants(it.at.node).abort(handle)
+        await equal_books(it)
+
+    assert "train" == view.container
+
+
+def test_what_a_program_takes_is_told_before_the_drivers_are_due(tmp_path: Path) -> None:
+    """A pod that is bound before that is refused."""
+    tell(_between_looks, tmp_path, ALL["nvidia"], seconds=60)
 
 
 async def _annotation_removed(it: Site, card: Card) -> None:

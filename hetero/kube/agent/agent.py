@@ -58,6 +58,9 @@ log = logging.getLogger(__name__)
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
 DISCOVER, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+#: Seconds until what a program of the node took is noticed: a pod that is bound before the
+#: scheduler knows of it is refused. After that the next is noticed later: a look asks drivers.
+NOTICE, PAUSE = 0.25, 1.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
 SWITCH = 0.0005
@@ -191,6 +194,7 @@ class Agent:
         name = self.options.name
         tasks = [
             self._forever(self._discover, DISCOVER, due=self.cards.due),
+            self._forever(self._notice_programs, NOTICE),
             self._forever(self._offer, DISCOVER, due=self.plugins.alignment.slots_given),
             self._forever(self._attend, ATTEND),
             self._forever(lambda: self.guard.look(self.discovery.devices), PERIOD),
@@ -281,6 +285,12 @@ class Agent:
         return node_grants(
             self.cards.grants, allocator.pods, allocator.running_on, self._gone_claims
         )
+
+    async def _notice_programs(self) -> None:
+        """Have a look be at once that is to publish what programs of the node hold by now."""
+        if await asyncio.to_thread(self.cards.have_other_programs):
+            self.cards.due.set()
+            await asyncio.sleep(PAUSE)
 
     async def _publish(self) -> None:
         """Publish the cards to the scheduler, if it chooses them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from attrs import define, evolve, field
@@ -13,10 +13,11 @@ from hetero.kube.agent.resting_cards import RestingCards
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Metadata
 from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_cordons
-from hetero.model import Device
+from hetero.model import Allocation, Device
 from hetero.model.errors import BadInput
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
 from hetero.registry.registry import Discovery
 
@@ -33,6 +34,7 @@ class NodeCards:
     due: asyncio.Event = field(init=False, factory=asyncio.Event)
     grants: tuple[Grant, ...] = field(init=False, default=())  # by the last look
     resting: RestingCards = field(init=False)
+    _ledger: WatchedLedger = field(init=False)
     # What the API tells of the node; None: nothing yet.
     _metadata: Metadata | None = field(init=False, default=None)
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
@@ -41,6 +43,11 @@ class NodeCards:
 
     def __attrs_post_init__(self) -> None:
         self.resting = RestingCards(self.node.ledger.path / "resting.json", _publish_later)
+        self._ledger = WatchedLedger(self.node.ledger)
+
+    def have_other_programs(self) -> bool:
+        """Return whether grants that are no pod's have come or gone since the last look."""
+        return _of_programs(self._ledger.snapshot().grants) != _of_programs(self.grants)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -122,9 +129,9 @@ class NodeCards:
                 {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
             )
         snapshot = self.node.snapshot()
+        self.grants = snapshot.grants
         discovery = with_lost(self.node.discover(), snapshot.grants, known_devices)
         inventory = self.node.inventory(discovery, snapshot)
-        self.grants = snapshot.grants
         self.discovery = evolve(discovery, devices=inventory.devices)
         unmatched = self.node.settings.unmatched(self.discovery.devices)
         for sentence in unmatched if unmatched != self._unmatched else ():
@@ -135,6 +142,11 @@ class NodeCards:
             for device in self.discovery.devices
             if device.health != health_by_uuid.get(device.uuid)
         )
+
+
+def _of_programs(grants: Iterable[Grant]) -> dict[str, Allocation]:
+    """Return what grants hold that are no pod's and no claim's, by their ids."""
+    return {grant.id: grant.reserved for grant in grants if not grant.owner and not grant.promised}
 
 
 async def _publish_later() -> None:
