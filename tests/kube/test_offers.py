@@ -20,7 +20,7 @@ from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_dir import USAGE
-from hetero.node.ledger.ledger import ALIVE
+from hetero.node.ledger.ledger import ALIVE, ENDED
 from hetero.node.ledger.usage_region import (
     DEVICE,
     GANG,
@@ -264,6 +264,26 @@ async def test_metrics_tell_each_device_each_share_and_each_call() -> None:
         assert 0.3 == float(lines[f"hetero_share_core_limit_ratio{{{labels}}}"])
         assert "1.0" == lines['hetero_agent_calls_total{call="allocate",result="ok"}']
         assert "1.0" == lines['hetero_vendor_up{vendor="memory"}']
+
+
+async def test_metrics_have_no_share_of_a_container_that_has_ended_until_it_starts_again() -> None:
+    async with world() as at:
+        pod = at.bind("pod", memory=2 * GiB)
+        await at.kubelet.admit(pod)
+
+        async def shares(**state: dict[str, str]) -> list[str]:
+            status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
+            at.api.put("pods", {**pod, "status": status})
+            (grant,) = at.node.snapshot().grants
+            path = at.node.directory(grant.id) / ENDED
+            await until(lambda: path.exists() == ("terminated" in state))
+            text = generate_latest(at.agent.metrics.registry).decode()
+            assert re.search(r"^hetero_device_memory_allocated_bytes\{.* 2\.1\d+e\+09$", text, re.M)
+            return re.findall(r'^hetero_share_memory_limit_bytes\{.*pod="(\w+)"', text, re.M)
+
+        assert ["pod"] == await shares(running={})
+        assert [] == await shares(terminated={})
+        assert ["pod"] == await shares(running={})
 
 
 def _says(node: Node, pod: str, *, gang: bytes = b"", **counts: int) -> None:

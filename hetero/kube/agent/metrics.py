@@ -15,11 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.agent.allocator import Allocator
-from hetero.kube.words.pod import initialized
-from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Device, Enforcement, Policy
+from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
 from hetero.node.guard.monitor import Sighting
 from hetero.node.inventory import devices_of, inventory_of
-from hetero.node.ledger.ledger import Grant
+from hetero.node.ledger.ledger import ENDED, Grant
 from hetero.node.view.bypass import time_past
 from hetero.node.view.observe import CoreMeter, timeshares
 
@@ -242,10 +241,8 @@ class Metrics(Collector):
             owner = grant.owner
             if "container" not in owner and "claim" not in owner:
                 continue  # a program of this machine, not a pod's
-            pod = self.allocator.pod_of(grant)
-            is_init = owner.get("kind") == ContainerKind.INIT
-            if is_init and pod is not None and initialized(pod):
-                continue  # it has ended; its pod may still hold something for it
+            if (self.allocator.node.directory(grant.id) / ENDED).exists():
+                continue  # its pod, or its claim, still holds something for it
             owner_labels = tuple(owner.get(label_name, "") for label_name in _WHOSE)
             for position, piece in enumerate(grant.allocation.pieces):
                 if piece.device in devices:
