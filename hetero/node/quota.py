@@ -13,6 +13,7 @@ from hetero.model import CORE, MEMORY, Allocation, Device
 from hetero.model.errors import NoRoom, Refused
 from hetero.model.frozen import frozen
 from hetero.model.units import format_both
+from hetero.node.inventory import in_units_of
 from hetero.node.ledger.ledger import Grant
 from hetero.node.settings import NodeSettings, Quota
 
@@ -85,7 +86,7 @@ def held_of_quotas(
     """
     if asker.uid == 0:
         return ()
-    grant_list = tuple(grants)
+    grant_list = in_units_of(devices.values(), grants)
     user_by_uid = {grant.uid: User(grant.uid, grant.user) for grant in grant_list if grant.uid}
     held_quotas = []
     for owner, quota, member_uids in _quotas(settings, asker, user_by_uid):

@@ -254,18 +254,15 @@ class Site:
             for uuid, taken in book.items()
         }
 
-    def within_capacity(self, books: Books, uuids: Collection[str]) -> Books:
-        """Return the books with no more taken of these devices than they have.
+    def within_slots(self, books: Books, uuids: Collection[str]) -> Books:
+        """Return the books with no more slots taken of these devices than they have.
 
-        Grants of before a change of settings may be in other units than the device is in now.
+        Of a device that a limiter shared before, more may hold a part than it is to be cut into.
         """
         capacity_by_uuid = self.capacity
         return {
             name: {
-                uuid: {
-                    counter: min(amount, capacity_by_uuid[uuid].get(counter, amount))
-                    for counter, amount in taken.items()
-                }
+                uuid: {**taken, SLOTS: min(taken[SLOTS], capacity_by_uuid[uuid][SLOTS])}
                 if uuid in uuids
                 else taken
                 for uuid, taken in book.items()

@@ -8,10 +8,11 @@ from racks import registry
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
 from hetero.kube.words.annotations import INVENTORY, published
+from hetero.model import CORE
 from hetero.node.ledger.ledger import ALLOCATION
 from hetero.node.settings import NodeSettings, Sharing
 from hetero.node.view.observe import observe_node
-from tests.kube.site import Site, pod_of
+from tests.kube.site import Site, differences, pod_of
 from tests.kube.site_cards import ALL, Card, tell
 from tests.kube.world import until
 
@@ -44,6 +45,15 @@ async def expect_held_back(it: Site, card: Card, reason: str) -> None:
             assert reason in (row.device.condition or "")
 
 
+async def expect_core(it: Site, percent_by_vendor: dict[str, int]) -> None:
+    """Expect that all books say so much core of the cards, in the units that these have now."""
+    books = await it.settled()
+    assert [] == differences(books)
+    for device in it.at.agent.discovery.devices:
+        percent = 100 * books["scheduler"][device.uuid][CORE] / device.of_card(CORE)
+        assert percent_by_vendor.get(device.vendor, 0) == round(percent), device.vendor
+
+
 async def _soft(it: Site, _: Card) -> None:
     cards = [ALL["hygon"], ALL["mthreads"]]
     older = [pod_of(f"old-{card.vendor}", card.part(2)) for card in cards]
@@ -53,6 +63,7 @@ async def _soft(it: Site, _: Card) -> None:
     for card in cards:
         await expect_held_back(it, card, f"cards.soft was changed for {card.vendor}")
 
+    await expect_core(it, {"hygon": 24, "mthreads": 25})
     assert None is await it.apply(pod_of("other", ALL["nvidia"].part(2)))
     await it.end(older[0])
     await until(lambda: cordon_by_vendor(it)["hygon"] is None)
@@ -63,6 +74,22 @@ async def _soft(it: Site, _: Card) -> None:
 
 def test_cards_that_were_cut_before_soft_wait_and_others_do_not(tmp_path: Path) -> None:
     tell(_soft, tmp_path, *(ALL[kind] for kind in ("nvidia", "hygon", "mthreads")), seconds=40)
+
+
+async def _hard(it: Site, card: Card) -> None:
+    await changed(it, NodeSettings(soft=("hygon",)))
+    await until(lambda: it.scheduler.cache.inventory.devices("n1")[0].of_card(CORE) > 120)
+    for number in range(4):
+        assert None is await it.apply(pod_of(f"old-{number}", card.part(2)))
+    await changed(it, NodeSettings())
+    await expect_held_back(it, card, "cards.soft was changed for hygon")
+
+    await expect_core(it, {"hygon": 93})  # of 96 percent, each share rounded down
+
+
+def test_shares_of_before_a_card_is_cut_are_no_more_than_the_card(tmp_path: Path) -> None:
+    """A card has more units of core while a limiter shares it than when it is cut."""
+    tell(_hard, tmp_path, ALL["hygon"], seconds=40)
 
 
 async def _sharing(it: Site, card: Card) -> None:

@@ -74,7 +74,7 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int, look: int) -> None:
             await it.start_scheduler()
         await others.act()
         held_back = {device.uuid for device in it.at.agent.discovery.devices if device.cordon}
-        books = it.within_capacity(await it.settled(driver=step % look == 0), held_back)
+        books = it.within_slots(await it.settled(driver=step % look == 0), held_back)
         assert not (wrong := differences(books)), f"seed {seed}, step {step}: {wrong}"
         charges = it.charges()
         assert charges["agent"] == charges["quota"], f"seed {seed}, step {step}"

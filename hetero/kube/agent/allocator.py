@@ -48,6 +48,7 @@ from hetero.kube.words.quantity import quantity
 from hetero.model import ContainerKind, DeviceAllocation, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.node.grants import LocalGrants
+from hetero.node.inventory import in_units_of
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
@@ -474,7 +475,12 @@ class Allocator:
                 vendors_gone |= grant.allocation.vendors
             elif grant.owner["uid"] not in self.running_on:
                 log.warning("%s: its pod is over, and a container runs on", grant.label)
-        self.running_on = _running_on(grant for grant in ended_grants if grant.id in running_ids)
+        self.running_on = _running_on(
+            in_units_of(
+                self.discovery.devices,
+                (grant for grant in ended_grants if grant.id in running_ids),
+            )
+        )
         if vendors_gone:
             await asyncio.to_thread(LocalGrants(self.node).sweep, vendors_gone)
         self.reconciled |= self.pods.listed and not is_unsure

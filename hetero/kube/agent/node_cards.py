@@ -15,7 +15,7 @@ from hetero.kube.objects.kinds import Metadata
 from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_cordons
 from hetero.model import Allocation, Device
 from hetero.model.errors import BadInput
-from hetero.node.inventory import with_lost
+from hetero.node.inventory import in_units_of, with_lost
 from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
@@ -47,7 +47,8 @@ class NodeCards:
 
     def have_other_programs(self) -> bool:
         """Return whether grants that are no pod's have come or gone since the last look."""
-        return _of_programs(self._ledger.snapshot().grants) != _of_programs(self.grants)
+        grants = in_units_of(self.discovery.devices, self._ledger.snapshot().grants)
+        return _of_programs(grants) != _of_programs(self.grants)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -129,9 +130,10 @@ class NodeCards:
                 {uuid_by_name.get(name.lower(), name): why for name, why in self._cordons.items()}
             )
         snapshot = self.node.snapshot()
-        self.grants = snapshot.grants
+        self.grants = in_units_of(known_devices, snapshot.grants)
         discovery = with_lost(self.node.discover(), snapshot.grants, known_devices)
         inventory = self.node.inventory(discovery, snapshot)
+        self.grants = in_units_of(inventory.devices, snapshot.grants)
         self.discovery = evolve(discovery, devices=inventory.devices)
         unmatched = self.node.settings.unmatched(self.discovery.devices)
         for sentence in unmatched if unmatched != self._unmatched else ():
