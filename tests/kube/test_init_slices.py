@@ -1,15 +1,31 @@
 """Init containers on cards that are cut: one slice, handed from container to container."""
 
+import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.kube.site import Site, pod_of
-from tests.kube.site_cards import ALL, CUT, HANDED, Card, tell
+from tests.kube.site_cards import ALL, CUT, HANDED, Card, Story, tell
 
-each = pytest.mark.parametrize("card", ALL.values(), ids=ALL)
-each_cut = pytest.mark.parametrize("card", CUT.values(), ids=CUT)
-each_handed = pytest.mark.parametrize("card", HANDED.values(), ids=HANDED)
+
+def tell_of_each(path: Path, cards: Mapping[str, Card], *stories: Story) -> None:
+    """Tell stories of each of these cards, which one node has, one after the other."""
+    tell(partial(_of_each, kinds=tuple(cards), stories=stories), path, *cards.values())
+
+
+async def _of_each(
+    it: Site, _: Card, *, kinds: tuple[str, ...], stories: tuple[Story, ...]
+) -> None:
+    for kind in kinds:
+        for story in stories:
+            print(f"{story.__name__}: {kind}", file=sys.stderr)
+            await story(it, ALL[kind])
+            for pod in [*it.at.api.pods.values()]:
+                if pod["status"]["phase"] != "Succeeded":
+                    await it.end(pod)
 
 
 async def expect_equal_books(it: Site) -> None:
@@ -34,11 +50,8 @@ async def beside_a_neighbour(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
-@each
-def test_an_init_container_as_large_as_the_main_one_takes_no_more(
-    tmp_path: Path, card: Card
-) -> None:
-    tell(beside_a_neighbour, tmp_path, card)
+def test_an_init_container_as_large_as_the_main_one_takes_no_more(tmp_path: Path) -> None:
+    tell_of_each(tmp_path, ALL, beside_a_neighbour)
 
 
 async def with_a_sidecar(it: Site, card: Card) -> None:
@@ -54,29 +67,11 @@ async def with_a_sidecar(it: Site, card: Card) -> None:
     assert handed.part not in (None, by_container["sidecar-0"].part)
 
 
-@each_handed
-def test_init_containers_and_the_main_one_have_one_slice_and_a_sidecar_its_own(
-    tmp_path: Path, card: Card
-) -> None:
-    tell(with_a_sidecar, tmp_path, card)
-
-
 async def on_a_full_card(it: Site, card: Card) -> None:
     assert None is await it.apply(pod_of("first", card.part(5), init=[card.part(2)]))
     assert None is await it.apply(pod_of("second", card.part(3)))
     assert "lack" in str(await it.apply(pod_of("third", card.part(1))))
     await expect_equal_books(it)
-
-
-@each_handed
-def test_a_pod_with_init_containers_leaves_to_others_what_the_scheduler_counts_as_free(
-    tmp_path: Path, card: Card
-) -> None:
-    tell(
-        on_a_full_card,
-        tmp_path,
-        card,
-    )
 
 
 async def with_two_main_containers(it: Site, card: Card) -> None:
@@ -88,11 +83,10 @@ async def with_two_main_containers(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
-@each_handed
-def test_a_slice_is_handed_to_the_largest_of_several_main_containers(
-    tmp_path: Path, card: Card
+def test_init_containers_hand_one_slice_to_the_largest_main_one_and_a_sidecar_has_its_own(
+    tmp_path: Path,
 ) -> None:
-    tell(with_two_main_containers, tmp_path, card)
+    tell_of_each(tmp_path, HANDED, with_a_sidecar, on_a_full_card, with_two_main_containers)
 
 
 async def with_another_agent(it: Site, card: Card) -> None:
@@ -108,18 +102,17 @@ async def with_another_agent(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
-@each_handed
 def test_one_slice_is_handed_on_when_the_agent_starts_anew_between_two_containers(
-    tmp_path: Path, card: Card
+    tmp_path: Path,
 ) -> None:
-    tell(with_another_agent, tmp_path, card)
+    tell_of_each(tmp_path, HANDED, with_another_agent)
 
 
-async def twenty_rollouts(it: Site, card: Card) -> None:
+async def rollouts(it: Site, card: Card, *, count: int) -> None:
     """A Deployment with Recreate: its pod has an init container as large as its main one."""
     neighbour = pod_of("neighbour", card.part(2))
     assert None is await it.apply(neighbour)
-    for round_number in range(20):
+    for round_number in range(count):
         pod = pod_of(
             f"pod-{round_number}",
             card.part(4),
@@ -134,8 +127,18 @@ async def twenty_rollouts(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
-@each_cut
-def test_twenty_rollouts_at_a_full_card_beside_a_neighbour_are_never_refused(
-    tmp_path: Path, card: Card
+async def six_rollouts(it: Site, card: Card) -> None:
+    await rollouts(it, card, count=6)
+
+
+async def twenty_rollouts(it: Site, card: Card) -> None:
+    await rollouts(it, card, count=20)
+
+
+@pytest.mark.parametrize(
+    "story", [six_rollouts, pytest.param(twenty_rollouts, marks=pytest.mark.soak)]
+)
+def test_rollouts_at_a_full_card_beside_a_neighbour_are_never_refused(
+    tmp_path: Path, story: Story
 ) -> None:
-    tell(twenty_rollouts, tmp_path, card)
+    tell_of_each(tmp_path, CUT, story)
