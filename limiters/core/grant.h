@@ -46,7 +46,10 @@ struct hetero_grant_device {
     /* Bytes that the driver counts for the grant's programs and their limiters did not charge. They count as held. Root
      * writes it after it compared the two (hetero/node/view/excess.py). */
     uint64_t excess_bytes;
-    uint64_t reserved[4];
+    /* CLOCK_MONOTONIC until which the grant pays what earlier ones of its user owed here, while others want the device:
+     * its gate is closed. 0: nothing. Root writes it (hetero/node/ledger/debts.py). */
+    uint64_t owes_until_ns;
+    uint64_t reserved[3];
 }; /* 128 bytes */
 
 struct hetero_grant {

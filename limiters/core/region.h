@@ -48,7 +48,8 @@ struct hetero_region_device {
     uint64_t reserved_total_bytes;
     _Atomic uint64_t stopped_ns;  /* for which a launcher has waited for its gate, of each process */
     _Atomic uint64_t borrowed_ns; /* of gpu_ns, what others lent an elastic grant, which it does not owe */
-    uint64_t reserved[5];
+    _Atomic int64_t owed_ns;      /* of the debt, what was used while another grant with work was there */
+    uint64_t reserved[4];
 }; /* 128 bytes */
 
 /* What a process reports of itself, beside what it is charged. */

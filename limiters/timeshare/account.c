@@ -9,17 +9,21 @@ static void spend(const struct account *account, struct hetero_region_device *fr
                   uint64_t now, uint64_t spent_ns)
 {
     uint32_t core = terms_core(account->terms);
-    int64_t least = budget_balance(from, account->asked_ns, now, core);
+    int64_t before = budget_balance(from, account->asked_ns, now, core);
     budget_settle(from, account->asked_ns, now, core, spent_ns);
     /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
      * while another waited, or ran beside it. */
-    least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
+    int64_t least = before < -BUDGET_TIME_SLICE_NS ? before : -BUDGET_TIME_SLICE_NS;
     int64_t balance = atomic_load_explicit(&from->balance_ns, memory_order_relaxed);
     if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC && balance < least && !time_slice_wanted(time_slice) &&
         time_slice_beside(time_slice) == 0) {
         atomic_store_explicit(&from->balance_ns, least, memory_order_relaxed);
         atomic_fetch_add_explicit(&from->borrowed_ns, (uint64_t)(least - balance), memory_order_relaxed);
     }
+    budget_owe(from, before, time_slice_contended(time_slice));
+    int64_t shared_ns = atomic_load_explicit(&account->shared->owed_ns, memory_order_relaxed);
+    int64_t own_ns = atomic_load_explicit(&account->own.owed_ns, memory_order_relaxed);
+    time_slice_owes_much(time_slice, shared_ns > ACCOUNT_MUCH_NS || own_ns > ACCOUNT_MUCH_NS);
 }
 
 void account_keep(struct account *account, uint64_t ns)

@@ -7,12 +7,20 @@
 #include "../core/grant.h"
 #include "../core/region.h"
 
+/* Who owes more than this launches nothing beside what is in flight. */
+#define ACCOUNT_MUCH_NS INT64_C(1000000000)
+
+/* Nobody else wants the device when nobody was seen to for so long: who has it may say nothing between two steps. */
+#define ACCOUNT_UNWANTED_NS UINT64_C(1000000000)
+
 struct account {
     const struct hetero_grant_device *terms;
     struct hetero_region_device *shared; /* in memory that the tenant can write */
     struct hetero_region_device own;     /* of this process alone, where other processes cannot write */
     uint64_t asked_ns;                   /* since when launchers have wanted the device */
     uint32_t launches;                   /* counted so far; it wraps around */
+    uint64_t pays_ns;                    /* when it was last asked whether a debt of before is to be paid, */
+    uint64_t wanted_ns;                  /* and others were last seen to want the device then */
 };
 
 /* What the grant may still use. Whatever is written into the shared account, this process alone is never ahead of its

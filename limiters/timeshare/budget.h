@@ -118,6 +118,17 @@ static inline void budget_settle(struct hetero_region_device *account, uint64_t 
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }
 
+/* The account's balance at `now` was `before`, and then it was spent from. Of its debt is owed to others what was spent
+ * while one of them was there with work. */
+static inline void budget_owe(struct hetero_region_device *account, int64_t before, bool beside)
+{
+    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    int64_t debt = balance < 0 ? -balance : 0, debt_before = before < 0 ? -before : 0;
+    int64_t owed = budget_between(0, atomic_load_explicit(&account->owed_ns, memory_order_relaxed), debt_before);
+    owed += beside && debt > debt_before ? debt - debt_before : 0;
+    atomic_store_explicit(&account->owed_ns, owed < debt ? owed : debt, memory_order_relaxed);
+}
+
 /* A burst is the most that is in the account. */
 static inline void budget_keep_burst(struct hetero_region_device *account, uint32_t core)
 {

@@ -3,6 +3,7 @@
 #define HETERO_GOVERNOR_STATE_H
 
 #include "account.h"
+#include "budget.h"
 #include "doubt.h"
 #include "engine.h"
 #include "gang.h"
@@ -71,9 +72,32 @@ struct governor {
     uint64_t rng;
 };
 
-static inline int64_t governor_balance(const struct governor *governor)
+/* Whether what the grant's user owed here before is to be paid now: others want the device, or did a moment ago. It is
+ * not paid, and keeps nobody, while nobody does. */
+static inline bool governor_pays(struct governor *governor, uint64_t now)
 {
-    return account_balance(&governor->account, governor->engine->now());
+    struct account *account = &governor->account;
+    if (now >= terms_owes_until(governor->terms))
+        return false;
+    bool unwatched = elapsed(account->pays_ns, now) > ACCOUNT_UNWANTED_NS; /* since then nobody looked */
+    account->pays_ns = now;
+    if (unwatched || time_slice_contended(&governor->time_slice))
+        account->wanted_ns = now;
+    return elapsed(account->wanted_ns, now) <= ACCOUNT_UNWANTED_NS;
+}
+
+/* What the grant may still use: more than a second of debt while a sibling says so whose work is in flight, whatever
+ * the account has, which siblings can write; and in debt until what the grant's user owed here before is paid. */
+static inline int64_t governor_balance(struct governor *governor)
+{
+    uint64_t now = governor->engine->now();
+    int64_t balance = account_balance(&governor->account, now);
+    if (balance >= -ACCOUNT_MUCH_NS && time_slice_owed_by_siblings(&governor->time_slice))
+        return -ACCOUNT_MUCH_NS - 1;
+    if (!governor_pays(governor, now))
+        return balance;
+    int64_t owed = budget_share(terms_owes_until(governor->terms) - now, terms_core(governor->terms)) + 1;
+    return balance < -owed ? balance : -owed;
 }
 
 /* On a card where a service runs several programs at the same time, elastic grants run beside each other: time slices

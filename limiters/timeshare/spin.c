@@ -2,10 +2,9 @@
 #include "spin.h"
 
 /* The device has not come further for so long: one launch passes; the next after twice as long. At most so many do
- * until nothing of the grant is in flight, and none while the grant owes more than this. */
-#define SPINS_NS      (20 * MS)
-#define SPINS         4u
-#define SPINS_OWED_NS INT64_C(1000000000)
+ * until nothing of the grant is in flight, and none while the grant owes much. */
+#define SPINS_NS (20 * MS)
+#define SPINS    4u
 
 /* So many small copies pass from one look to the next. */
 #define SPINS_SMALL 8u
@@ -40,7 +39,7 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
     spin_note(governor, now_ns, any_works);
     if (!any_works)
         gate_give_token(gate, GATE_TOKEN_NONE);
-    bool small = works && atomic_load(&gate->smalls) > 0 && governor_balance(governor) >= -SPINS_OWED_NS;
+    bool small = works && atomic_load(&gate->smalls) > 0 && governor_balance(governor) >= -ACCOUNT_MUCH_NS;
     gate_let_small_through(gate, small ? SPINS_SMALL : 0);
     if (!any_works || atomic_load(&gate->waiting) == 0)
         return;
@@ -49,7 +48,7 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
         spin->long_passed = true;
         gate_give_token(gate, GATE_TOKEN_ANY);
     } else if (atomic_load(&gate->token) == GATE_TOKEN_NONE && spin->passes < SPINS &&
-               stood_ns >= SPINS_NS << spin->passes && governor_balance(governor) >= -SPINS_OWED_NS) {
+               stood_ns >= SPINS_NS << spin->passes && governor_balance(governor) >= -ACCOUNT_MUCH_NS) {
         spin->passes++;
         gate_give_token(gate, works ? GATE_TOKEN_APART : GATE_TOKEN_ANY);
     }

@@ -15,12 +15,13 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 /* The bytes. */
-enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, WORKS = 19, WORKS_END = 24 };
+enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, WORKS = 19, WORKS_END = 24, OWES = WORKS_END, OWES_END = 32 };
 
 /* How long one has waited, in steps that each are 1.7 times the one before: up to twenty seconds. */
 #define WAIT_STEP_NS INT64_C(10000000)
@@ -36,7 +37,7 @@ enum { LEAD = 0, WANT = 1, QUEUE = 2, WAITED = 3, WORKS = 19, WORKS_END = 24 };
 /* Who is owed less than so many steps has hardly less than its share: the book of one that runs goes up and down. */
 #define OWED_STEPS 2u
 
-/* How often it is counted which siblings with work in flight live. */
+/* How often it is counted which siblings with work in flight live, and asked whether one owes much. */
 #define COUNT_NS INT64_C(2000000)
 
 /* A waiter that has not come by then was killed, or gets no processor. */
@@ -55,18 +56,22 @@ static void sleep_ns(long ns)
 
 /* --------------------------------------------------------------------------------------------------------- siblings */
 
-static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
+static bool lock_in(int file, const struct time_slice *time_slice, int byte, int count, short type)
 {
     struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
     int result;
-    if (!descriptor_stands(&time_slice->siblings))
-        return false;
     do
-        result = fcntl(time_slice->siblings.number, F_OFD_SETLK, &range);
+        result = fcntl(file, F_OFD_SETLK, &range);
     while (result < 0 && errno == EINTR);
     if (result < 0 && errno != EAGAIN && errno != EACCES)
         log_line(LOG_ERROR, "time slice: lock: %s", strerror(errno));
     return result == 0;
+}
+
+static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
+{
+    return descriptor_stands(&time_slice->siblings) &&
+           lock_in(time_slice->siblings.number, time_slice, byte, count, type);
 }
 
 /* Not looked at first: a question changes nothing, whatever file it is asked of. */
@@ -76,14 +81,45 @@ static bool taken(const struct time_slice *time_slice, int byte, int count)
     return fcntl(time_slice->siblings.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
-static bool open_siblings(struct time_slice *time_slice)
+static bool open_usage(const struct time_slice *time_slice, struct descriptor *file)
 {
     char path[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/usage", time_slice->directory);
-    bool opened = descriptor_open(&time_slice->siblings, path, O_RDWR);
+    bool opened = descriptor_open(file, path, O_RDWR);
     if (!opened)
         log_line(LOG_ERROR, "time slice: %s: %s", path, strerror(errno));
     return opened;
+}
+
+static bool open_siblings(struct time_slice *time_slice)
+{
+    return open_usage(time_slice, &time_slice->siblings);
+}
+
+/* One that cannot say that it owes much owes it all the same. */
+static void begin_owing(struct time_slice *time_slice)
+{
+    struct descriptor file;
+    if (!open_usage(time_slice, &file))
+        return;
+    int byte = OWES;
+    while (byte < OWES_END && !lock_in(file.number, time_slice, byte, 1, F_WRLCK))
+        byte++;
+    off_t offset = (off_t)((int)HETERO_REGION_SLOTS + byte) * HETERO_REGION_SLOT_OFFSET; /* which is no slot's */
+    void *keeper = byte == OWES_END ? MAP_FAILED : mmap(NULL, 1, PROT_NONE, MAP_SHARED, file.number, offset);
+    if (keeper != MAP_FAILED && madvise(keeper, 1, MADV_DONTFORK) == 0) {
+        time_slice->owing.byte = byte;
+        time_slice->owing.keeper = keeper;
+    } else if (keeper != MAP_FAILED) {
+        munmap(keeper, 1);
+    }
+    descriptor_close(&file);
+}
+
+static void end_owing(struct time_slice *time_slice)
+{
+    munmap(time_slice->owing.keeper, 1);
+    time_slice->owing.byte = 0;
 }
 
 bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
@@ -112,6 +148,7 @@ bool time_slice_renew(struct time_slice *time_slice)
 
 void time_slice_close(struct time_slice *time_slice)
 {
+    time_slice->owing.byte = 0; /* a child has not the mapping that keeps it */
     descriptor_close(&time_slice->siblings);
     pages_close(&time_slice->pages);
 }
@@ -279,6 +316,11 @@ bool time_slice_sought(struct time_slice *time_slice)
     ANY(time_slice, it->state >= PAGE_WANTS && (row_is(&it->row) || runs(it) || waits(pages, it)));
 }
 
+bool time_slice_contended(struct time_slice *time_slice)
+{
+    return time_slice_sought(time_slice) || time_slice_others(time_slice) > 0 || time_slice_lit(time_slice) > 0;
+}
+
 bool time_slice_held_by_high(struct time_slice *time_slice)
 {
     ANY(time_slice, is_high(it) && runs(it));
@@ -339,8 +381,30 @@ static void count_siblings(struct time_slice *time_slice)
     pages_count_busy(&time_slice->pages, count);
 }
 
+void time_slice_owes_much(struct time_slice *time_slice, bool owes)
+{
+    time_slice->owing.much = owes;
+}
+
+bool time_slice_owed_by_siblings(struct time_slice *time_slice)
+{
+    int64_t now = clock_ns();
+    if (now - time_slice->owing.asked_ns < COUNT_NS)
+        return time_slice->owing.siblings;
+    int own = time_slice->owing.byte == 0 ? OWES_END : time_slice->owing.byte;
+    time_slice->owing.asked_ns = now;
+    time_slice->owing.siblings = (own > OWES && taken(time_slice, OWES, own - OWES)) ||
+                                 (own + 1 < OWES_END && taken(time_slice, own + 1, OWES_END - own - 1));
+    return time_slice->owing.siblings;
+}
+
 void time_slice_busy(struct time_slice *time_slice, bool busy)
 {
+    bool owes = busy && time_slice->owing.much;
+    if (owes && time_slice->owing.byte == 0)
+        begin_owing(time_slice);
+    else if (!owes && time_slice->owing.byte != 0)
+        end_owing(time_slice);
     for (int byte = WORKS; busy && time_slice->works == 0 && byte < WORKS_END; byte++)
         time_slice->works = lock(time_slice, byte, 1, F_WRLCK) ? byte : 0;
     pages_say_busy(glance(time_slice), busy, busy && time_slice->works != 0);

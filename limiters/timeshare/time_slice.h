@@ -36,8 +36,15 @@ struct time_slice {
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
     int works;            /* which of the bytes that say that our work is in flight is ours; 0: none */
     int64_t counted_ns;   /* when siblings' were counted last */
-    bool high;            /* the priority with which it was asked for */
-    bool leads;           /* no sibling enters, or has a time slice */
+    struct owing {
+        bool much;        /* the grant owes more than a second */
+        int byte;         /* which of the bytes that say that, with work of ours in flight, is ours; 0: none */
+        void *keeper;     /* the mapping that keeps it locked, whatever descriptors the program closes */
+        int64_t asked_ns; /* when it was last asked whether siblings have one, */
+        bool siblings;    /* and whether one had */
+    } owing;
+    bool high;  /* the priority with which it was asked for */
+    bool leads; /* no sibling enters, or has a time slice */
     bool ours;
     bool joined;        /* we run in a sibling's */
     bool late;          /* it was waited for in vain: until it can be had again, the owner runs without */
@@ -119,6 +126,9 @@ bool time_slice_sought(struct time_slice *time_slice);
 bool time_slice_held_by_high(struct time_slice *time_slice);
 bool time_slice_held_by_low(struct time_slice *time_slice);
 
+/* Whether another grant wants the device, runs, or has work on it. */
+bool time_slice_contended(struct time_slice *time_slice);
+
 /* Whether somebody else waits; and whether one of high priority does, or runs. */
 bool time_slice_wanted(struct time_slice *time_slice);
 bool time_slice_claimed(struct time_slice *time_slice);
@@ -132,6 +142,11 @@ void time_slice_busy(struct time_slice *time_slice, bool busy);
 unsigned time_slice_others(struct time_slice *time_slice);
 unsigned time_slice_beside(struct time_slice *time_slice);
 bool time_slice_overrun(struct time_slice *time_slice);
+
+/* The grant owes others more than a second, or no longer. While work of ours is in flight then, siblings do not launch:
+ * a lock says so, which only the end of this process or of that work takes away. And whether one of them says so. */
+void time_slice_owes_much(struct time_slice *time_slice, bool owes);
+bool time_slice_owed_by_siblings(struct time_slice *time_slice);
 
 /* How many more others say that they have, for longer than they are believed. */
 unsigned time_slice_doubted(struct time_slice *time_slice);

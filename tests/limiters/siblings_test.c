@@ -229,3 +229,73 @@ TEST(processes_of_a_grant_that_are_killed_and_come_anew_lower_nobodys_charge)
     EXPECT_NEAR(60, 2.5, tenant_got(&tenants[3], 3, RUN_S)); /* a death is asked for 5 ms later */
     machine_end();
 }
+
+/* Its siblings write the account that they share, as any of them may: by a lock they know that it owes. */
+TEST(who_owes_much_with_work_in_flight_keeps_its_siblings_whatever_they_write)
+{
+    static const struct tenant ENDLESS = {.kernel_ns = 3600 * SECOND, .host_ns = 3 * US, .in_flight = 1};
+    begin();
+    add(0, &ENDLESS, 10);
+    add(1, &ENDLESS, 10)->account = &accounts[0];
+    add(2, &KERNELS, 60);
+    tenant_start(&tenants[2]);
+    tenant_start(&tenants[0]);
+    EXPECT(true, machine_run(4 * SECOND));
+    tenant_start(&tenants[1]);
+    for (unsigned step = 0; step < 6000; step++) {
+        atomic_store(&accounts[0].balance_ns, 900 * (int64_t)MS);
+        EXPECT(true, machine_run(MS));
+    }
+    printf("%lu launches, and %lu of the sibling\n", (unsigned long)tenants[0].launched,
+           (unsigned long)tenants[1].launched);
+    EXPECT(true, tenants[0].asked_ns > 0);
+    EXPECT(true, tenants[1].asked_ns == 0);
+    tenant_kill(&tenants[0]); /* its lock goes with it */
+    EXPECT(true, machine_run(100 * MS));
+    EXPECT(true, tenants[1].asked_ns > 0);
+    machine_end();
+}
+
+/* Alone it goes on after a second: nobody else wants what it would take. */
+TEST(who_begins_with_a_debt_waits_for_it_while_others_want_the_card)
+{
+    for (unsigned others = 0; others < 2; others++) {
+        begin();
+        add(0, &KERNELS, 60);
+        add(1, &KERNELS, 10);
+        if (others > 0)
+            tenant_start(&tenants[0]);
+        EXPECT(true, machine_run(SECOND));
+        tenants[1].terms.owes_until_ns = machine_now() + 3 * SECOND;
+        tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(2900 * MS));
+        uint64_t waited = tenants[1].launched;
+        EXPECT(true, machine_run(7100 * MS));
+        printf("%lu launches in the first 2.9 s, then %.2f of 10\n", (unsigned long)waited,
+               tenant_got(&tenants[1], 5, 11));
+        EXPECT(others == 0, waited > 0);
+        EXPECT_NEAR(10, 1, tenant_got(&tenants[1], 5, 11));
+        machine_end();
+    }
+}
+
+/* What was used alone is owed to nobody; beside another it is, until it is paid. */
+TEST(a_grant_owes_what_it_took_beyond_its_share_while_another_had_work)
+{
+    static const struct tenant LONG = {
+        .kernel_ns = 4 * SECOND, .host_ns = 3 * US, .in_flight = 1, .rest_ns = 3600 * SECOND, .batch = 1};
+    for (unsigned others = 0; others < 2; others++) {
+        begin();
+        add(0, &LONG, 1);
+        add(1, &KERNELS, 60);
+        tenant_start(&tenants[0]);
+        if (others > 0)
+            tenant_start(&tenants[1]);
+        EXPECT(true, machine_run(9 * SECOND));
+        double owed = (double)accounts[0].owed_ns / (double)SECOND, debt = -(double)accounts[0].balance_ns / SECOND;
+        printf("owes %.2f s of %.2f s\n", owed, debt);
+        EXPECT(true, debt > 3.5);
+        EXPECT_NEAR(others > 0 ? debt : 0, 0.2, owed);
+        machine_end();
+    }
+}

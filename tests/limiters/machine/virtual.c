@@ -3,6 +3,7 @@
 #undef clock_gettime
 #undef close
 #undef fcntl
+#undef madvise
 #undef mmap
 #undef munmap
 #undef nanosleep
@@ -101,7 +102,8 @@ static struct {
         size_t size;
     } boards[CARDS], page_files[TENANTS][CARDS], usages[TENANTS];
     const struct file *open[OPEN];
-    const void *grants[TENANTS]; /* what tells grants apart */
+    bool mapped[OPEN], closed[OPEN]; /* a mapping keeps it open, which nothing but its end closes then */
+    const void *grants[TENANTS];     /* what tells grants apart */
     unsigned grant_count;
     struct hetero_board board[CARDS];
     union {
@@ -310,6 +312,7 @@ int virtual_open(const char *path, int flags, ...);
 int virtual_close(int number);
 void *virtual_mmap(void *address, size_t size, int protection, int flags, int number, off_t offset);
 int virtual_munmap(void *address, size_t size);
+int virtual_madvise(void *address, size_t size, int advice);
 ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset);
 int virtual_fcntl(int file, int command, ...);
 long virtual_syscall(long number, ...);
@@ -511,17 +514,41 @@ static int status_of(int number, struct stat *found)
     return 0;
 }
 
+/* One that is not to be read keeps the file open, and its address tells which. */
 void *virtual_mmap(void *address, size_t size, int protection, int flags, int number, off_t offset)
 {
     if (number < FIRST_FILE)
         return mmap(address, size, protection, flags, number, offset);
-    return file_of(number) != NULL ? file_of(number)->bytes : MAP_FAILED;
+    if (file_of(number) == NULL)
+        return MAP_FAILED;
+    if (protection != PROT_NONE)
+        return file_of(number)->bytes;
+    machine.mapped[number - FIRST_FILE] = true;
+    return &machine.mapped[number - FIRST_FILE];
+}
+
+static bool is_virtual(const void *address)
+{
+    const char *from = (const char *)&machine, *at = address;
+    return at >= from && at < from + sizeof machine;
 }
 
 int virtual_munmap(void *address, size_t size)
 {
-    const char *from = (const char *)&machine, *at = address;
-    return at >= from && at < from + sizeof machine ? 0 : munmap(address, size);
+    if (!is_virtual(address))
+        return munmap(address, size);
+    ptrdiff_t at = (bool *)address - machine.mapped;
+    if (at >= 0 && at < OPEN) {
+        machine.mapped[at] = false;
+        if (machine.closed[at])
+            virtual_close(FIRST_FILE + (int)at);
+    }
+    return 0;
+}
+
+int virtual_madvise(void *address, size_t size, int advice)
+{
+    return is_virtual(address) ? 0 : madvise(address, size, advice);
 }
 
 ssize_t virtual_pread(int number, void *bytes, size_t size, off_t offset)
@@ -576,6 +603,9 @@ int virtual_close(int number)
 {
     if (number < FIRST_FILE)
         return close(number);
+    machine.closed[number - FIRST_FILE] = machine.mapped[number - FIRST_FILE];
+    if (machine.closed[number - FIRST_FILE])
+        return 0;
     for (unsigned i = machine.locks; i-- > 0;)
         if (machine.lock[i].file == number)
             drop_lock(i);
@@ -1501,9 +1531,10 @@ void tenant_resize(const struct tenant *tenant)
 
 void tenant_start(struct tenant *tenant)
 {
-    char directory[32];
+    static char directories[TENANTS][32]; /* they are the governors' as long as these are */
+    char *directory = directories[grant_of(tenant)];
     write_row(tenant);
-    snprintf(directory, sizeof directory, ROOT "%u", grant_of(tenant));
+    snprintf(directory, sizeof directories[0], ROOT "%u", grant_of(tenant));
     if (tenant->region != NULL)
         tenant->account = &tenant->region->devices[tenant->card];
     tenant->governor = governor_new(&engine, &tenant->terms, tenant->account, directory, tenant->card);
@@ -1546,6 +1577,8 @@ static void forget_governor(struct tenant *tenant)
 {
     if (tenant->governor == NULL)
         return;
+    if (tenant->governor->time_slice.owing.byte != 0)
+        virtual_munmap(tenant->governor->time_slice.owing.keeper, 1);
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
     for (unsigned chunk = 0; chunk < TRACKED_STREAM_CHUNKS; chunk++)
         free(tenant->governor->gate.streams.chunks[chunk]);
