@@ -16,6 +16,7 @@ from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.ledger.rows import GangRow
 from hetero.node.mounts import enter
 from hetero.node.node import Node
+from hetero.node.view.debt import waits
 from hetero.node.watch import watch
 
 
@@ -79,6 +80,8 @@ def run(
         node.registry.close()  # the program's children are to be its own
         if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
             report_grant(handle.grant, node.ledger.row(handle.grant.id))
+            for debt_wait in waits(node, handle.grant):
+                warn(debt_wait.what)
         _become(command, environment)
     except BaseException:
         grants.abort(handle)

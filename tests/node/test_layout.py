@@ -32,6 +32,7 @@ int main(void)
     AT(hetero_grant_device, core);
     AT(hetero_grant_device, policy); AT(hetero_grant_device, priority);
     AT(hetero_grant_device, flags); AT(hetero_grant_device, excess_bytes);
+    AT(hetero_grant_device, owes_until_ns);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
     AT(hetero_region, reached_slots); AT(hetero_region, unknown_lookups);
@@ -39,7 +40,8 @@ int main(void)
     AT(hetero_region_device, used_bytes); AT(hetero_region_device, peak_bytes);
     AT(hetero_region_device, denied_allocations); AT(hetero_region_device, gpu_ns);
     AT(hetero_region_device, reserved_total_bytes); AT(hetero_region_device, stopped_ns);
-    AT(hetero_region_device, borrowed_ns);
+    AT(hetero_region_device, borrowed_ns); AT(hetero_region_device, owed_ns);
+    AT(hetero_region_device, stamp_ns); AT(hetero_region_device, balance_ns);
     AT(hetero_region_slot, used_bytes); AT(hetero_region_slot, pid);
     AT(hetero_region_slot, reports);
     IS(HETERO_REPORT_UNCHARGED); IS(HETERO_REGION_ORPHANED);
@@ -138,9 +140,11 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     put("<Q", layout["hetero_region.unknown_lookups"], 5)
     device_counts = {"used_bytes": 99, "peak_bytes": 70, "denied_allocations": 3}
     device_counts |= {"gpu_ns": 123456789, "reserved_total_bytes": 1234}
-    device_counts |= {"stopped_ns": 777, "borrowed_ns": 88}
+    device_counts |= {"stopped_ns": 777, "borrowed_ns": 88, "stamp_ns": 1000}
     for name, value in device_counts.items():
         put("<Q", device + layout[f"hetero_region_device.{name}"], value)
+    put("<q", device + layout["hetero_region_device.balance_ns"], -500)
+    put("<q", device + layout["hetero_region_device.owed_ns"], 400)
     for slot, used in ((0, 40), (255, 20), (7, 1000)):
         at = layout["hetero_region.slots"] + slot * layout["hetero_region_slot"]
         put("<Q", at + layout["hetero_region_slot.used_bytes"] + 8, used)
@@ -168,7 +172,13 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         granted=1234,
         stopped_ns=777,
         borrowed_ns=88,
+        charged_at_ns=1000,
+        balance_ns=-500,
+        owed_ns=400,
     )
+    assert 400 == counted.owed_at(1000, core=5000)
+    assert 150 == counted.owed_at(1500, core=5000)
+    assert 0 == counted.owed_at(9000, core=5000)
     assert counted == region.counts[1]
     assert 5 == region.unknown
     assert {0, 255} == region.slots.keys()
@@ -205,6 +215,23 @@ def test_excess_is_stored_where_the_limiter_reads_it_and_changes_no_limit(
     grant_file.store_limits(path, limits[1:], policy=Policy.FIXED)
     assert not grant_file.holds_limits(path.read_bytes(), packed)
     assert (1 << 40, 3) == grant_file.read_excess(path, device_count=2)
+
+
+def test_until_when_a_debt_is_paid_is_stored_where_the_limiter_reads_it_and_changes_no_limit(
+    layout: dict[str, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "grant"
+    limits = [DeviceLimit(name="D-0", memory=5, core=6), DeviceLimit(name="D-1", memory=7, core=8)]
+    packed = grant_file.pack("4f1c", limits, policy=Policy.FIXED, priority=Priority.LOW)
+    path.write_bytes(packed)
+
+    grant_file.store_owes_until(path, 1, 1 << 50)
+
+    second = layout["hetero_grant.devices"] + layout["hetero_grant_device"]
+    at = second + layout["hetero_grant_device.owes_until_ns"]
+    assert (1 << 50,) == struct.unpack_from("<Q", path.read_bytes(), at)
+    assert (0, 1 << 50) == grant_file.read_owes_until(path, device_count=2)
+    assert grant_file.holds_limits(path.read_bytes(), packed)
 
 
 def region_lock(descriptor: int, byte: int) -> None:

@@ -23,10 +23,10 @@ MAX_DEVICES = 16
 CORE_FULL = 10000
 
 HEADER = struct.Struct("<QII48s")
-#: The word after the last one is the excess, 0 until it is stored.
+#: The words after the last one are the excess and until when a debt is paid, 0 until stored.
 ENTRY = struct.Struct("<64sQIIII40x")
 SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
-_MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT = 64, 72, 84, 88
+_MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT, _OWES_UNTIL_AT = 64, 72, 84, 88, 96
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
 _SPILL, _CONTEXT, _STRICT, _SERVICE = 1, 2, 4, 8
@@ -157,14 +157,14 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
 
 
 def holds_limits(contents: bytes, expected_contents: bytes) -> bool:
-    """Return whether a file contains what was packed, with any excess."""
+    """Return whether a file contains what was packed, with any excess and debt."""
     if len(contents) != SIZE:
         return False
-    without_excess = bytearray(contents)
+    limits_alone = bytearray(contents)
     for position in range(MAX_DEVICES):
-        offset = HEADER.size + position * ENTRY.size + _EXCESS_AT
-        without_excess[offset : offset + 8] = bytes(8)
-    return without_excess == expected_contents
+        offset = HEADER.size + position * ENTRY.size
+        limits_alone[offset + _EXCESS_AT : offset + _OWES_UNTIL_AT + 8] = bytes(16)
+    return limits_alone == expected_contents
 
 
 def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:
@@ -172,13 +172,39 @@ def read_excess(path: Path, *, device_count: int) -> tuple[int, ...]:
 
     Raises `OSError` or `ValueError` if the file holds no limits.
     """
+    return _words(path, _EXCESS_AT, device_count)
+
+
+def read_owes_until(path: Path, *, device_count: int) -> tuple[int, ...]:
+    """Return until when (ns, CLOCK_MONOTONIC) a grant pays a debt on each of its first devices.
+
+    0: it has none. Raises `OSError` or `ValueError` if the file holds no limits.
+    """
+    return _words(path, _OWES_UNTIL_AT, device_count)
+
+
+def store_owes_until(path: Path, position: int, until_ns: int) -> None:
+    """Have a grant's gate on its device at `position` closed until then, while others want it.
+
+    It is stored as limits are. Raises `OSError` where this user may not.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with mmap.mmap(descriptor, SIZE) as mapping:
+            offset = HEADER.size + position * ENTRY.size + _OWES_UNTIL_AT
+            ctypes.c_uint64.from_buffer(mapping, offset).value = until_ns
+    finally:
+        os.close(descriptor)
+
+
+def _words(path: Path, word_at: int, device_count: int) -> tuple[int, ...]:
     contents = path.read_bytes()
     if len(contents) != SIZE:
         raise ValueError(f"{len(contents)} bytes, not {SIZE}")
     return tuple(
         int.from_bytes(contents[offset : offset + 8], "little")
         for offset in (
-            HEADER.size + position * ENTRY.size + _EXCESS_AT for position in range(device_count)
+            HEADER.size + position * ENTRY.size + word_at for position in range(device_count)
         )
     )
 

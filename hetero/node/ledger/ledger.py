@@ -5,6 +5,7 @@
     boot                    which boot of the machine this ledger is of
     grants/<id>/allocation.json   the entry; the truth
     grants/<id>/tenant/           what the limiter maps; private/boards/<device>: board.py
+    private/debts/          what users owe whose grants have ended: debts.py
     grants/<id>/alive             locked by the program and the children that inherited it
     grants/<id>/container         a link to what a container's runtime keeps of it
     grants/<id>/edits.json        what the vendors said of a share (container/share.py)
@@ -44,6 +45,7 @@ from hetero.model.frozen import frozen
 from hetero.model.units import format_memory
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.board import Row, remove_board, remove_pages, sweep_pages, write_board
+from hetero.node.ledger.debts import Account, Debts, owed
 from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import (
     GRANT,
@@ -113,6 +115,12 @@ class Grant:
     soft: tuple[str, ...] = ()
     served: tuple[str, ...] = ()
     promised: tuple[DeviceAllocation, ...] = ()
+
+    @property
+    def debtor(self) -> str:
+        """Who owes what the grant owes: its pod's namespace, or its user."""
+        namespace = self.owner.get("namespace")
+        return f"namespace {namespace}" if namespace else self.user
 
     @property
     def reserved(self) -> Allocation:
@@ -199,6 +207,11 @@ class Ledger:
         """The requests that wait for devices."""
         return Queue(self.path / "queue")
 
+    @property
+    def debts(self) -> Debts:
+        """What users owe whose grants have ended."""
+        return Debts(self.path / "private/debts")
+
     def directory(self, grant_id: str) -> Path:
         """Return the directory of a grant."""
         return self._grants / grant_id
@@ -238,7 +251,9 @@ class Ledger:
         try:
             if grant.share:
                 self._record(grant)
-            self._write_limits([*self._read(except_id=grant.id).grants, grant])
+            grants = [*self._read(except_id=grant.id).grants, grant]
+            self._write_limits(grants)
+            self._settle_debts(grants, new_id=grant.id)
         except (OSError, HeteroError) as error:
             os.close(descriptor)
             self.drop(grant.id)
@@ -274,7 +289,9 @@ class Ledger:
                 other_grants = (
                     grant for grant in standing_grants if grant.id != instead_of.grant.id
                 )
-                self._write_limits((*other_grants, grant))
+                grants = (*other_grants, grant)
+                self._write_limits(grants)
+                self._settle_debts(grants, new_id=grant.id)
         except HeteroError:
             self._remove(grant.id)
             raise
@@ -409,6 +426,7 @@ class Ledger:
         if self.persistent:
             self._record_of(grant_id).unlink(missing_ok=True)
         self._record_end(grant_id)
+        self._keep_debt(grant_id)
         self._remove(grant_id)
 
     def abort(self, handle: GrantHandle) -> None:
@@ -526,13 +544,45 @@ class Ledger:
                 shutil.rmtree(self._grants / directory_name, ignore_errors=True)
             elif not self.stands(directory_name):
                 self._record_end(directory_name)
+                self._keep_debt(directory_name)
                 self._remove(directory_name)
         self.queue.sweep()
         snapshot = self._read(self._restore())
         self._cut_back(snapshot.grants)
         sweep_pages(self.boards, self._names())
         self._write_limits(snapshot.grants)
+        self._settle_debts(snapshot.grants)
         return snapshot
+
+    def _keep_debt(self, grant_id: str) -> None:
+        """Keep what a grant that ends owes; one whose entry is unreadable owes nothing."""
+        path = self.directory(grant_id) / ALLOCATION
+        with suppress(BadInput, OSError, UnicodeDecodeError):
+            account = self._account(_entry(path.read_text(), str(path)))
+            if any(owed(account)):
+                grants = self._read(except_id=grant_id).grants
+                self.debts.keep(account, [self._account(grant) for grant in grants])
+
+    def _settle_debts(self, grants: Iterable[Grant], new_id: str | None = None) -> None:
+        """Bring what is owed up to now; a new grant waits until what its user owes is paid."""
+        if self.debts.path.exists():
+            self.debts.settle([self._account(grant) for grant in grants], new_id)
+
+    def _account(self, grant: Grant) -> Account:
+        """Return a grant with the shares that its file says, some of which neighbours leave."""
+        limits, directory = grant.limits, self.directory(grant.id)
+        with suppress(OSError, ValueError):
+            cores = [limit.core for limit in grant_file.read_limits(directory / GRANT)]
+            limits = tuple(
+                evolve(limit, core=core) for limit, core in zip(limits, cores, strict=True)
+            )
+        return Account(
+            id=grant.id,
+            who=grant.debtor,
+            job=grant.label or grant.id,
+            directory=directory,
+            limits=limits,
+        )
 
     def _cut_back(self, grants: Iterable[Grant]) -> None:
         """Undo what programs did to fill the directory, which all users share."""
@@ -586,6 +636,7 @@ class Ledger:
         if boot_id_on_file is not None:
             for directory_name in self._names(with_drafts=True):
                 self._remove(directory_name.lstrip("."))
+            self.debts.clear()
         replace(path, boot_id, mode=0o644)
 
     def _restore(self) -> Iterator[Unreadable]:

@@ -62,5 +62,13 @@ def is_held(descriptor: int, byte: int | None = None) -> bool:
     return lock_kind != fcntl.F_UNLCK
 
 
+def is_locked(descriptor: int, byte_range: range) -> bool:
+    """Return whether another open file holds any lock on one of these bytes, a reader's, too."""
+    wanted_lock = _lock(fcntl.F_WRLCK, byte_range.start, len(byte_range))
+    found_lock: bytes = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, wanted_lock)
+    lock_kind: int = _FLOCK.unpack(found_lock)[0]
+    return lock_kind != fcntl.F_UNLCK
+
+
 def _lock(lock_kind: int, start: int, length: int) -> bytes:
     return _FLOCK.pack(lock_kind, os.SEEK_SET, start, length, 0)

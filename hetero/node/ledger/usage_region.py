@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from hetero.model.frozen import frozen
-from hetero.node.ledger.grant_file import MAX_DEVICES
+from hetero.node.ledger.grant_file import CORE_FULL, MAX_DEVICES
 from hetero.node.ledger.holders import mappings
 from hetero.node.ledger.locks import is_held
 
@@ -24,7 +24,7 @@ SLOTS = 1024
 SLOT_OFFSET = 1 << 16
 
 HEADER = struct.Struct("<QII4xI56xQ40x")
-DEVICE = struct.Struct("<QQQQQqQ8xQQQ40x")
+DEVICE = struct.Struct("<QQQQQqQ8xQQQq32x")
 SLOT = struct.Struct(f"<{4 * MAX_DEVICES}QI60x")
 #: In place of a PID: the process ended, and others have its shared memory open.
 LEFT = 0xFFFFFFFF
@@ -34,6 +34,10 @@ MEMBER = struct.Struct("<IIIIIIIIQQI12x")
 _GANG_AT = HEADER.size + MAX_DEVICES * DEVICE.size + SLOTS * SLOT.size
 SIZE = _GANG_AT + GANG.size + MEMBERS * MEMBER.size
 _FIRST = HEADER.size + MAX_DEVICES * DEVICE.size
+#: The bytes that a grant's processes lock for each device (limiters/timeshare/time_slice.c).
+_TIME_SLICE_AT, _TIME_SLICE_BYTES = SLOTS + 1, 32
+#: Of these, those of processes with work in flight, and of those that owe much besides.
+_WORKS_AT, _OWES_AT = 19, 24
 
 
 @frozen(kw_only=True)
@@ -41,7 +45,9 @@ class Counts:
     """What a grant did on one of its devices: bytes held now, and totals since it began.
 
     `granted` are the bytes of all reservations, those that were given back as well. For
-    `stopped_ns` its processes waited, each counted; `borrowed_ns` are of `device_ns`.
+    `stopped_ns` its processes waited, each counted; `borrowed_ns` are of `device_ns`. At
+    `charged_at_ns` (CLOCK_MONOTONIC; 0: never) it had `balance_ns` left, and of a debt owed
+    `owed_ns` to others.
     """
 
     memory: int
@@ -51,6 +57,14 @@ class Counts:
     granted: int = 0
     stopped_ns: int = 0
     borrowed_ns: int = 0
+    charged_at_ns: int = 0
+    balance_ns: int = 0
+    owed_ns: int = 0
+
+    def owed_at(self, now_ns: int, *, core: int) -> int:
+        """Return what it owes others at `now_ns` with a share of `core` hundredths of a percent."""
+        paid_ns = max(now_ns - self.charged_at_ns, 0) * core // CORE_FULL
+        return max(min(self.owed_ns, -self.balance_ns) - paid_ns, 0)
 
 
 @frozen(kw_only=True)
@@ -154,9 +168,8 @@ def _region(
     device_counts = []
     for position in range(device_count):
         device_words = DEVICE.unpack_from(head_bytes, HEADER.size + position * DEVICE.size)
-        _, peak_bytes, denials, _, device_ns, _, _, granted_bytes, stopped_ns, borrowed_ns = (
-            device_words
-        )
+        _, peak_bytes, denials, _, device_ns, balance_ns, charged_at_ns, *late_words = device_words
+        granted_bytes, stopped_ns, borrowed_ns, owed_ns = late_words
         memory_bytes = sum(slot.used[position] for slot in live_slots.values())
         device_counts.append(
             Counts(
@@ -167,6 +180,9 @@ def _region(
                 granted=granted_bytes,
                 stopped_ns=stopped_ns,
                 borrowed_ns=borrowed_ns,
+                charged_at_ns=charged_at_ns,
+                balance_ns=balance_ns,
+                owed_ns=owed_ns,
             )
         )
     return Region(
@@ -205,6 +221,22 @@ def _slot(slot_words: tuple[int, ...]) -> Slot:
         uncharged=slot_words[device_count : 2 * device_count],
         pid=slot_words[-1],
     )
+
+
+def time_slice_bytes(position: int) -> range:
+    """Return the bytes of a region that a process locks which wants or uses the grant's device."""
+    first_byte = _TIME_SLICE_AT + _TIME_SLICE_BYTES * position
+    return range(first_byte, first_byte + _TIME_SLICE_BYTES)
+
+
+def working_bytes(position: int) -> range:
+    """Return those of processes that have work in flight on the grant's device."""
+    return time_slice_bytes(position)[_WORKS_AT:_OWES_AT]
+
+
+def owing_bytes(position: int) -> range:
+    """Return those of processes that have, where the grant owes more than a second."""
+    return time_slice_bytes(position)[_OWES_AT:]
 
 
 def slots_of(pid: int, region_path: Path) -> frozenset[int]:
