@@ -189,6 +189,11 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
         for share in grant.shares
         if (excess := share.excess) and excess.is_told
     ]
+    debt_lines = [
+        Text(f"{finding.subject} {finding.what}", "yellow")
+        for grant in grants
+        for finding in (*grant.owing, *grant.waits)
+    ]
     unknown_lines = [
         Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
         for grant in grants
@@ -199,7 +204,7 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
         for grant in grants
         if grant.hurt
     ]
-    return [*gone_lines, *past_lines, *excess_lines, *unknown_lines]
+    return [*gone_lines, *past_lines, *debt_lines, *excess_lines, *unknown_lines]
 
 
 def _functions(count: int) -> str:

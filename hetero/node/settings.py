@@ -53,6 +53,13 @@ class Sharing(str, Enum):
     MPS = "mps"  # at the same time, through a service of the card's vendor
 
 
+class OnDebt(str, Enum):
+    """What is done about a grant that owes device time and goes on while others have work."""
+
+    REPORT = "report"  # said in the log, and in the events of a pod
+    END = "end"  # its processes are ended, too
+
+
 #: What names all cards that are not named by themselves.
 _ALL = "*"
 
@@ -114,6 +121,7 @@ class NodeSettings:
     [heterod]            # what is done where a grant does not say (hetero run --help)
     on_excess = "refuse" # or "report", "kill"
     on_bypass = "report" # or "kill"
+    on_debt = "report"   # or "end": of a grant with work in flight that owes others over a second
     ignore = ["agentd"]  # executables, by name or path, that are never ended; vendors' monitors
                          # of cards unless set
     """
@@ -132,6 +140,7 @@ class NodeSettings:
     group_quotas: Mapping[str, Quota] = field(factory=dict)
     on_excess: OnExcess = OnExcess.REFUSE
     on_bypass: OnBypass = OnBypass.REPORT
+    on_debt: OnDebt = OnDebt.REPORT
     ignore: tuple[str, ...] | None = None
     periods: Periods = field(factory=Periods)
 
@@ -342,7 +351,7 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
     _expect(vendors, known_keys=("allow",))
     _expect(quota, known_keys=("memory", "core", "grants", "users", "groups"))
     _expect(gangs, known_keys=("period", "overrun"))
-    _expect(heterod, known_keys=("on_excess", "on_bypass", "ignore"))
+    _expect(heterod, known_keys=("on_excess", "on_bypass", "on_debt", "ignore"))
     context = count.get("context", defaults.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
@@ -368,6 +377,7 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
         on_excess=_word(
             "heterod.on_excess", heterod.get("on_excess", defaults.on_excess), OnExcess
         ),
+        on_debt=_word("heterod.on_debt", heterod.get("on_debt", defaults.on_debt), OnDebt),
         on_bypass=_word(
             "heterod.on_bypass", heterod.get("on_bypass", defaults.on_bypass), OnBypass
         ),
@@ -444,8 +454,8 @@ def _expect(table: Mapping[str, Any], *, known_keys: tuple[str, ...]) -> None:
                 f"unknown key {table_key!r}: there is [scale] with memory and core, [cards] with "
                 "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
                 "[vendors] with allow, [quota] with memory, core, grants, users and groups, "
-                "[gangs] with period and overrun, [heterod] with on_excess, on_bypass and ignore, "
-                "nothing else"
+                "[gangs] with period and overrun, [heterod] with on_excess, on_bypass, on_debt and "
+                "ignore, nothing else"
             )
 
 

@@ -16,7 +16,7 @@ from hetero.kube.words.pod_request import Defaults, Vocabulary
 from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
-from hetero.node.settings import NodeSettings, load_settings, read_settings
+from hetero.node.settings import NodeSettings, OnDebt, load_settings, read_settings
 from hetero.placement.demand import HALF_LIFE
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
@@ -77,6 +77,7 @@ class Settings:
     [nodes."*".cards]             # by a pattern of nodes' names any table of a node's settings
     max_sharers = 10              # of two patterns for a node the later one counts
     [nodes."*".heterod]
+    on_debt = "report"            # else processes that owe others over a second are ended
     on_bypass = "kill"            # a program without a limiter is ended, where its pod does not say
     [nodes."old-*".scale]
     memory = 1.5                  # what does not fit on a card then lies with the host
@@ -95,8 +96,8 @@ class Settings:
     nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
 
     def of_node(self, node_name: str) -> NodeSettings:
-        """Return the node settings that the cluster sets for a node."""
-        node_settings = NodeSettings(vendors=self.vendors)
+        """Return the node settings that the cluster sets for a node, which tenants share."""
+        node_settings = NodeSettings(vendors=self.vendors, on_debt=OnDebt.END)
         for pattern, document in self.nodes.items():
             if fnmatchcase(node_name, pattern):
                 node_settings = read_settings(document, node_settings)

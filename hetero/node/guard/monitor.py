@@ -26,12 +26,15 @@ from hetero.node.guard.notes import note_time, note_unowned
 from hetero.node.guard.services_watch import ServicesWatch
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.grant_file import read_excess, store_excess
+from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
 from hetero.node.quota import User
+from hetero.node.settings import OnDebt
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
+from hetero.node.view.debt import Owing, Wait, owing, waits
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import Hurt
@@ -82,7 +85,7 @@ class Ended:
         return f"{self.program} ({self.pid}) of grant {self.grant} is killed: {self.why}"
 
 
-Finding = Bypass | Excess | Unowned | Ended | Hurt
+Finding = Bypass | Excess | Unowned | Ended | Hurt | Owing | Wait
 
 
 @frozen(kw_only=True)
@@ -95,6 +98,7 @@ class Sighting:
     bypass: tuple[Bypass, ...] = ()
     excess: tuple[Excess, ...] = ()
     unowned: tuple[Unowned, ...] = ()
+    owing: tuple[Owing, ...] = ()
     news: tuple[Finding, ...] = ()
 
 
@@ -179,8 +183,16 @@ class Monitor:
         )
         unowned_findings = self._unowned.sample(comparison.usages, now_s=time.monotonic())
         hurt_services = self._services.sample(snapshot) if self.acts else ()
-        is_quiet = (
-            not any(overuse_by_device.values()) and not unowned_findings and not hurt_services
+        owing_grants = owing(self.node, snapshot.grants, comparison.regions)
+        waiting_grants = tuple(
+            wait for grant in snapshot.grants for wait in waits(self.node, grant)
+        )
+        is_quiet = not (
+            any(overuse_by_device.values())
+            or unowned_findings
+            or hurt_services
+            or owing_grants
+            or waiting_grants
         )
         is_unchanged = self._last is not None and comparison.excess is self._last.excess
         self._last = comparison
@@ -195,7 +207,12 @@ class Monitor:
         excess = tuple(comparison.excess.values())
         device_by_uuid = {device.uuid: device for device, _ in comparison.usages}
         ended_processes = (
-            tuple(self._act(snapshot, device_by_uuid, bypass, excess)) if self.acts else ()
+            (
+                *self._act(snapshot, device_by_uuid, bypass, excess),
+                *self._end_owing(owing_grants),
+            )
+            if self.acts
+            else ()
         )
         reported = (process_excess for process_excess in excess if process_excess.is_told)
         findings: tuple[Finding, ...] = (
@@ -204,11 +221,19 @@ class Monitor:
             *unowned_findings,
             *ended_processes,
             *hurt_services,
+            *owing_grants,
+            *waiting_grants,
         )
         keys_before = self._told
         self._told = frozenset(finding.key for finding in findings)
         news = tuple(finding for finding in findings if finding.key not in keys_before)
-        self._sighting = Sighting(bypass=bypass, excess=excess, unowned=unowned_findings, news=news)
+        self._sighting = Sighting(
+            bypass=bypass,
+            excess=excess,
+            unowned=unowned_findings,
+            owing=owing_grants,
+            news=news,
+        )
         return self._sighting
 
     def forget(self) -> None:
@@ -263,6 +288,33 @@ class Monitor:
                     program=finding.program,
                     why=finding.what,
                 )
+
+    def _end_owing(self, owing_grants: Iterable[Owing]) -> Iterator[Ended]:
+        """End the processes of grants that owe much, where the settings say so; yield these."""
+        if self.node.settings.on_debt is OnDebt.REPORT:
+            return
+        for finding in owing_grants:
+            for pid in self.node.processes([finding.grant])[finding.grant]:
+                program_name = program(pid)
+                if self._kill_holder(finding.grant, pid):
+                    why = finding.what
+                    yield Ended(grant=finding.grant, pid=pid, program=program_name, why=why)
+
+    def _kill_holder(self, grant_id: str, pid: int) -> bool:
+        """Kill a process if it still holds a grant; return whether it was killed.
+
+        As in `_end`, what is asked after the pidfd was opened is of that process.
+        """
+        with suppress(OSError):
+            pidfd = os.pidfd_open(pid)
+            try:
+                holds = pid != os.getpid() and pid in self.node.processes([grant_id])[grant_id]
+                if holds and not self._is_ignored(pid):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    return True
+            finally:
+                os.close(pidfd)
+        return False
 
     def _end(self, finding: Bypass | Excess, device: Device) -> bool:
         """Kill a process if it is still what was found; return whether it was killed.

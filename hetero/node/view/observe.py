@@ -44,6 +44,7 @@ from hetero.node.node import Node
 from hetero.node.tenants.containers import containers_by_space, space_of
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
+from hetero.node.view.debt import Owing, Wait, owed_seconds, owing, waits
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
 from hetero.node.view.templates import TemplateView, template_views
@@ -74,7 +75,9 @@ class Share:
     processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
     was charged and their contexts. `core_excess` is the device time that they took past their
     limiter, in percent of the card, as heterod noted it last where no tenant writes (None: it
-    noted none). `enforcement` is how the limits are kept.
+    noted none). `core_owed` are the seconds of device time beyond its share that it used while
+    another grant had work, and owes; for `core_waits` seconds of others' demand its gate is closed
+    because of what earlier grants of its user owed. `enforcement` is how the limits are kept.
     """
 
     device: str
@@ -96,6 +99,8 @@ class Share:
     overhead: int | None = None
     excess: Excess | None = None
     core_excess: float | None = None
+    core_owed: float | None = None
+    core_waits: float | None = None
     enforcement: Enforcement | None = None
 
 
@@ -140,7 +145,8 @@ class GrantView:
 
     `containers` are those that have it, `share` its name where it is one. `running` says more of
     each of its `processes`.
-    `bypass` says which of its processes have memory or device time past the limiter. `unknown`
+    `bypass` says which of its processes have memory or device time past the limiter, `owing` where
+    it owes much and goes on while others have work, `waits` what it waits for. `unknown`
     counts the driver's functions that they asked for and the limiter does not know (None: unread).
     `hurt` is what ended its programs on a device that a service shares. `row`: it is a gang.
     `ended`: its container has ended, and its pod, which may start it again, has not.
@@ -159,6 +165,8 @@ class GrantView:
     share: str | None = None
     running: tuple[Process, ...] = ()
     bypass: tuple[Bypass, ...] = ()
+    owing: tuple[Owing, ...] = ()
+    waits: tuple[Wait, ...] = ()
     unknown: int | None = None
     hurt: str | None = None
     row: RowView | None = None
@@ -530,6 +538,12 @@ def _views(
     bypasses = find_bypass(node, snapshot, comparison)
     limits_by_grant = {grant.id: _in_force(node, grant) for grant in snapshot.grants}
     row_by_grant = gang_rows(snapshot.grants, limits_by_grant, node.ledger.periods())
+    owing_grants = owing(
+        node,
+        snapshot.grants,
+        {grant_id: region for grant_id, region in region_by_grant.items() if region},
+    )
+    waits_by_grant = {grant.id: waits(node, grant) for grant in snapshot.grants}
     views = (
         GrantView(
             id=grant.id,
@@ -560,8 +574,12 @@ def _views(
                 devices={device.uuid: device for device, _ in comparison.usages},
                 excess=comparison.excess,
                 seconds_by_device=_past(bypass for bypass in bypasses if bypass.grant == grant.id),
+                owed_by_position=owed_seconds(node, grant, region_by_grant[grant.id]),
+                wait_by_device={wait.device: wait.seconds for wait in waits_by_grant[grant.id]},
             ),
             bypass=tuple(bypass for bypass in bypasses if bypass.grant == grant.id),
+            owing=tuple(owes for owes in owing_grants if owes.grant == grant.id),
+            waits=waits_by_grant[grant.id],
             hurt=hurt(node, grant.id),
             unknown=region.unknown if (region := region_by_grant[grant.id]) else None,
             row=_row(row_by_grant[grant.id], region_by_grant[grant.id])
@@ -738,6 +756,8 @@ def _shares(
     devices: Mapping[str, Device],
     excess: Mapping[tuple[str, str], Excess],
     seconds_by_device: Mapping[str, float],
+    owed_by_position: tuple[float, ...] | None = None,
+    wait_by_device: Mapping[str, float] | None = None,
 ) -> tuple[Share, ...]:
     share_views = []
     for position, (piece, asked_limit, limit) in enumerate(
@@ -778,6 +798,8 @@ def _shares(
                 else None,
                 excess=excess.get((grant.id, piece.device)),
                 core_excess=seconds_by_device.get(piece.device),
+                core_owed=owed_by_position[position] if owed_by_position else None,
+                core_waits=(wait_by_device or {}).get(asked_limit.name),
                 enforcement=enforcement,
             )
         )

@@ -70,3 +70,4 @@ def _settings(settings: NodeSettings, device: Device) -> Iterator[tuple[str, str
     yield "count.context", "true" if settings.context else "false"
     yield "heterod.on_excess", settings.on_excess.value
     yield "heterod.on_bypass", settings.on_bypass.value
+    yield "heterod.on_debt", settings.on_debt.value
