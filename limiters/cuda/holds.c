@@ -93,7 +93,7 @@ void drop_hold(void *argument)
     free(hold);
 }
 
-bool hold_stream(void *argument, void *stream)
+bool hold_stream(void *argument, void *stream, bool stalls)
 {
     struct thread_state state;
     struct held_stream *hold = argument;
@@ -102,8 +102,8 @@ bool hold_stream(void *argument, void *stream)
     uint32_t hold_number = atomic_fetch_add(&hold->hold_count, 1) +
                            1; /* before the wait, so that a release includes this stall */
     bool is_held = !stream_is_capturing(stream) &&
-                   DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, hold_number, CU_STREAM_WAIT_VALUE_GEQ) ==
-                       CUDA_SUCCESS;
+                   (!stalls || DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, hold_number,
+                                                            CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
     if (is_held)
         DRIVER(EventRecord)(hold->begun_event, stream);
     leave(&state);

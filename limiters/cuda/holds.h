@@ -7,7 +7,7 @@
 
 void *make_hold(void *context);
 void drop_hold(void *hold);
-bool hold_stream(void *hold, void *stream);
+bool hold_stream(void *hold, void *stream, bool stalls);
 void stamp_stream(void *hold, void *stream);
 void release_stream(void *hold);
 bool stream_held_ns(void *hold, uint64_t *held_ns);

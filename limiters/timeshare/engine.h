@@ -35,10 +35,11 @@ struct engine {
     bool (*set)(void *fence, void *stream);
     bool (*passed)(void *fence); /* one that cannot be asked, or could not be set, counts as passed */
     /* A hold: what comes into a stream from now on waits for `release`, which calls no driver, and the device times how
-     * long it takes up to the last stamp. `make_hold` is NULL where the driver has none. */
+     * long it takes up to the last stamp; without `stalls` it is only timed. `make_hold` is NULL where the driver has
+     * none. */
     void *(*make_hold)(void *context);
     void (*drop_hold)(void *hold);
-    bool (*hold)(void *hold, void *stream); /* false: a capture forbids it, or it failed */
+    bool (*hold)(void *hold, void *stream, bool stalls); /* false: a capture forbids it, or it failed */
     void (*stamp)(void *hold, void *stream);
     void (*release)(void *hold);
     bool (*held_ns)(void *hold, uint64_t *ns); /* false: the device has not passed the mark */

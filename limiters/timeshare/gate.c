@@ -1038,11 +1038,11 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
     atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, uint64_t wait_ns)
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, bool stalls, uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
-    hold_ask(&gate->hold, most, skip, of);
+    hold_ask(&gate->hold, most, skip, of, stalls);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
     uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;

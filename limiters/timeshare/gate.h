@@ -179,7 +179,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns);
 /* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
  * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches; all
  * graphs, or none. Only where the engine has holds. False: the process exits. */
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, uint64_t wait_ns);
+bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, bool stalls, uint64_t wait_ns);
 
 /* What the hold told (hold.h). */
 bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);

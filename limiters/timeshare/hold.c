@@ -5,9 +5,10 @@
 
 __thread uint32_t hold_makes_graph;
 
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of)
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of, bool stalls)
 {
     hold->most = most;
+    hold->stalls = stalls;
     atomic_store(&hold->of, of);
     atomic_store(&hold->skip, skip);
     atomic_store(&hold->state, HOLD_ASKED);
@@ -67,7 +68,7 @@ bool hold_begin(struct hold *hold, const struct tracked_stream *stream, const st
     atomic_store(&hold->launch_ns, now);
     atomic_store(&hold->gone, !made);
     atomic_store(&hold->goes, !made);
-    bool held = made && hold->engine->hold(hold->handle, key->stream);
+    bool held = made && hold->engine->hold(hold->handle, key->stream, hold->stalls);
     if (!held || atomic_load(&hold->freed)) {
         if (made)
             hold->engine->release(hold->handle);

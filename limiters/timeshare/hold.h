@@ -8,6 +8,10 @@
  * The thread releases it without a call of the driver, so whatever waits for the stream inside the driver, with
  * whatever lock, goes on. A hold of a single launch is released behind it: so programs are timed that wait for each
  * launch, or launch into several streams. Only what is written with the gate's lock is written by launchers.
+ *
+ * A program can notice that its stream is held, and behave meanwhile. So some holds do not stall: one launch is timed
+ * where it would run anyway. That is as long as the host takes to make it, at least, so it tells whether launches are
+ * longer than they seem, and no more.
  */
 #ifndef HETERO_HOLD_H
 #define HETERO_HOLD_H
@@ -52,12 +56,13 @@ struct hold {
     void *context;
     struct stream_key stream;
     uint32_t most; /* launches in it; 0: to learn how long nothing takes */
+    bool stalls;
     uint32_t stamped;
 };
 
 /* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip` others that it may
  * be of were made. */
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of);
+void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of, bool stalls);
 
 /* What the thread is about to launch, or launches: the kind of a graph and one, or 0. */
 extern __thread uint32_t hold_makes_graph;

@@ -65,6 +65,26 @@
 /* What was charged for rare kernels by all holds is taken off what looks see; so much at most. */
 #define LIGHT_AHEAD_NS (20 * MS)
 
+/* The least pause between two holds: one that failed at once is not tried again at once. Shorter while nothing is
+ * known. */
+#define LIGHT_PAUSE_NS   (2 * MS)
+#define LIGHT_UNKNOWN_NS (MS / 2)
+
+/* A program can be short while its stream is held. So once launches are known one hold in LIGHT_TIMED_PART does not
+ * stall, and times one where it runs anyway (hold.h). A program is doubted where LIGHT_TIMED of these, of about
+ * LIGHT_TIMED_FADING of the last, took more than LIGHT_DOUBTED_TIMES as long as holds say, by three standard errors:
+ * less than twice may be kernels of its other streams. It takes time slices until they do so no longer. Before that is
+ * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others launches are timed in a time slice
+ * of the program's own, LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last that
+ * were. */
+#define LIGHT_TIMED         8u
+#define LIGHT_TIMED_MOST    32u
+#define LIGHT_TIMED_FADING  256u
+#define LIGHT_TIMED_PART    16u
+#define LIGHT_DOUBTED_TIMES 2u
+#define LIGHT_UNVOUCHED_NS  (1000 * MS)
+#define LIGHT_VOUCHED_NS    (16000 * MS)
+
 /* Graphs have holds of their own: one is often a hundred times as long as another launch, and a mean of both is off by
  * a tenth after a thousand holds. Graphs are known after LIGHT_GRAPHS holds. What all of them take on average is of
  * about LIGHT_GRAPH_FADING holds. Which graph is held is drawn among the next LIGHT_GRAPH_SPREAD: an engine launches a
@@ -165,6 +185,12 @@ struct light_sums {
     double error;        /* of that mean, as a part of it */
 };
 
+/* By how much launches that were timed where they ran took longer than is believed, the older the fainter. */
+struct light_timed {
+    double launches, excess_ns, squares;
+    bool doubted, sure; /* that they took longer, and that they did not */
+};
+
 /* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
 struct light_reckoned {
     double launches, small, graphs_ns, ns;
@@ -211,12 +237,15 @@ struct light {
     uint32_t most;     /* between two looks, lately */
     uint64_t empty_ns; /* what a hold without a launch takes; 0: not known yet */
     bool waits;        /* for the device to pass a hold */
+    bool times;        /* which does not stall */
     bool single;       /* holds are of a single launch */
     bool bursts;       /* or each of a whole burst */
     unsigned unbegun;  /* so many in a row were asked for in vain */
     unsigned cut;      /* so many in a row were of a part of a burst */
     bool never;        /* the driver cannot hold a stream */
     uint64_t next_ns;  /* when there may be another */
+    uint64_t vouch_ns; /* from then on launches are to be timed while nobody else has work in flight; 0: never yet */
+    struct light_timed timed;
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
     struct light_launches charged;
@@ -277,7 +306,7 @@ static inline bool light_heavy(const struct light *light, bool alone, bool runs)
 {
     double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_error(light)),
            need = most > light->queued ? most : light->queued;
-    return light->need == 0 ||
+    return light->need == 0 || light->timed.doubted ||
            need * 100 >= (alone || light_in_steps(light) ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
 
@@ -285,7 +314,7 @@ static inline bool light_heavy(const struct light *light, bool alone, bool runs)
  * that waits behind work is surely all of it. */
 static inline bool light_exact(const struct light *light)
 {
-    return light_error(light) < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
+    return !light->timed.doubted && light_error(light) < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
            light->queued * 100 < LIGHT_ALONE_PERCENT && light->need * 100 < LIGHT_ALL_PERCENT;
 }
 
@@ -518,6 +547,9 @@ static inline void light_forget(struct light *light)
                             .most = light->most,
                             .empty_ns = light->empty_ns,
                             .waits = light->waits,
+                            .times = light->times,
+                            .timed = light->timed,
+                            .vouch_ns = light->vouch_ns,
                             .single = light->single,
                             .bursts = light->bursts,
                             .graphs = light->graphs,
@@ -617,6 +649,34 @@ static inline void light_learn_graph(struct light *light, struct light_graph *gr
     graph->ns += (hold.ns - graph->ns) / graph->holds;
     light->graphs_only = kernels != light->kernels_then ? 0 : light->graphs_only + (light->graphs_only < LIGHT_GRAPHS);
     light->kernels_then = kernels;
+}
+
+/* One hold in how many does not stall; all of a time slice that is for that. */
+static inline unsigned light_times_part(const struct light *light, bool slice)
+{
+    return light->timed.sure ? LIGHT_TIMED_PART : slice ? 1 : 2;
+}
+
+/* A launch that was not held took so long, at least. What is owed for those of late, once that shows that they were
+ * longer than is believed. */
+static inline uint64_t light_time(struct light *light, uint64_t ns)
+{
+    struct light_timed *timed = &light->timed;
+    bool doubted = timed->doubted;
+    double believed_ns = (double)light_counted(light)->launch_ns, kept = 1 - 1.0 / LIGHT_TIMED_FADING,
+           excess_ns = (double)ns - LIGHT_DOUBTED_TIMES * believed_ns;
+    timed->launches = kept * timed->launches + 1;
+    timed->excess_ns = kept * timed->excess_ns + excess_ns;
+    timed->squares = kept * timed->squares + excess_ns * excess_ns;
+    double mean = timed->excess_ns / timed->launches, variance = timed->squares / timed->launches - mean * mean,
+           error = variance > 0 ? __builtin_sqrt(variance / timed->launches) : 0;
+    timed->doubted = timed->launches > LIGHT_TIMED && mean > (doubted ? 0 : 3 * error);
+    timed->sure = timed->launches > LIGHT_TIMED_MOST || (timed->launches > LIGHT_TIMED && mean < -3 * error);
+    double owed_ns = (light->reckoned.launches + light->reckoned.small) *
+                     (mean + (LIGHT_DOUBTED_TIMES - 1) * believed_ns);
+    if (doubted || !timed->doubted)
+        return 0;
+    return owed_ns < LIGHT_RECKONED_MOST_NS ? (uint64_t)owed_ns : LIGHT_RECKONED_MOST_NS;
 }
 
 /* A hold told that so many launches take so long. False: this is not the program that was known; the last two holds are

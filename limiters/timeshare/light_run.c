@@ -9,11 +9,6 @@
 #include "../core/log.h"
 #include "../core/tenant.h"
 
-/* The least pause between two holds: one that failed at once is not tried again at once. Shorter while nothing is
- * known. */
-#define LIGHT_PAUSE_NS   (2 * MS)
-#define LIGHT_UNKNOWN_NS (MS / 2)
-
 /* How often what a light program launched is charged; and how often it is looked whether it still is one, which is a
  * call of the driver. Without a launch for so long it rests. */
 #define LIGHT_TICK_NS  MS
@@ -108,6 +103,25 @@ static void learn_graph(struct governor *governor, uint64_t ns, int32_t kernels)
     atomic_store(&hold->known[kind], true);
 }
 
+/* A launch was timed where it ran. What others had in flight, or looks see, is not compared. */
+static void time_launch(struct governor *governor, uint32_t launches, uint64_t ns)
+{
+    struct light *light = &governor->light;
+    struct hold *hold = &governor->gate.hold;
+    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) + light->empty_ns;
+    bool clear = governor->clear && is_clear(governor) &&
+                 time_slice_light(&governor->time_slice) == governor->clear_light_ns;
+    uint64_t now = governor->engine->now(), owed_ns = 0;
+    if (launches > 0 && clear && light_known(light) && ns < LIGHT_CERTAIN_NS)
+        owed_ns = light_time(light, ns > made_ns ? ns - made_ns : 0);
+    if (light->timed.sure)
+        light->vouch_ns = now + LIGHT_VOUCHED_NS;
+    if (owed_ns == 0)
+        return;
+    log_line(LOG_DEBUG, "governor: launches take more than twice as long as while they are held");
+    account_spend(&governor->account, &governor->time_slice, now, owed_ns, owed_ns);
+}
+
 bool light_read_hold(struct governor *governor)
 {
     struct light *light = &governor->light;
@@ -116,6 +130,10 @@ bool light_read_hold(struct governor *governor)
     if (!light->waits || !gate_held(&governor->gate, &launches, &ns))
         return true;
     light->waits = false;
+    if (light->times) {
+        time_launch(governor, launches, ns);
+        return true;
+    }
     if (light->holds_graph) {
         light->holds_graph = false;
         struct light_count count = light_count(governor);
@@ -189,14 +207,15 @@ static void count_unbegun(struct light *light)
 }
 
 /* Ask for a hold. Whether a launch began it. */
-static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, enum hold_of of,
+static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, enum hold_of of, bool stalls,
                  uint64_t wait_ns)
 {
     governor->clear = is_clear(governor);
     governor->clear_light_ns = time_slice_light(&governor->time_slice);
-    bool lives = gate_hold(&governor->gate, most, left, of, wait_ns);
+    bool lives = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
     bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
     governor->light.waits = lives && begun;
+    governor->light.times = !stalls;
     return begun;
 }
 
@@ -221,7 +240,7 @@ static bool hold_unknown(struct governor *governor, uint64_t since)
     struct light *light = &governor->light;
     if (!light->makes_unknown || since < light->unknown_next_ns)
         return false;
-    light->holds_graph = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, HOLD_MOST_NS);
+    light->holds_graph = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, true, HOLD_MOST_NS);
     light->makes_unknown = light->holds_graph || governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
     light->unknown_next_ns = governor->engine->now() + LIGHT_PAUSE_NS;
     return true;
@@ -247,7 +266,7 @@ static bool hold_graph(struct governor *governor)
         return true;
     if (!next && !is_graph_due(governor, count.graphs, since, &left))
         return false;
-    light->holds_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, HOLD_MOST_NS);
+    light->holds_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, HOLD_MOST_NS);
     uint32_t graphs = gate_graphs(&governor->gate);
     light->graph_target = graphs + atomic_load(&governor->gate.hold.skip);
     if (light->holds_graph) {
@@ -257,6 +276,23 @@ static bool hold_graph(struct governor *governor)
         light->graph_next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
     }
     return true;
+}
+
+/* Whether launches are to be timed beside one that takes time slices. Programs that take none are in flight together,
+ * and would all have to keep away. */
+static bool is_unsure(struct governor *governor, uint64_t now)
+{
+    const struct light *light = &governor->light;
+    return light->vouch_ns != 0 && now >= light->vouch_ns && light_known(light) && !light->bursts &&
+           (governor->time_slice.ours || time_slice_held(&governor->time_slice));
+}
+
+/* Whether a launch is timed where it runs now, in place of a hold that stalls. */
+static bool times_one(struct governor *governor)
+{
+    struct light *light = &governor->light;
+    return light_known(light) && !light->bursts && is_clear(governor) &&
+           governor_random(&light->rng, light_times_part(light, governor->time_slice.ours)) == 0;
 }
 
 void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool begins)
@@ -269,7 +305,9 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
     bool due = light->bursts ? begins && since >= light->next_ns && may_hold(governor) : is_due(governor, &left);
     if (!due)
         return;
-    if (!hold(governor, since, most_held(light), left, HOLD_OF_KERNELS, wait_ns)) {
+    bool stalls = !times_one(governor);
+    if (!hold(governor, since, stalls ? most_held(light) : 1, left, HOLD_OF_KERNELS, stalls,
+              stalls ? wait_ns : LIGHT_CERTAIN_NS)) {
         count_unbegun(light);
         struct light_count count = light_count(governor);
         light->target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
@@ -280,6 +318,8 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
     light->unbegun = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
+    if (!stalls && is_unsure(governor, now))
+        pause_ns = LIGHT_UNKNOWN_NS / 4;
     light->drawn = false;
     light->held = count.launches - count.graphs;
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
@@ -324,10 +364,11 @@ static bool goes_light(struct governor *governor, bool runs)
 bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return light->makes_graphs && !light->never && !light_queues(light) &&
+    uint64_t now = governor->engine->now();
+    return (light->makes_graphs || is_unsure(governor, now)) && !light->never && !light_queues(light) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
            !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
-           governor->engine->now() >= light->measure_ns;
+           now >= light->measure_ns;
 }
 
 void light_measured(struct governor *governor)
@@ -695,6 +736,8 @@ void light_run(struct governor *governor)
              (unsigned)(100 * governor->light.need), (unsigned)light_counted(&governor->light)->launch_ns,
              governor->light.all.holds, governor->light.single ? "one" : "several");
     bool was_heavy = light_heavy(&governor->light, false, true);
+    if (governor->light.vouch_ns == 0)
+        governor->light.vouch_ns = now + LIGHT_UNVOUCHED_NS;
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);

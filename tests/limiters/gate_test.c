@@ -211,7 +211,7 @@ TEST(the_sole_launch_ends_where_a_hold_could_not_begin)
     open_a_gate_for_long_kernels(&gate);
     gate.stride = 64;
     gate.others = 1;
-    hold_ask(&gate.hold, 1, 0, HOLD_OF_KERNELS);
+    hold_ask(&gate.hold, 1, 0, HOLD_OF_KERNELS, true);
     gate_set(&gate, GATE_HOLDS);
     EXPECT(true, gate_enter(&gate, &key));
     gate_leave(&gate, &key);
@@ -414,9 +414,9 @@ TEST(what_was_in_flight_at_exit_is_charged_and_is_not_waited_for_again)
     EXPECT(true, charged_ns >= 4999 * MS);
 }
 
-static bool begin_hold(void *handle, void *stream)
+static bool begin_hold(void *handle, void *stream, bool stalls)
 {
-    return handle != NULL && stream != NULL;
+    return handle != NULL && stream != NULL && stalls;
 }
 
 static void stamp_nothing(void *handle, void *stream)
@@ -455,7 +455,7 @@ TEST(a_hold_that_its_watcher_released_can_be_forgotten)
     watching = true;
     EXPECT(0, pthread_create(&watcher, NULL, watch_hold, &hold));
     for (uint64_t until = real_now() + 1000 * MS; real_now() < until;) {
-        hold_ask(&hold, HOLD_LAUNCHES, 0, HOLD_OF_KERNELS);
+        hold_ask(&hold, HOLD_LAUNCHES, 0, HOLD_OF_KERNELS, true);
         if (hold_begin(&hold, &stream, &key))
             hold_note(&hold, &key);
         hold_forget(&hold, stream_handles); /* waits until it is released */

@@ -260,24 +260,28 @@ TEST(an_elastic_decoder_runs_beside_an_elastic_prefill)
 {
     static const struct tenant prefill = {
         .kernel_ns = 300 * US, .host_ns = 20 * US, .batch = 100, .in_flight = 1000, .rest_ns = 3 * MS};
+    enum { MACHINES = 4 };
     const struct tenant *likes[] = {&TOKENS, &prefill};
     double free[2], natives[2], got = 0, without = 0;
     unlimited(likes, 2, free);
-    for (unsigned t = 0; t < 2; t++)
-        natives[t] = alone(likes[t]);
-    begin();
-    machine_age_clocks(0); /* these moments are known to meet */
-    for (unsigned t = 0; t < 2; t++)
-        add(t, likes[t], 50)->terms.policy = HETERO_POLICY_ELASTIC;
-    together(2);
     for (unsigned t = 0; t < 2; t++) {
-        printf("%.1f, %.1f without limits\n", 100 * (double)tenants[t].launched / natives[t],
-               100 * free[t] / natives[t]);
-        got += (double)tenants[t].launched / natives[t];
+        natives[t] = alone(likes[t]);
         without += free[t] / natives[t];
     }
+    for (unsigned seed = 1; seed <= MACHINES; seed++) {
+        machine_begin(seed);
+        machine_age_clocks(0); /* these moments are known to meet */
+        for (unsigned t = 0; t < 2; t++)
+            add(t, likes[t], 50)->terms.policy = HETERO_POLICY_ELASTIC;
+        together(2);
+        for (unsigned t = 0; t < 2; t++) {
+            printf("%.1f, %.1f without limits\n", 100 * (double)tenants[t].launched / natives[t],
+                   100 * free[t] / natives[t]);
+            got += (double)tenants[t].launched / natives[t] / MACHINES;
+        }
+        machine_end();
+    }
     EXPECT(true, got >= 0.97 * without);
-    machine_end();
 }
 
 /* Of a hundred launches one is of 1.5 ms: a hold meets it one time in six, so what is learnt is a third off. What it is

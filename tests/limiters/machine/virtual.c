@@ -1118,7 +1118,7 @@ static void engine_drop_hold(void *hold)
     *(struct held *)hold = (struct held){0};
 }
 
-static bool engine_hold(void *hold, void *stream)
+static bool engine_hold(void *hold, void *stream, bool stalls)
 {
     note_call();
     struct held *held = hold;
@@ -1127,8 +1127,9 @@ static bool engine_hold(void *hold, void *stream)
     struct tenant *tenant = tenant_of(stream, &number);
     if (number != 0) /* only the first stream can be held */
         return false;
-    *held = (struct held){.tenant = tenant, .on = true, .from_ns = tenant->asked_ns};
+    *held = (struct held){.tenant = tenant, .on = stalls, .from_ns = tenant->asked_ns, .to_ns = UINT64_MAX};
     held->launched = held->tenant->launched;
+    note_held(held, tenant->done_ns, machine.now_ns);
     return true;
 }
 
