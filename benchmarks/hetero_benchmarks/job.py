@@ -60,6 +60,12 @@ JOBS: Mapping[str, Job] = {
     "prefill": Job(memory="6Gi", step="a prompt of 2048 tokens"),
     "vit": Job(memory="12Gi", step="one batch of 32 images"),
     "halves": Job(memory="2Gi", step="25 ms of products, and 25 ms of rest"),
+    "lstm": Job(memory="4Gi", step="one batch of 64 sequences of 35 words"),
+    "mlp": Job(memory="4Gi", step="1024 rows through a compiled network, in graphs"),
+    "gather": Job(memory="8Gi", step="a million rows of 1 KiB gathered"),
+    "softmax": Job(memory="4Gi", step="a kernel of Triton's, 16384 rows of 8192"),
+    "host_copies": Job(memory="2Gi", step="256 MiB to the card and back"),
+    "jax_training": Job(memory="8Gi", step="one batch of 2048 rows with JAX"),
     "streams": Job(memory="1Gi", step="32 products on 4 streams"),
     "online": Job(memory="2Gi", step="a request of some 5 ms", arrivals=40),
     "processes": Job(

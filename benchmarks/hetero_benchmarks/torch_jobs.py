@@ -284,6 +284,88 @@ def online() -> Steps:
         yield 1
 
 
+def lstm() -> Steps:
+    """Train a language model of two LSTM layers, as PyTorch's word-language-model example does."""
+    vocabulary, width, length, batch = 10_000, 1024, 35, 64
+    embed = torch.nn.Embedding(vocabulary, width).to(CARD)
+    layers = torch.nn.LSTM(width, width, num_layers=2).to(CARD)
+    decoder = torch.nn.Linear(width, vocabulary).to(CARD)
+    parameters = [*embed.parameters(), *layers.parameters(), *decoder.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    words = torch.randint(vocabulary, (length, batch), device=CARD)
+    while True:
+        hidden, _ = layers(embed(words))
+        loss = functional.cross_entropy(decoder(hidden).flatten(0, 1), words.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+        yield 1
+
+
+def mlp() -> Steps:
+    """Run a compiled network of eight wide layers, whose kernels PyTorch replays as graphs."""
+    torch.set_grad_enabled(False)
+    layers = [torch.nn.Linear(4096, 4096) for _ in range(8)]
+    network = torch.nn.Sequential(*(part for each in layers for part in (each, torch.nn.GELU())))
+    run = torch.compile(network.to(CARD, torch.bfloat16), mode="reduce-overhead")
+    rows = torch.randn(1024, 4096, device=CARD, dtype=torch.bfloat16)
+    return _in_flight(lambda: run(rows), 4)
+
+
+def gather() -> Steps:
+    """Gather a million random rows of 256 numbers: bound by the card's memory."""
+    table = torch.randn(1 << 22, 256, device=CARD)
+    rows = torch.randint(len(table), (1 << 20,), device=CARD)
+    out = torch.empty(len(rows), 256, device=CARD)
+    return _in_flight(lambda: torch.index_select(table, 0, rows, out=out), 8)
+
+
+def softmax() -> Steps:
+    """Run a kernel that Triton compiles: the softmax of rows of 8192 numbers."""
+    run = torch.compile(lambda rows: torch.softmax(rows * 2 + 1, dim=-1))
+    rows = torch.randn(16384, 8192, device=CARD)
+    return _in_flight(lambda: run(rows), 8)
+
+
+def host_copies() -> Steps:
+    """Copy 256 MiB to the card and back, in turn, waiting for neither but the last."""
+    there = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)
+    here = torch.empty(1 << 28, dtype=torch.uint8).pin_memory()
+
+    def both() -> None:
+        there.copy_(here, non_blocking=True)
+        here.copy_(there, non_blocking=True)
+
+    return _in_flight(both, 2)
+
+
+def jax_training() -> Steps:
+    """Train a network of four wide layers with JAX."""
+    import jax
+    import jax.numpy as jnp
+
+    keys = jax.random.split(jax.random.key(0), 5)
+    weights = [jax.random.normal(key, (4096, 4096), jnp.bfloat16) * 0.02 for key in keys[:4]]
+    rows = jax.random.normal(keys[4], (2048, 4096), jnp.bfloat16)
+
+    def loss(weights: list[jax.Array], rows: jax.Array) -> jax.Array:
+        for each in weights:
+            rows = jax.nn.relu(rows @ each)
+        return jnp.mean(jnp.square(rows.astype(jnp.float32)))
+
+    @jax.jit
+    def step(weights: list[jax.Array], rows: jax.Array) -> list[jax.Array]:
+        gradients = jax.grad(loss)(weights, rows)
+        return [each - 1e-3 * by for each, by in zip(weights, gradients, strict=True)]
+
+    while True:
+        for _ in range(8):
+            weights = step(weights, rows)
+        jax.block_until_ready(weights)
+        yield 8
+
+
 def _in_flight(launch: Callable[[], object], depth: int) -> Steps:
     """Keep `depth` launches queued and yield as each completes."""
     queued: deque[torch.cuda.Event] = deque()
