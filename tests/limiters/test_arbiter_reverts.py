@@ -35,6 +35,18 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ("timeshare/spin.c", "#define SPINS_SMALL 8u", "#define SPINS_SMALL 0u"),
         "spins_test: small_copies_that_a_kernel_spins_for_are_made_at_once",
     ),
+    "launches that are timed where they run": (
+        ("timeshare/light.h", "#define LIGHT_TIMED         8u", "#define LIGHT_TIMED         1e9"),
+        "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
+    ),
+    "that they are timed beside others": (
+        (
+            "timeshare/light_run.c",
+            "    return (light->makes_graphs || is_unsure(governor, now)) &&",
+            "    return light->makes_graphs &&",
+        ),
+        "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
+    ),
     "what tells a wait from work": (
         (
             "timeshare/tracked_streams.c",
