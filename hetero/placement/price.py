@@ -462,7 +462,7 @@ class Prices:
             for (profile, times), sizes in zip(profiles, sizes_milli, strict=True)
             if sizes
         ]
-        most_cards = max((len(cards) for cards in self.cluster.cards), default=0)
+        most_cards = max(map(len, self.cluster.cards), default=0)
         self.demand_stats.whole_cards = whole_cards(
             (*PRIOR, *demands_of_all), most_cards=most_cards
         )

@@ -19,7 +19,7 @@ from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 REQUEST = PodRequest(
     pod=PlacedPod(containers=(PlacedContainer(),)),
-    devices=True,
+    asking=frozenset({"main"}),
     unlimited=frozenset(),
     node_placement=None,
     device_placement=None,

@@ -166,9 +166,8 @@ class NodeVerbs:
         """
         pod_request = self.vocabulary.pod_request(pod)
         if pod_request is not None and pod_request.devices:
-            asking_names = {asked.container for asked in self.vocabulary.asked(pod)}
             for container in pod.containers:
-                if container.name in asking_names:
+                if container.name in pod_request.asking:
                     expect_unhidden(container)
         return pod_request
 

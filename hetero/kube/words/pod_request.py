@@ -122,15 +122,20 @@ class PodRequest:
     """The request of a pod.
 
     `pod` is its form for the packing core: its first container has the host requests of the pod.
-    `devices` is whether it asks for any. `unlimited` are its containers without a core limit, as in
-    `Defaults`. Nodes and devices are chosen by the placements; None: by those of the cluster.
+    `asking` are its containers that ask for devices. `unlimited` are those without a core limit, as
+    in `Defaults`. Nodes and devices are chosen by the placements; None: by those of the cluster.
     """
 
     pod: PlacedPod
-    devices: bool
+    asking: frozenset[str]
     unlimited: frozenset[str]
     node_placement: str | None
     device_placement: str | None
+
+    @property
+    def devices(self) -> bool:
+        """Whether it asks for any device."""
+        return bool(self.asking)
 
 
 @frozen(kw_only=True)
@@ -250,7 +255,7 @@ class Vocabulary:
                 ),
                 priority=spec.priority,
             ),
-            devices=bool(container_requests),
+            asking=frozenset(requests),
             unlimited=frozenset(
                 container_request.container
                 for container_request in container_requests
