@@ -89,12 +89,12 @@ def command(
         return Choice(device=device, user=user).of_node(observe_node(node, meter))
 
     if watch and not as_json and sys.stdout.isatty():
-        from hetero.cli._draw import console_of
+        from hetero.cli._draw import Pipe, console_of
         from hetero.cli._top_keys import Choices, interact
         from hetero.node.view.history import History
 
         console = console_of(sys.stdout)
-        if console.is_interactive:
+        if not isinstance(console, Pipe) and console.is_interactive:
             interact(
                 query,
                 node,

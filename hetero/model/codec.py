@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from attrs import fields, has, resolve_types
 
-from hetero.model import Grain, Granularity
+from hetero.model import Grain, Granularity, Link
 from hetero.model.errors import BadInput
 
 if TYPE_CHECKING:
@@ -45,8 +45,13 @@ def to_plain(value: object) -> Any:
     cls = type(value)
     if not has(cls):
         return value
-    plain = {field.name: to_plain(getattr(value, field.name)) for field in fields(cls)}
+    plain = {name: to_plain(getattr(value, name)) for name in _names(cls)}
     return {**plain, _TAGS[cls]: _tag(cls)} if cls in _TAGS else plain
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(cls))
 
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
@@ -98,6 +103,9 @@ def _quick() -> BaseConverter:
     converter = BaseConverter()
     converter.register_structure_hook_factory(
         has, lambda cls: resolve_types(cls) and converter.structure_attrs_fromdict
+    )
+    converter.register_structure_hook(  # 64 devices have 4,032
+        Link, lambda link, _: Link(str(link["peer"]), str(link["kind"]), int(link["weight"]))
     )
     return _taught(converter)
 

@@ -163,14 +163,16 @@ class Node:
         """The file that says that `unseen` was told."""
         return self.ledger.path / "unseen-told"
 
-    def discover(self, *, names: Collection[str] | None = None, anew: bool = False) -> Discovery:
+    def discover(
+        self, *, names: Collection[str] | None = None, anew: bool = False, links: bool = True
+    ) -> Discovery:
         """Return the devices this node gives out, with the capacity it promises of them.
 
         `names` asks these vendors alone, unless the settings name a card by its number. `anew`
-        asks also those that were absent a moment ago.
+        asks also those that were absent a moment ago. Without `links` devices have none.
         """
         asked_names = None if self.settings.by_number else names
-        discovery = self.registry.discover(names=asked_names, anew=anew)
+        discovery = self.registry.discover(names=asked_names, anew=anew, links=links)
         for vendor in discovery.vendors:
             if vendor.name in self.settings.soft and not vendor.limiter:
                 raise BadInput(f"cards.soft: no limiter shares the cards of {vendor.name}")
@@ -303,7 +305,7 @@ class Node:
 
     def discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
-        discovery = self.discover(anew=bool(request.vendor.include))
+        discovery = self.discover(anew=bool(request.vendor.include), links=request.links)
         expect_here(request, discovery)
         return discovery
 

@@ -6,6 +6,8 @@ These are the links between cards, their NUMA nodes, and PCI addresses in one sp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
@@ -19,6 +21,8 @@ Place = TypeVar("Place")
 LinkKindOf = Callable[[Device, Device], str | None]
 
 _MOST_CARDS = 64
+#: Whether `each_card` reads links: of 64 cards there are 4,032, and few requests need any.
+_reads_links = ContextVar("reads_links", default=True)
 
 
 @define
@@ -46,6 +50,16 @@ def counted(cards: int) -> range:
     return range(cards)
 
 
+@contextmanager
+def reading_links(*, wanted: bool) -> Iterator[None]:
+    """Have `each_card` read the links between cards, or not, until the block ends."""
+    token = _reads_links.set(wanted)
+    try:
+        yield
+    finally:
+        _reads_links.reset(token)
+
+
 def each_card(
     read: Callable[[Place], Device],
     places: Iterable[Place],
@@ -65,6 +79,8 @@ def each_card(
         except (DriverError, LookupError, ValueError) as error:
             yield DriverError(f"card {place}: {error}")
     usable = [card for card in cards if card.usable]
+    if not _reads_links.get():
+        between = None
     for card in cards:
         links: list[Link] = []
         try:

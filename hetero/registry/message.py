@@ -59,7 +59,8 @@ class Failure(Exception):
 class WorkerRequest:
     """The call of one hook: `ask` is its name without `hetero_`, `within` the seconds it may take.
 
-    The other fields are the hook's arguments. `do` is a method of the service's driver, with
+    The other fields are the hook's arguments, but for `links`: whether devices are to have theirs.
+    `do` is a method of the service's driver, with
     `memory` or `process`.
     """
 
@@ -77,6 +78,7 @@ class WorkerRequest:
     memory: int = 0
     process: int = 0
     faults: Mapping[str, str] = field(factory=dict)
+    links: bool = True
 
 
 @frozen(kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,6 +111,11 @@ class _Member:
     def source(self) -> str:
         """What it is noted by: its name, and the distribution and version that it came with."""
         return f"{self.plugin.name} of {self.plugin.source}"
+
+    @property
+    def title(self) -> str | None:
+        """Its title, None where it has not declared itself."""
+        return self.vendor.title if self.vendor else None
 
     def row(self, reply: WorkerReply, title: str | None = None) -> VendorRow:
         """Return its row, but for what `addressable` finds; `title` is its own where it has one."""
@@ -240,24 +246,39 @@ class Registry:
         ]
         return tuple(declarations), tuple(failures)
 
-    def discover(self, *, names: Collection[str] | None = None, anew: bool = False) -> Discovery:
+    def discover(
+        self, *, names: Collection[str] | None = None, anew: bool = False, links: bool = True
+    ) -> Discovery:
         """Discover through every vendor, or those named, all at the same time.
 
         Vendors that were seen to be absent a moment ago are not asked, unless `anew`, or nothing
-        else is here.
+        else is here. Without `links` devices have none, which takes much less of many devices.
         """
         members = [
             member for member in self._members if names is None or member.plugin.name in names
         ]
+        anew = anew or names is not None  # those that are named are here
         noted_faults = self._faults.standing()
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        noted = self._absences.noted() if self._absences and not anew else {}
-        replies = self._discovered(members, noted)
-        if noted and not any(reply.devices for reply in replies):
-            noted = {}
-            replies = self._discovered(members, noted)
+        request = WorkerRequest(ask="discover", within=self._seconds or LOOK, links=links)
+        notes: AbstractContextManager[dict[str, Absence]] = (
+            self._absences.one_by_one() if self._absences and not anew else nullcontext({})
+        )
+        with notes as noted:
+            replies = self._discovered(members, request, noted)
+            if noted and not any(reply.devices for reply in replies):
+                noted.clear()
+                replies = self._discovered(members, request, noted)
+            if self._absences and not noted and names is None:
+                self._absences.note(
+                    {
+                        member.source: Absence(reply.failure or "", member.title)
+                        for member, reply in zip(members, replies, strict=True)
+                        if reply.absent
+                    }
+                )
         for member, reply in zip(members, replies, strict=True):
             if member.acting is not member.asked:
                 member.acting.rest(RESTS)
@@ -276,14 +297,6 @@ class Registry:
                     evolve(device, health=row.reason) for device in member.last
                 ]
                 faults[row.name] = ()
-        if self._absences and not noted and names is None:
-            self._absences.note(
-                {
-                    member.source: Absence(row.reason or "", row.title)
-                    for member, row in zip(members, rows, strict=True)
-                    if row.state == "absent"
-                }
-            )
         count_by_uuid = Counter(
             device.uuid for devices in devices_by_vendor.values() for device in devices
         )
@@ -306,7 +319,7 @@ class Registry:
         )
 
     def _discovered(
-        self, members: Iterable[_Member], noted: Mapping[str, Absence]
+        self, members: Iterable[_Member], request: WorkerRequest, noted: Mapping[str, Absence]
     ) -> list[WorkerReply]:
         """Return the reply of each member to a discovery, of those that are `noted` without it."""
         reply_by_source = {
@@ -314,7 +327,6 @@ class Registry:
             for source, absence in noted.items()
         }
         asked_members = [member for member in members if member.source not in reply_by_source]
-        request = WorkerRequest(ask="discover", within=self._seconds or LOOK)
         replies = self._ask_all(asked_members, request)
         reply_by_source |= {
             member.source: reply for member, reply in zip(asked_members, replies, strict=True)

@@ -13,6 +13,7 @@ from attrs import evolve
 from hetero.model import Device, Edits, Usage
 from hetero.model.errors import DriverAbsent
 from hetero.plugin import hookspecs
+from hetero.plugin.discovery import reading_links
 from hetero.plugin.driver import DriverError
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
@@ -81,7 +82,9 @@ class Respondent:
             case WorkerRequest(ask="vendor"):
                 return WorkerReply()
             case WorkerRequest(ask="discover"):
-                return guarded_call(lambda: _discovered(vendor_name, hooks.hetero_discover()))
+                with reading_links(wanted=request.links):
+                    reply = guarded_call(lambda: _discovered(vendor_name, hooks.hetero_discover()))
+                return reply if request.links else _without_links(reply)
             case WorkerRequest(ask="enforce", allocation=allocation) if allocation is not None:
                 edits = guarded_call(
                     lambda: _expect(
@@ -163,6 +166,12 @@ def _discovered(vendor_name: str, cards: Iterable[object] | None) -> WorkerReply
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")
     return WorkerReply(devices=tuple(devices), faults=tuple(faults))
+
+
+def _without_links(reply: WorkerReply) -> WorkerReply:
+    """Return a reply without the links of devices, which a vendor may have read by itself."""
+    devices = (evolve(device, links=()) if device.links else device for device in reply.devices)
+    return evolve(reply, devices=tuple(devices))
 
 
 def _news(reason_by_uuid: dict[str, str | None] | None) -> WorkerReply:

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
 from hetero.cli import _json, _top_tables, doctor, fit, inventory, log, ps, share, vendors
-from hetero.cli._draw import draw, layout
+from hetero.cli._draw import Pipe, draw, layout
 from hetero.cli._render import Part, Text
 from hetero.cli._show import dumps
 from hetero.cli._terminal import _Escaping
@@ -171,8 +170,10 @@ CODES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 WIDTHS: Sequence[int | None] = (None, 40, 60, 80, 120, 250)
 
 
-def pipe() -> Console:
-    return console(Stream())
+def pipe() -> Pipe:
+    made = console(Stream())
+    assert isinstance(made, Pipe)
+    return made
 
 
 @given(text=HOSTILE, width=st.sampled_from(WIDTHS), live=st.booleans(), plain=st.booleans())

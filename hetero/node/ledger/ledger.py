@@ -235,7 +235,7 @@ class Ledger:
         with ExitStack() as open_files:
             with self._in_a_line():
                 descriptor = open_files.enter_context(self._open_lock())
-            if not lock(descriptor, within_s=self.patience):
+            if not lock(descriptor, within_s=self.patience, progress=self._names):
                 raise HeteroError(
                     f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
                     "holds it; is one stopped? Try again when it has ended"

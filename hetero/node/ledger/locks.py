@@ -12,6 +12,7 @@ import os
 import random
 import struct
 import time
+from collections.abc import Callable
 
 #: struct flock on 64-bit Linux: type, whence, start, length, pid (zero for these locks).
 _FLOCK = struct.Struct("@hhqqi4x")
@@ -33,13 +34,23 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
-def lock(descriptor: int, *, within_s: float) -> bool:
-    """Lock the whole file exclusively, or return False when that took over `within_s` seconds."""
-    began_s = time.monotonic()
+def lock(
+    descriptor: int, *, within_s: float, progress: Callable[[], object] = lambda: None
+) -> bool:
+    """Lock the whole file exclusively, or return False when that took over `within_s` seconds.
+
+    Time counts from when `progress` last gave something else than before: where hundreds come at
+    once, those who hold the lock one after the other are at work.
+    """
+    began_s = changed_s = time.monotonic()
+    seen_progress = progress()
     while not try_lock(descriptor):
-        waited_s = time.monotonic() - began_s
-        if waited_s >= within_s:
-            return False
+        now_s = time.monotonic()
+        waited_s = now_s - began_s
+        if now_s - changed_s >= within_s:
+            if (progress_now := progress()) == seen_progress:
+                return False
+            seen_progress, changed_s = progress_now, now_s
         pause_s = min(max(waited_s / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
         time.sleep(pause_s * (0.5 + random.random()))
     return True
