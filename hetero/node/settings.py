@@ -25,6 +25,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.model.names import did_you_mean
 from hetero.model.units import parse_memory
 from hetero.node.ledger.rows import Periods
 from hetero.placement.match import named
@@ -195,18 +196,28 @@ class NodeSettings:
         """Whether the settings name a card by its number, which takes all vendors' cards."""
         return any(str(entry).isdecimal() for entry in (*self.exclude, *self.sharing))
 
-    def unmatched(self, devices: Sequence[Device]) -> tuple[str, ...]:
-        """Return a sentence for each name of a card that none of `devices` has."""
+    def unmatched(self, devices: Sequence[Device], vendor_names: Sequence[str]) -> tuple[str, ...]:
+        """Return a sentence for each name of a card that none of `devices` has.
+
+        And for each name of a vendor that is none of the installed ones.
+        """
         entries = [
             *(("cards.exclude", entry) for entry in self.exclude),
             *(("cards.sharing", entry) for entry in self.sharing if entry != _ALL),
         ]
-        return tuple(
+        unknown_vendors = (
+            f"cards.soft names {name!r}, and no vendor of that name is installed"
+            + did_you_mean(name, vendor_names)
+            for name in self.soft
+            if name not in vendor_names
+        )
+        unknown_cards = (
             f"{setting_key} names {str(entry)!r}, and no card of this machine is that: "
             "`hetero inventory --wide` lists them"
             for setting_key, entry in entries
             if _card(setting_key, entry, devices) is None
         )
+        return (*unknown_vendors, *unknown_cards)
 
     def _shared(
         self, device: Device, own_sharing: Sharing | None, serving_vendors: AbstractSet[str]

@@ -19,11 +19,13 @@ from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.rack_check import expect_a_rack
 from hetero.registry.registry import Registry
+from hetero.registry.vendor_row import VendorRow, addressable
 from tests.programs import next_line
 
 from .conftest import Begin, Run
 
 ROOT = Path(__file__).parents[2]
+SAVED = ("simulate", "--cluster", str(ROOT / "tests/kube/clusters/saved.json"))
 CARD = "[device]\nvendor = nvidia\nmodel = NVIDIA L4\nmemory = 23034 MiB\n"
 
 
@@ -247,6 +249,60 @@ def test_row_30_small_ones_say_what_is_so(
     done = hetero(*words)
 
     assert (2, f"hetero: {sentence}\n") == (done.returncode, done.stderr)
+
+
+def test_row_30_a_vendor_that_is_not_installed_is_told_where_it_is_to_be_soft(
+    hetero: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / "node.toml"
+    config.write_text('[cards]\nsoft = ["testin"]\n')
+    sentence = (
+        "cards.soft names 'testin', and no vendor of that name is installed: did you mean testing?"
+    )
+
+    for name in ("inventory", "doctor"):
+        assert sentence in " ".join(hetero(name, HETERO_CONFIG=str(config)).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ((*SAVED, "--replicas", "1", "--vendor", "nvdia"), "did you mean nvidia?"),
+        (("simulate", "--trace", "nofile"), "nofile: no such trace"),
+        (("simulate", "--cluster", "cluster.json"), "cluster.json: items[0]: object missing"),
+    ],
+    ids=["vendor", "trace", "cluster"],
+)
+def test_row_30_simulate_says_what_and_where(
+    hetero: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    sentence: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.json").write_text('{"items": [{}]}')
+    done = hetero(*words)
+
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert sentence in done.stderr
+
+
+def test_row_30_many_faults_of_one_vendor_are_a_few_and_a_count() -> None:
+    row = VendorRow(name="many", source="", state="ok")
+    faults = [f"card {number}: error 2" for number in range(64)]
+    _, told = addressable(row, [], faults, {})
+
+    assert told.reason == (
+        "many: discover: card 0: error 2; card 1: error 2; card 2: error 2; and 61 more like these"
+    )
+
+
+def test_row_30_fit_keeps_to_forty_columns(hetero: Run) -> None:
+    shown = hetero("fit", "--memory", "1Gi", HETERO_RACK="seven", COLUMNS="40", PYTHONPATH="")
+
+    assert 0 == shown.returncode
+    assert 40 >= max(map(len, shown.stdout.splitlines()))
 
 
 @pytest.mark.parametrize("words", [("ps", "--watch"), ("ps", "--watch", "--json")])

@@ -234,7 +234,7 @@ def test_an_entry_that_names_no_card_is_a_sentence_and_excludes_nothing(tmp_path
         "`hetero inventory --wide` lists them",
         "cards.exclude names 'two:7', and no card of this machine is that: "
         "`hetero inventory --wide` lists them",
-    ) == settings.unmatched(mixed())
+    ) == settings.unmatched(mixed(), ())
 
 
 def partitioned(uuid: str, *shapes: str) -> Device:

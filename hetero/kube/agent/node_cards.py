@@ -135,7 +135,9 @@ class NodeCards:
         inventory = self.node.inventory(discovery, snapshot)
         self.grants = in_units_of(inventory.devices, snapshot.grants)
         self.discovery = evolve(discovery, devices=inventory.devices)
-        unmatched = self.node.settings.unmatched(self.discovery.devices)
+        unmatched = self.node.settings.unmatched(
+            self.discovery.devices, [row.name for row in self.discovery.rows]
+        )
         for sentence in unmatched if unmatched != self._unmatched else ():
             log.warning("%s", sentence)
         self._unmatched = unmatched

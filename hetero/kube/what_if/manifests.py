@@ -13,6 +13,7 @@ from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model import Ask, Device
 from hetero.model.errors import BadInput
+from hetero.model.names import did_you_mean
 from hetero.plugin.resource_names import ResourceNames
 
 #: Where kinds have the template of their pods, and how many of it they make.
@@ -132,13 +133,16 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
 
     `devices` are those of the cluster: they determine the vendor.
     """
+    cluster_devices = tuple(devices)
     matching_devices = [
         device
-        for device in devices
+        for device in cluster_devices
         if shape.vendor in (None, device.vendor)
         and (shape.model is None or shape.model.lower() in device.model.lower())
     ]
-    resource_names = _names(shape, vocabulary, matching_devices)
+    if not matching_devices:
+        raise BadInput(_none_matches(shape, cluster_devices))
+    resource_names = _names(vocabulary, matching_devices)
     limits = _limits(shape, resource_names)
     model_annotation = resource_names.choice.include_model
     annotations = {model_annotation: shape.model} if model_annotation and shape.model else {}
@@ -149,11 +153,19 @@ def pods_of_shape(shape: Shape, vocabulary: Vocabulary, devices: Iterable[Device
     ]
 
 
-def _names(shape: Shape, vocabulary: Vocabulary, matching_devices: list[Device]) -> ResourceNames:
+def _none_matches(shape: Shape, devices: Iterable[Device]) -> str:
+    """Return the sentence that none of a cluster's devices is of a shape's vendor and model."""
+    wanted_names = [*filter(None, (shape.vendor, shape.model))]
+    known_names = dict.fromkeys(
+        name for device in devices for name in (device.vendor, device.short_model)
+    )
+    suggestion = did_you_mean(wanted_names[0], known_names) if wanted_names else ""
+    wanted_text = " and ".join(wanted_names)
+    return f"the cluster has no device{f' of {wanted_text}' if wanted_text else ''}{suggestion}"
+
+
+def _names(vocabulary: Vocabulary, matching_devices: list[Device]) -> ResourceNames:
     """Return the resource names that ask for all of these devices. Raises `BadInput`."""
-    if not matching_devices:
-        wanted_text = " and ".join(filter(None, (shape.vendor, shape.model)))
-        raise BadInput(f"the cluster has no device{f' of {wanted_text}' if wanted_text else ''}")
     vendors = sorted({device.vendor for device in matching_devices})
     if len(vendors) > 1:
         raise BadInput(

@@ -61,7 +61,9 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_settings(node.settings),
         *(
             Finding("settings", Diagnosis.BAD, sentence)
-            for sentence in node.settings.unmatched(discovery.devices)
+            for sentence in node.settings.unmatched(
+                discovery.devices, [row.name for row in discovery.rows]
+            )
         ),
         *map(_vendor, discovery.rows),
         *(_device(device, foreign_drivers(node)) for device in discovery.devices),

@@ -411,7 +411,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
         simulated=_rack(node),
-        notes=node.settings.unmatched(discovery.devices),
+        notes=node.settings.unmatched(discovery.devices, [row.name for row in discovery.rows]),
         host=os.uname().nodename,
         waiting=_waiting(node),
     )
