@@ -24,6 +24,7 @@ from hetero.model.units import GiB
 from hetero.node.grants import grants_of, release
 from hetero.node.ledger.grant_file import read_limits, store_limits
 from hetero.node.ledger.ledger import Grant, GrantHandle, Ledger
+from hetero.node.ledger.locks import lock, try_lock
 from hetero.node.node import Node
 from hetero.node.outlook import fit_now
 from hetero.node.resize import resize
@@ -334,3 +335,16 @@ def test_an_entry_survives_json(make_node: MakeNode) -> None:
     written = (handle.path / "allocation.json").read_text()
 
     assert handle.grant == codec.loads(written, Grant, source="test")
+
+
+def test_who_waits_for_the_lock_gives_up_only_where_nothing_goes_on(tmp_path: Path) -> None:
+    """Hundreds at once hold it one after the other, each for a moment."""
+    with (tmp_path / "lock").open("w") as holder, (tmp_path / "lock").open("r+") as waiter:
+        assert try_lock(holder.fileno())
+        looks = iter(range(3))
+
+        assert not lock(waiter.fileno(), within_s=0.05, progress=lambda: next(looks, 9))
+        assert next(looks, None) is None  # each change began its time anew
+        assert not lock(waiter.fileno(), within_s=0.05)
+        holder.close()
+        assert lock(waiter.fileno(), within_s=0.05)
