@@ -317,7 +317,7 @@ def totals_table(rows: Sequence[DeviceView]) -> list[Part]:
             *("used", "others"),
         ),
         optional=("not well", "cordoned", "others"),
-        drops=("used", "given", "whole", "others", "vendor", "cordoned"),
+        drops=("used", "given", "whole", "others", "vendor", "cordoned", "core free"),
     )  # fmt: skip
     for sums in totals(rows):
         sums_table.add_row(*_sums_cells(sums))
