@@ -57,7 +57,7 @@ def spend(at: World, seconds: float) -> None:
         ),
         0,
     )
-    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0, 0, 0, 0)
+    counted = usage_region.DEVICE.pack(0, 0, 0, 0, int(seconds * 1e9), 0, 0, 0, 0, 0, 0)
     os.pwrite(descriptor, counted, usage_region.HEADER.size)
     os.close(descriptor)
 

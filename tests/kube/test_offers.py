@@ -292,7 +292,7 @@ def _says(node: Node, pod: str, *, gang: bytes = b"", **counts: int) -> None:
     words = [counts.get(name, 0) for name in ("used_ns", "stopped_ns", "borrowed_ns")]
     head = HEADER.pack(MAGIC, VERSION, SLOTS_OF_REGION, 0, 0)
     with (node.directory(entry.id) / USAGE).open("r+b") as file:
-        file.write(head + DEVICE.pack(0, 0, 0, 0, words[0], 0, 0, 0, *words[1:]))
+        file.write(head + DEVICE.pack(0, 0, 0, 0, words[0], 0, 0, 0, *words[1:], 0))
         file.seek(SIZE - MEMBERS * MEMBER.size - GANG.size)
         file.write(gang)
     began = time.time() - 1000  # what was counted is a mean since then

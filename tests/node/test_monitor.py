@@ -43,7 +43,7 @@ path, used, context, granted = sys.argv[1], *map(int, sys.argv[2:])
 from hetero.node.ledger import usage_region as region
 file = os.open(path, os.O_RDWR)
 os.pwrite(file, region.HEADER.pack(region.MAGIC, region.VERSION, region.SLOTS, 1, 0), 0)
-os.pwrite(file, region.DEVICE.pack(0, 0, 0, 0, 0, 0, 0, granted, 0, 0), region.HEADER.size)
+os.pwrite(file, region.DEVICE.pack(0, 0, 0, 0, 0, 0, 0, granted, 0, 0, 0), region.HEADER.size)
 words = [used, *[0] * 15, context, *[0] * 47]
 os.pwrite(file, region.SLOT.pack(*words, os.getpid()), region._FIRST)
 fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi4x", fcntl.F_WRLCK, 0, 0, 1, 0))
