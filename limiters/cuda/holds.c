@@ -4,6 +4,7 @@
 #include "../shared/capturing.h"
 #include "../shared/device.h"
 #include "../shared/driver.h"
+#include "../shared/events.h"
 
 #include <stdlib.h>
 
@@ -48,16 +49,16 @@ static bool make_parts(struct held_stream *hold)
     hold->released_count = word;
     *hold->released_count = 0;
     return DRIVER(MemHostGetDevicePointer_v2)(&hold->device_address, word, 0) == CUDA_SUCCESS &&
-           DRIVER(EventCreate)(&hold->begun_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-           DRIVER(EventCreate)(&hold->ended_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+           create_own_event(&hold->begun_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+           create_own_event(&hold->ended_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
 }
 
 static void drop_parts(struct held_stream *hold)
 {
     if (hold->begun_event != NULL)
-        DRIVER(EventDestroy_v2)(hold->begun_event);
+        destroy_own_event(hold->begun_event);
     if (hold->ended_event != NULL)
-        DRIVER(EventDestroy_v2)(hold->ended_event);
+        destroy_own_event(hold->ended_event);
     if (hold->released_count != NULL)
         DRIVER(MemFreeHost)((void *)hold->released_count);
 }
@@ -90,6 +91,8 @@ void drop_hold(void *argument)
         drop_parts(hold);
         leave(&state);
     }
+    forget_own_event(hold->begun_event); /* where the context is gone, they are, too */
+    forget_own_event(hold->ended_event);
     free(hold);
 }
 

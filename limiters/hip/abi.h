@@ -12,6 +12,7 @@ typedef enum {
     hipSuccess = 0,
     hipErrorInvalidValue = 1,
     hipErrorOutOfMemory = 2,
+    hipErrorInvalidHandle = 400,
     hipErrorNotReady = 600,
     hipErrorNotSupported = 801,
     hipErrorStreamCaptureUnsupported = 900, /* to hipErrorCapturedEvent: of captures */

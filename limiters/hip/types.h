@@ -72,6 +72,7 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define HIP_ERROR_NOT_FOUND                   hipErrorInvalidValue /* the error code for an unknown name */
 #define HIP_ERROR_NOT_PERMITTED               hipErrorNotSupported
 #define HIP_ERROR_NOT_SUPPORTED               hipErrorNotSupported
+#define HIP_ERROR_INVALID_HANDLE              hipErrorInvalidHandle
 #define HIP_ERROR_NOT_READY                   hipErrorNotReady
 #define HIP_ERROR_STREAM_CAPTURE_UNSUPPORTED  hipErrorStreamCaptureUnsupported
 #define HIP_ERROR_CAPTURED_EVENT              hipErrorCapturedEvent

@@ -4,6 +4,7 @@
 #include "capturing.h"
 #include "device.h"
 #include "driver.h"
+#include "events.h"
 
 #include "holds.h"
 #include "management.h"
@@ -88,7 +89,7 @@ static void *make_fence(void *context)
         return NULL;
     }
     fence->context = context;
-    result_t answer = DRIVER(EventCreate)(&fence->event, VALUE(EVENT_DISABLE_TIMING));
+    result_t answer = create_own_event(&fence->event, VALUE(EVENT_DISABLE_TIMING));
     leave(&state);
     if (answer == RESULT_OK)
         return fence;
@@ -96,15 +97,21 @@ static void *make_fence(void *context)
     return NULL;
 }
 
+static void forget_fence(void *argument)
+{
+    forget_own_event(((struct fence *)argument)->event);
+    free(argument);
+}
+
 static void drop_fence(void *argument)
 {
     struct thread_state state;
     struct fence *fence = argument;
     if (enter(fence->context, &state)) {
-        DRIVER(EventDestroy_v2)(fence->event);
+        destroy_own_event(fence->event);
         leave(&state);
     }
-    free(fence);
+    forget_fence(fence);
 }
 
 /* Whether an error is about a capture; their codes are consecutive. A capture may begin after stream_is_capturing(). */
@@ -126,13 +133,15 @@ static bool set_fence(void *argument, void *stream)
     return !is_captured;
 }
 
+/* One that somebody destroyed all the same counts as work. After other errors the context's work is over. */
 static bool fence_passed(void *argument)
 {
     struct thread_state state;
     struct fence *fence = argument;
     if (!enter(fence->context, &state))
         return true;
-    bool has_passed = DRIVER(EventQuery)(fence->event) != ERROR(NOT_READY);
+    result_t answer = DRIVER(EventQuery)(fence->event);
+    bool has_passed = answer != ERROR(NOT_READY) && answer != ERROR(INVALID_HANDLE);
     leave(&state);
     return has_passed;
 }
@@ -154,7 +163,7 @@ const struct engine driver_engine = {
     .stream_context = stream_context,
     .make = make_fence,
     .drop = drop_fence,
-    .forget = free,
+    .forget = forget_fence,
     .set = set_fence,
     .passed = fence_passed,
     ENGINE_HOLDS.device_name = device_name,

@@ -44,6 +44,7 @@ enum {
     HELD_ACCESS,      /* the same for a mapped VMM block */
     STREAM_DEVICE,    /* key: stream; its device */
     CAPTURE,          /* key: capture_key() of its stream (capture.c) */
+    OWN_EVENT,        /* key: an event of the limiter's own (events.c) */
     HELD_EXEC,        /* + device; key: graphExec; bytes: that a launch may take; link: a tag of graph.c, or NULL */
 };
 

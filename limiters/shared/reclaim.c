@@ -6,6 +6,7 @@
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
+#include "events.h"
 #include "pools.h"
 #include "uncounted.h"
 
@@ -47,10 +48,10 @@ static event_t record_event(stream_t stream, context_t *context)
     *context = is_default_stream ? context_current() : context_of_stream(stream);
     if (!enter_context(*context, &previous_context))
         return NULL;
-    if (DRIVER(EventCreate)(&event, VALUE(EVENT_DISABLE_TIMING)) != RESULT_OK) {
+    if (create_own_event(&event, VALUE(EVENT_DISABLE_TIMING)) != RESULT_OK) {
         event = NULL;
     } else if (DRIVER(EventRecord)(event, STREAM_NAMED(stream)) != RESULT_OK) {
-        DRIVER(EventDestroy_v2)(event);
+        destroy_own_event(event);
         event = NULL;
     }
     leave_context(previous_context);
@@ -121,7 +122,9 @@ static void give_back_list(struct freed *returned_list, bool destroys_events)
     for (struct freed *next; returned_list != NULL; returned_list = next) {
         next = returned_list->next;
         if (destroys_events)
-            DRIVER(EventDestroy_v2)(returned_list->event);
+            destroy_own_event(returned_list->event);
+        else
+            forget_own_event(returned_list->event);
         give_back(&returned_list->entry);
         free(returned_list);
     }

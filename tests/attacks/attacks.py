@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread, Timer
 from typing import Any
@@ -112,6 +112,7 @@ OF_TIME = (
     Attack("frozen_thread", "the limiter's thread, frozen by a debugger"),
     Attack("changing_streams", "streams that change between two looks"),
     Attack("ended_contexts", "contexts that end with work in them"),
+    Attack("own_events", "the limiter's events, destroyed or recorded anew"),
     Attack("many_launchers", "long kernels by 64 threads at once"),
     Attack("many_exits", "work in the exit handlers of several processes"),
     Attack("several_devices", "launches on two cards at once", cards=2),
@@ -264,7 +265,8 @@ def standing(*words: str | Path, **environ: str) -> Iterator[subprocess.Popen[st
         try:
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended, and was waited for
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def seen(attack: Attack, machine: Machine, directory: Path) -> float:

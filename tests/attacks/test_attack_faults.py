@@ -54,6 +54,7 @@ ATTACKS_BY_FAULT: dict[str, tuple[str, ...]] = {
     "charges_of_others_make_room": ("early_charges",),
     "code_growth_uncharged": ("module_arrays",),
     "context_ends_uncharged": ("ended_contexts",),
+    "own_events_named": ("own_events",),
     "context_limits_uncharged": ("context_limits",),
     "early_charges_make_room": ("early_charges",),
     "every_context_ends": ("other_contexts",),
