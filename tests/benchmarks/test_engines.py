@@ -243,7 +243,6 @@ def measured(tmp_path: Path, *options: str, **environment: str) -> tuple[int, st
     return done.returncode, done.stdout, rows
 
 
-@pytest.mark.measured
 def test_engines_are_measured_alone_and_with_a_trainer_under_shares(tmp_path: Path) -> None:
     options = ("--engine", "simulated", "--seconds", "0.5", "--loads", "saturated", "--detail")
     which = ("hetero", "--cells", "trainer", "--priority", "high", "--lead", "0.5")

@@ -65,7 +65,6 @@ def _daemons(variable: str) -> list[str]:
     return [name for name in names if name.startswith("nvidia-cuda-mps")]
 
 
-@pytest.mark.measured
 def test_programs_are_measured_beside_each_other(tmp_path: Path) -> None:
     options = ("--seconds", "1", "--configurations", "none,fixed,elastic-mps,hami-core")
     document, printed, _ = measured(tmp_path, "mixes", "--mix", "tick:30,simulated:60", *options)
@@ -98,7 +97,6 @@ def test_requests_are_measured_beside_a_program_that_stands_and_runs(tmp_path: P
     assert online["left"] > 0
 
 
-@pytest.mark.measured
 def test_where_there_is_no_mps_its_cells_are_not_run(tmp_path: Path) -> None:
     rack = Path(shutil.copy(hetero_simulator.rack("amd"), tmp_path))
     options = ("jobs", "--sharing", "mps", "--jobs", "processes")

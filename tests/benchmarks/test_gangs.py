@@ -38,7 +38,6 @@ def rack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HETERO_STATE", str(tmp_path / "state"))
 
 
-@pytest.mark.measured
 @pytest.mark.usefixtures("rack")
 def test_a_gang_is_measured_alone_and_another_beside_it(tmp_path: Path) -> None:
     report = tmp_path / "gangs.json"
