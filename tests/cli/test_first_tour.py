@@ -146,7 +146,7 @@ def test_rows_04_and_05_columns_are_dropped_and_no_number_is_cut(
 
 
 def test_row_04_at_80_columns_user_policy_and_age_give_way(window: Open, tenant: Tenant) -> None:
-    tenant("--memory", "40Gi", "--core", "50", "--label", "a trainer")
+    tenant("--memory", "40Gi", "--core", "50", "--label", "trainer of it")
 
     head = window("ps", columns=80).whole().splitlines()[1]
     wide = window("ps", "--wide", columns=80).whole().splitlines()[1]
