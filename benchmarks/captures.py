@@ -80,8 +80,8 @@ SCENES: dict[str, tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
                 _H200.format(power=96, heat=33, numa=0) + "health = ecc\n",
                 *(_H200.format(power=80 + each, heat=30 + each, numa=1) for each in range(4)),
                 _H200.format(power=118, heat=35, numa=1) + "mig = 2g.35gb x1, 1g.18gb x3\n",
-                _NPU + "links = 8:HCCS\n",
-                _NPU + "links = 7:HCCS\n",
+                _NPU + "links = 1:HCCS\n",
+                _NPU + "links = 0:HCCS\n",
             )
         ),
         (

@@ -291,9 +291,9 @@ def test_row_30_simulate_says_what_and_where(
 def test_row_30_many_faults_of_one_vendor_are_a_few_and_a_count() -> None:
     row = VendorRow(name="many", source="", state="ok")
     faults = [f"card {number}: error 2" for number in range(64)]
-    _, told = addressable(row, [], faults, {})
+    _, faulty_row = addressable(row, [], faults, {})
 
-    assert told.reason == (
+    assert faulty_row.reason == (
         "many: discover: card 0: error 2; card 1: error 2; card 2: error 2; and 61 more like these"
     )
 

@@ -343,10 +343,10 @@ def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_r
         full, asking(memory=20 * GiB)
     )
     assert "0 of 1 device: 1 too small" == refused(full, asking(memory=36 * GiB))
-    one = admit([device], asking(memory=10 * GiB))
+    begun = admit([device], asking(memory=10 * GiB))
     # Of 141 GiB no instance has what is in none.
     left = "not empty (141 GiB wanted, largest free 71)"
-    assert f"0 of 1 device: 1 {left}" == refused(one, evolve(asking(), exclusive=True))
+    assert f"0 of 1 device: 1 {left}" == refused(begun, evolve(asking(), exclusive=True))
 
 
 def test_the_fifth_10_gib_on_a_card_of_four_templates_is_refused_for_memory() -> None:
