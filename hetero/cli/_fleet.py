@@ -269,7 +269,13 @@ def _large(part_bytes: int, whole_bytes: int) -> str:
     """Return bytes of a sum in TiB where they are many, both rounded down."""
     if whole_bytes < 10 * _TIB:
         return free_of(part_bytes, whole_bytes)
-    return f"{part_bytes * 10 // _TIB / 10:.1f} of {whole_bytes * 10 // _TIB / 10:.1f} TiB"
+    return f"{_tebibytes(part_bytes)} of {_tebibytes(whole_bytes)} TiB"
+
+
+def _tebibytes(size_bytes: int) -> str:
+    """Return bytes in TiB, with a decimal below a thousand."""
+    tenths = size_bytes * 10 // _TIB
+    return f"{tenths / 10:.1f}" if tenths < 10_000 else str(tenths // 10)
 
 
 def _cards(view: ClusterView) -> list[Part]:
