@@ -13,7 +13,7 @@ from tests.cli.conftest import Run
 from tests.programs import completed
 
 #: The row of a program that has memory of its card, and time of it.
-AT_WORK = re.compile(r" (?!0\.0/)[\d.]+/[36]0 %  (?!0/)[\d.]+/[\d.]+ GiB  fixed ")
+AT_WORK = re.compile(r" (?!0\.0/)[\d.]+/[36]0 % +(?!0/)[\d.]+/[\d.]+ GiB  fixed ")
 
 
 @pytest.mark.measured
