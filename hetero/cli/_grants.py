@@ -189,11 +189,8 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
         for share in grant.shares
         if (excess := share.excess) and excess.is_told
     ]
-    debt_lines = [
-        Text(f"{finding.subject} {finding.what}", "yellow")
-        for grant in grants
-        for finding in (*grant.owing, *grant.waits)
-    ]
+    owing_lines = [Text(str(owes), "yellow") for grant in grants for owes in grant.owing]
+    wait_lines = [Text(str(wait), "yellow") for grant in grants for wait in grant.waits]
     unknown_lines = [
         Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
         for grant in grants
@@ -204,7 +201,7 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
         for grant in grants
         if grant.hurt
     ]
-    return [*gone_lines, *past_lines, *debt_lines, *excess_lines, *unknown_lines]
+    return [*gone_lines, *past_lines, *owing_lines, *wait_lines, *excess_lines, *unknown_lines]
 
 
 def _functions(count: int) -> str:

@@ -19,6 +19,7 @@ from hetero.kube.words import settings
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, Templated, Usage
 from hetero.model.units import GiB
+from hetero.node.ledger.debts import Debt
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.ledger import ALIVE, ENDED
 from hetero.node.ledger.usage_region import (
@@ -244,6 +245,30 @@ async def test_what_a_pod_has_past_its_limiter_is_an_event_a_metric_and_ended_if
         (line,) = re.findall(r"^hetero_share_memory_excess_bytes\{.*", text, re.M)
         assert 3.0 * GiB == float(line.rsplit(" ", 1)[1])
         assert 'pod="pod"' in line
+
+
+async def test_a_pod_that_waits_for_what_its_namespace_owes_has_an_event_that_says_so() -> None:
+    async with world() as at:
+        at.vendor.devices[0] = evolve(at.vendor.devices[0], enforcement=Enforcement.PRELOAD)
+        debts, now_ns = at.node.ledger.debts, time.monotonic_ns()
+        debt = Debt(
+            device="memory-0",
+            who="namespace default",
+            job="4f1c",
+            owed_ns=12_000_000_000,
+            core=1000,
+            rate=1000,
+            at_ns=now_ns,
+            demand_ns=now_ns,
+        )
+        debts._write(debts._path(debt.device, debt.who), debt)
+        await at.kubelet.admit(at.bind("pod", memory=GiB, core=30))
+
+        await until(lambda: len(at.api.events) == 1)
+        (event,) = at.api.events
+        assert "WaitsForDebt" == event["reason"]
+        waits = r"waits \d\d s: namespace default owes \d\d? s on card 0 \(job 4f1c\)"
+        assert re.fullmatch(waits, event["message"])
 
 
 async def test_metrics_tell_each_device_each_share_and_each_call() -> None:

@@ -327,13 +327,15 @@ def test_the_cluster_and_then_the_patterns_of_a_nodes_name_say_what_it_gives_out
     settings_read = settings(
         tmp_path,
         '[nodes."*"]\ncards.max_sharers = 4\nscale.core = 2\n'
-        '[nodes."old-*"]\ncards.max_sharers = 2\nscale.memory = 1.5\ncards.partitioned = "none"\n',
+        '[nodes."old-*"]\ncards.max_sharers = 2\nscale.memory = 1.5\ncards.partitioned = "none"\n'
+        'heterod.on_debt = "report"\n',
     )
     plain, old = settings_read.of_node("new-1"), settings_read.of_node("old-1")
 
     assert (4, Decimal(2), Decimal(1)) == (plain.max_sharers, plain.core_scale, plain.memory_scale)
     assert (2, Decimal(2), Decimal("1.5")) == (old.max_sharers, old.core_scale, old.memory_scale)
     assert ("mixed", "none") == (plain.partitioned.value, old.partitioned.value)
+    assert ("end", "report") == (plain.on_debt.value, old.on_debt.value)
 
 
 def test_one_list_says_whose_code_services_and_agents_run_unless_a_machine_has_its_own(

@@ -2,20 +2,26 @@
 
 import fcntl
 import os
+import signal
 import struct
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from attrs import evolve
 
 from hetero.model.units import GiB
+from hetero.node.guard.monitor import Monitor
 from hetero.node.ledger import debts as debts_module
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.debts import FORGOTTEN_NS, LEAST_NS, MOST_NS, Debt
 from hetero.node.ledger.grant_file import read_owes_until
 from hetero.node.ledger.ledger import GrantHandle
 from hetero.node.node import Node
+from hetero.node.settings import OnDebt
 from hetero.node.view.debt import owing, waits
 
 from .conftest import MakeNode, admit, drop, request, standing
@@ -123,6 +129,53 @@ def test_a_debt_is_kept_once_though_who_keeps_it_is_killed(make_node: MakeNode) 
     assert [] == standing(node)
     (debt,) = ledger.debts.all()
     assert 5 == pytest.approx(debt.owed_ns / SECOND, abs=0.2)
+
+
+#: Holds a grant as a program under a limiter does that owes much with work in flight.
+OWES = """
+import fcntl, os, struct, sys, time
+file = os.open(sys.argv[1], os.O_RDWR)
+lock = struct.pack("@hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, int(sys.argv[2]), 1, 0)
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
+print("there", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("on_debt", list(OnDebt))
+def test_its_processes_are_ended_where_the_node_says_so_and_nobody_elses(
+    make_node: MakeNode, on_debt: OnDebt
+) -> None:
+    node = make_node()
+    node = evolve(node, settings=evolve(node.settings, on_debt=on_debt))
+    other, debtor = new(node, 60), new(node, 10)
+    first = usage_region.time_slice_bytes(0).start
+    devices = node.discover().devices
+    with ExitStack() as programs:
+        children = []
+        for handle, byte in ((other, 0), (debtor, 24)):
+            words = [sys.executable, "-c", OWES, str(handle.path / "tenant/usage")]
+            child = programs.enter_context(
+                subprocess.Popen([*words, str(first + byte)], stdout=subprocess.PIPE)
+            )
+            programs.callback(child.kill)
+            assert child.stdout is not None
+            assert b"there\n" == child.stdout.readline()
+            spend(handle, 0.0)
+            children.append(child)
+        honest, owes = children
+        news = [str(finding) for finding in Monitor(node).sample(devices).news]
+
+        sentence = f"owes 1 s on card 0 (of {debtor.grant.user}) and goes on while others have work"
+        assert f"grant {debtor.grant.id} {sentence}" in news
+        assert None is honest.poll()
+        if on_debt is OnDebt.END:
+            assert -signal.SIGKILL == owes.wait(timeout=60)
+            killed = f"({owes.pid}) of grant {debtor.grant.id} is killed: {sentence}"
+            assert [killed] == [line[line.index("(") :] for line in news if "is killed" in line]
+        else:
+            assert None is owes.poll()
+            assert 1 == len(news)
 
 
 DEBT = Debt(

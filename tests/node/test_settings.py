@@ -23,7 +23,7 @@ from hetero.model import (
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
-from hetero.node.settings import NodeSettings, Quota, load_settings, read_settings
+from hetero.node.settings import NodeSettings, OnDebt, Quota, load_settings, read_settings
 from hetero.testing import rack
 
 
@@ -105,6 +105,7 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
             "heterod.on_excess 'end' is none of report, refuse, kill",
         ),
         ('[heterod]\non_bypass = "refuse"', "'refuse' is none of report, kill"),
+        ('[heterod]\non_debt = "kill"', "'kill' is none of report, end"),
         ('[heterod]\nignore = "agentd"', "is not a list of names of executables"),
         ("[heterod]\non-excess = 1", "unknown key 'on-excess'"),
         ("[scale", "node.toml: Expected ']'"),
@@ -141,6 +142,13 @@ def test_what_becomes_of_excess_where_a_grant_does_not_say(tmp_path: Path) -> No
         unsaid.on_bypass,
         unsaid.ignore,
     )
+
+
+def test_who_owes_others_and_goes_on_is_told_and_where_the_settings_say_so_ended(
+    tmp_path: Path,
+) -> None:
+    assert OnDebt.REPORT is NodeSettings().on_debt
+    assert OnDebt.END is load(tmp_path, '[heterod]\non_debt = "end"\n').on_debt
 
 
 def test_a_settings_file_that_is_named_must_be_there(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hetero.node.ledger.events import record
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
 from hetero.node.view.bypass import Bypass
+from hetero.node.view.debt import Owing, Wait
 from hetero.node.view.excess import Excess
 
 log = logging.getLogger(__name__)
@@ -30,6 +31,8 @@ _REASONS: dict[type[Finding], str] = {
     Bypass: "PastLimiter",
     Excess: "MemoryExcess",
     Ended: "EndedPastLimiter",
+    Owing: "OwesDeviceTime",
+    Wait: "WaitsForDebt",
 }
 
 
@@ -54,7 +57,8 @@ class LimiterGuard:
         for finding in sighting.news:
             record(self.node.ledger.persistent, finding.subject, str(finding))
             grant = grants.get(finding.grant or "")
-            await self.tell(grant, _REASONS.get(type(finding), "ServiceEnded"), str(finding))
+            sentence = finding.what if isinstance(finding, Wait) else str(finding)
+            await self.tell(grant, _REASONS.get(type(finding), "ServiceEnded"), sentence)
 
     async def tell(self, grant: Grant | None, reason: str, sentence: str) -> None:
         """Write a sentence to the log, and to the events of the pods that a grant is for."""
