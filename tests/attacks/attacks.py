@@ -124,6 +124,7 @@ OF_OTHERS = (
     Attack("shared_files", "locks and leases on all that it can open"),
     Attack("late_sleeper", "the limiter's thread, made to sleep late", works=True),
     Attack("working_exit", "work in an exit handler", works=True),
+    Attack("floods", "calls that pass no gate, of eight kinds at once", works=True),
 )
 BY_NAME = {attack.name: attack for attack in (*ATTACKS, *OF_TIME)}
 
