@@ -48,6 +48,8 @@ int64_t account_spend_at_exit(struct account *account, uint64_t now, uint64_t sp
 {
     atomic_fetch_add_explicit(&account->shared->gpu_ns, spent_ns, memory_order_relaxed);
     atomic_fetch_sub_explicit(&account->shared->balance_ns, (int64_t)spent_ns, memory_order_relaxed);
+    /* Whether others are there is not looked at any more: what of this is debt is owed. */
+    atomic_fetch_add_explicit(&account->shared->owed_ns, (int64_t)spent_ns, memory_order_relaxed);
     return budget_balance(account->shared, account->asked_ns, now, terms_core(account->terms));
 }
 
