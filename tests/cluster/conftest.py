@@ -26,6 +26,8 @@ TENANT = {
     "resources": ["pods", "pods/status"],
     "verbs": ["create", "get", "patch", "update"],
 }
+#: Has its cluster without hetero, and leaves it so.
+BEFORE = Path(__file__).with_name("test_guides.py")
 #: Has its cluster as it was installed; the others' is an upgrade of it.
 FIRST = Path(__file__).with_name("test_claims_alone.py")
 #: Uninstalls what the others use, and reads what all of them did.
@@ -34,7 +36,7 @@ LAST = Path(__file__).with_name("test_permissions.py")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have these modules run first and last."""
-    items.sort(key=lambda item: (item.path != FIRST, item.path == LAST))
+    items.sort(key=lambda item: (item.path != BEFORE, item.path != FIRST, item.path == LAST))
 
 
 def usually_on(lab: str) -> pytest.MarkDecorator:
