@@ -330,12 +330,12 @@ def softmax() -> Steps:
 
 def host_copies() -> Steps:
     """Copy 256 MiB to the card and back, in turn, waiting for neither but the last."""
-    there = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)
-    here = torch.empty(1 << 28, dtype=torch.uint8).pin_memory()
+    on_card = torch.empty(1 << 28, dtype=torch.uint8, device=CARD)
+    on_host = torch.empty(1 << 28, dtype=torch.uint8).pin_memory()
 
     def both() -> None:
-        there.copy_(here, non_blocking=True)
-        here.copy_(there, non_blocking=True)
+        on_card.copy_(on_host, non_blocking=True)
+        on_host.copy_(on_card, non_blocking=True)
 
     return _in_flight(both, 2)
 
@@ -354,14 +354,14 @@ def jax_training() -> Steps:
             rows = jax.nn.relu(rows @ each)
         return jnp.mean(jnp.square(rows.astype(jnp.float32)))
 
-    @jax.jit
     def step(weights: list[jax.Array], rows: jax.Array) -> list[jax.Array]:
         gradients = jax.grad(loss)(weights, rows)
         return [each - 1e-3 * by for each, by in zip(weights, gradients, strict=True)]
 
+    run = jax.jit(step)
     while True:
         for _ in range(8):
-            weights = step(weights, rows)
+            weights = run(weights, rows)
         jax.block_until_ready(weights)
         yield 8
 

@@ -13,7 +13,7 @@ from hetero.model import CORE, MEMORY, Allocation, Device
 from hetero.model.errors import NoRoom, Refused
 from hetero.model.frozen import frozen
 from hetero.model.units import format_both
-from hetero.node.inventory import in_units_of
+from hetero.node.core_units import in_units_of
 from hetero.node.ledger.ledger import Grant
 from hetero.node.settings import NodeSettings, Quota
 

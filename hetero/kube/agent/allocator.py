@@ -47,8 +47,8 @@ from hetero.kube.words.pod import (
 from hetero.kube.words.quantity import quantity
 from hetero.model import ContainerKind, DeviceAllocation, Edits
 from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.node.core_units import in_units_of
 from hetero.node.grants import LocalGrants
-from hetero.node.inventory import in_units_of
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node

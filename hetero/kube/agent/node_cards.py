@@ -15,7 +15,8 @@ from hetero.kube.objects.kinds import Metadata
 from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_cordons
 from hetero.model import Allocation, Device
 from hetero.model.errors import BadInput
-from hetero.node.inventory import in_units_of, with_lost
+from hetero.node.core_units import in_units_of
+from hetero.node.inventory import with_lost
 from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
