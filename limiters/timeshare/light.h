@@ -74,9 +74,9 @@
  * stall, and times one where it runs anyway (hold.h). A program is doubted where LIGHT_TIMED of these, of about
  * LIGHT_TIMED_FADING of the last, took more than LIGHT_DOUBTED_TIMES as long as holds say, by three standard errors:
  * less than twice may be kernels of its other streams. It takes time slices until they do so no longer. Before that is
- * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others launches are timed in a time slice
- * of the program's own, LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last that
- * were. */
+ * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others launches are timed in a time
+ * slice of the program's own, LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last
+ * that were. */
 #define LIGHT_TIMED         8u
 #define LIGHT_TIMED_MOST    32u
 #define LIGHT_TIMED_FADING  256u

@@ -367,8 +367,7 @@ bool light_wants_measure(struct governor *governor)
     uint64_t now = governor->engine->now();
     return (light->makes_graphs || is_unsure(governor, now)) && !light->never && !light_queues(light) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
-           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
-           now >= light->measure_ns;
+           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) && now >= light->measure_ns;
 }
 
 void light_measured(struct governor *governor)

@@ -3,7 +3,7 @@
 #include "machine/programs.h"
 
 #define UNBEGUN_NS (40 * US)
-#define TINY_NS     UINT64_C(100)
+#define TINY_NS    UINT64_C(100)
 
 enum { TINY_LAUNCHES = 15 }; /* as many as a hold has, but for the one that noticed it */
 
