@@ -651,6 +651,13 @@ static inline void light_learn_graph(struct light *light, struct light_graph *gr
     light->kernels_then = kernels;
 }
 
+/* Whether launches may be longer than is known, and so short that looks do not see it. */
+static inline bool light_may_hide(const struct light *light)
+{
+    return light_known(light) && !light->bursts &&
+           LIGHT_DOUBTED_TIMES * light_counted(light)->launch_ns < LIGHT_CERTAIN_NS;
+}
+
 /* One hold in how many does not stall; all of a time slice that is for that. */
 static inline unsigned light_times_part(const struct light *light, bool slice)
 {

@@ -103,13 +103,19 @@ static void learn_graph(struct governor *governor, uint64_t ns, int32_t kernels)
     atomic_store(&hold->known[kind], true);
 }
 
+/* Whether no sibling has work in flight, and no stream of ours waits: a launch that is timed could wait for that. */
+static bool is_sole(struct governor *governor)
+{
+    return time_slice_siblings(&governor->time_slice) == 0 && !gate_waits(&governor->gate);
+}
+
 /* A launch was timed where it ran. What others had in flight, or looks see, is not compared. */
 static void time_launch(struct governor *governor, uint32_t launches, uint64_t ns)
 {
     struct light *light = &governor->light;
     struct hold *hold = &governor->gate.hold;
     uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) + light->empty_ns;
-    bool clear = governor->clear && is_clear(governor) &&
+    bool clear = governor->clear && is_clear(governor) && is_sole(governor) &&
                  time_slice_light(&governor->time_slice) == governor->clear_light_ns;
     uint64_t now = governor->engine->now(), owed_ns = 0;
     if (launches > 0 && clear && light_known(light) && ns < LIGHT_CERTAIN_NS)
@@ -280,18 +286,18 @@ static bool hold_graph(struct governor *governor)
 
 /* Whether launches are to be timed beside one that takes time slices. Programs that take none are in flight together,
  * and would all have to keep away. */
-static bool is_unsure(struct governor *governor, uint64_t now)
+static bool is_unsure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return light->vouch_ns != 0 && now >= light->vouch_ns && light_known(light) && !light->bursts &&
-           (governor->time_slice.ours || time_slice_held(&governor->time_slice));
+    return light->vouch_ns != 0 && light_may_hide(light) && governor->engine->now() >= light->vouch_ns &&
+           is_sole(governor) && (governor->time_slice.ours || time_slice_held(&governor->time_slice));
 }
 
 /* Whether a launch is timed where it runs now, in place of a hold that stalls. */
 static bool times_one(struct governor *governor)
 {
     struct light *light = &governor->light;
-    return light_known(light) && !light->bursts && is_clear(governor) &&
+    return light_may_hide(light) && !light_surely_heavy(light) && is_clear(governor) && is_sole(governor) &&
            governor_random(&light->rng, light_times_part(light, governor->time_slice.ours)) == 0;
 }
 
@@ -318,7 +324,7 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
     light->unbegun = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
-    if (!stalls && is_unsure(governor, now))
+    if (!stalls && is_unsure(governor))
         pause_ns = LIGHT_UNKNOWN_NS / 4;
     light->drawn = false;
     light->held = count.launches - count.graphs;
@@ -364,10 +370,10 @@ static bool goes_light(struct governor *governor, bool runs)
 bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    uint64_t now = governor->engine->now();
-    return (light->makes_graphs || is_unsure(governor, now)) && !light->never && !light_queues(light) &&
+    return (light->makes_graphs || is_unsure(governor)) && !light->never && !light_queues(light) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
-           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) && now >= light->measure_ns;
+           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
+           governor->engine->now() >= light->measure_ns;
 }
 
 void light_measured(struct governor *governor)
@@ -735,8 +741,8 @@ void light_run(struct governor *governor)
              (unsigned)(100 * governor->light.need), (unsigned)light_counted(&governor->light)->launch_ns,
              governor->light.all.holds, governor->light.single ? "one" : "several");
     bool was_heavy = light_heavy(&governor->light, false, true);
-    if (governor->light.vouch_ns == 0)
-        governor->light.vouch_ns = now + LIGHT_UNVOUCHED_NS;
+    if (governor->light.vouch_ns < now) /* at first, and where a time slice told nothing */
+        governor->light.vouch_ns = now + (governor->light.vouch_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
     atomic_store(&governor->gate.first_ns, now);

@@ -28,7 +28,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "long_kernels_test: what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
     ),
     "the launches that a kernel may spin for": (
-        ("timeshare/spin.c", "#define SPINS         4u", "#define SPINS         0u"),
+        ("timeshare/spin.c", "#define SPINS    4u", "#define SPINS    0u"),
         "spins_test: a_launch_that_a_kernel_spins_for_is_made_in_fifty_milliseconds",
     ),
     "the small copies that a kernel may spin for": (
@@ -42,7 +42,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that they are timed beside others": (
         (
             "timeshare/light_run.c",
-            "    return (light->makes_graphs || is_unsure(governor, now)) &&",
+            "    return (light->makes_graphs || is_unsure(governor)) &&",
             "    return light->makes_graphs &&",
         ),
         "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
