@@ -12,6 +12,8 @@ from tests.kube.binaries import script
 from tests.programs import completed
 
 ROOT = Path(__file__).parent.parent
+#: What make tells the makes that it starts.
+_MAKES = ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "PART")
 #: With measured tests, others, and some that any machine cannot run.
 SOME = ("tests/limiters/test_aarch64.py", "tests/limiters/test_shares.py", "tests/cli/test_demo.py")
 
@@ -30,7 +32,9 @@ def selected(*arguments: str) -> set[str]:
 def commands_of(*arguments: str) -> list[str]:
     """Return the arguments of each pytest that make would run for these."""
     argv = ["make", "--no-print-directory", "--dry-run", *arguments]
-    dry_run = completed(argv, cwd=ROOT, check=True)
+    # What the make that runs these tests was told is not for this one.
+    env = {name: value for name, value in os.environ.items() if name not in _MAKES}
+    dry_run = completed(argv, cwd=ROOT, env=env, check=True)
     return re.findall(r"^\S*/pytest (.*)$", dry_run.stdout, re.MULTILINE)
 
 

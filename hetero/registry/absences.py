@@ -93,8 +93,7 @@ class Absences:
             },
         }
         draft_path = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with suppress(OSError, HeteroError):
-            self.prepare()
+        with suppress(OSError):
             draft_path.write_text(json.dumps(notes))
             draft_path.replace(self.path)
 
