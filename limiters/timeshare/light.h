@@ -74,9 +74,9 @@
  * stall, and times one where it runs anyway (hold.h). A program is doubted where LIGHT_TIMED of these, of about
  * LIGHT_TIMED_FADING of the last, took more than LIGHT_DOUBTED_TIMES as long as holds say, by three standard errors:
  * less than twice may be kernels of its other streams. It takes time slices until they do so no longer. Before that is
- * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others launches are timed in a time
- * slice of the program's own, LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last
- * that were. */
+ * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others, where one had a
+ * time slice at LIGHT_BESIDE of the looks of late, launches are timed in a time slice of the program's own,
+ * LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last that were. */
 #define LIGHT_TIMED         8u
 #define LIGHT_TIMED_MOST    32u
 #define LIGHT_TIMED_FADING  256u
@@ -84,6 +84,7 @@
 #define LIGHT_DOUBTED_TIMES 2u
 #define LIGHT_UNVOUCHED_NS  (1000 * MS)
 #define LIGHT_VOUCHED_NS    (16000 * MS)
+#define LIGHT_BESIDE        0.2
 
 /* Graphs have holds of their own: one is often a hundred times as long as another launch, and a mean of both is off by
  * a tenth after a thousand holds. Graphs are known after LIGHT_GRAPHS holds. What all of them take on average is of
@@ -246,6 +247,7 @@ struct light {
     uint64_t next_ns;  /* when there may be another */
     uint64_t vouch_ns; /* from then on launches are to be timed while nobody else has work in flight; 0: never yet */
     struct light_timed timed;
+    double beside; /* part of the looks of late at which another had a time slice */
     uint64_t rng;
     uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
     struct light_launches charged;
@@ -550,6 +552,7 @@ static inline void light_forget(struct light *light)
                             .times = light->times,
                             .timed = light->timed,
                             .vouch_ns = light->vouch_ns,
+                            .beside = light->beside,
                             .single = light->single,
                             .bursts = light->bursts,
                             .graphs = light->graphs,

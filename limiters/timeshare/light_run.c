@@ -285,12 +285,12 @@ static bool hold_graph(struct governor *governor)
 }
 
 /* Whether launches are to be timed beside one that takes time slices. Programs that take none are in flight together,
- * and would all have to keep away. */
+ * and would all have to keep away; one of them takes a time slice now and then. */
 static bool is_unsure(struct governor *governor)
 {
     const struct light *light = &governor->light;
     return light->vouch_ns != 0 && light_may_hide(light) && governor->engine->now() >= light->vouch_ns &&
-           is_sole(governor) && (governor->time_slice.ours || time_slice_held(&governor->time_slice));
+           is_sole(governor) && light->beside > LIGHT_BESIDE;
 }
 
 /* Whether a launch is timed where it runs now, in place of a hold that stalls. */
@@ -634,6 +634,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
 {
     uint64_t now = governor->engine->now();
     bool idle = course->watch.since == 0;
+    governor->light.beside += (time_slice_held(&governor->time_slice) - governor->light.beside) / LIGHT_LOOKS;
     if (is_only(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
