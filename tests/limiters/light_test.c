@@ -414,7 +414,7 @@ TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged)
             machine_end();
         }
     printf("on average %.1f\n", mean);
-    EXPECT(true, mean > 25);
+    EXPECT(true, mean > 23); /* of twelve machines that differ by 4 and more */
 }
 
 /* It needs 55 of the card by holds, which are off by a sixteenth, or by a tenth. To go over to time slices and back
@@ -537,7 +537,7 @@ TEST(a_program_whose_steps_begin_with_small_kernels_has_its_share)
                 add(0, &steps, percent);
                 together(1);
                 double got = 100 * (double)tenants[0].launched / native;
-                EXPECT_NEAR(percent, 2.5, got);
+                EXPECT_NEAR(percent, 3.5, got); /* three times what machines differ by */
                 mean += got / MACHINES;
                 machine_end();
             }

@@ -358,8 +358,8 @@ say([idle, first, rates()[0]])
 """
     idle, busy, later = grant.run(program, CUDA_VISIBLE_DEVICES="1")
     assert 0 == idle
-    assert 20 <= busy <= 40
-    assert 20 <= later <= 40
+    assert 20 <= busy <= 45  # a second may begin with a burst of 100 ms
+    assert 20 <= later <= 45
 
 
 def test_utilization_without_a_limit_of_core_is_what_the_driver_sampled_of_the_grant(
