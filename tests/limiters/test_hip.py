@@ -863,6 +863,8 @@ UNDECLARED = {
     "hipStreamEndCapture_spt",
     "hipGraphLaunch_spt",
     "hipStreamBatchMemOp",
+    "hipEventRecordWithFlags",
+    "hipEventRecord_spt",
     "hipLaunchHostFunc_spt",
     "hipStreamAddCallback_spt",
     "hipMemGetHandleForAddressRange",
