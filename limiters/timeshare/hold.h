@@ -10,8 +10,8 @@
  * launch, or launch into several streams. Only what is written with the gate's lock is written by launchers.
  *
  * A program can notice that its stream is held, and behave meanwhile. So some holds do not stall: one launch is timed
- * where it would run anyway. That is as long as the host takes to make it, at least, so it tells whether launches are
- * longer than they seem, and no more.
+ * where it would run anyway. The time includes what the host takes to make the launch. Less that, it is a lower bound
+ * of what the device works for it.
  */
 #ifndef HETERO_HOLD_H
 #define HETERO_HOLD_H

@@ -74,14 +74,15 @@
  * stall, and times one where it runs anyway (hold.h). A program is doubted where LIGHT_TIMED of these, of about
  * LIGHT_TIMED_FADING of the last, took more than LIGHT_DOUBTED_TIMES as long as holds say, by three standard errors:
  * less than twice may be kernels of its other streams. It takes time slices until they do so no longer. Before that is
- * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others, where one had a
- * time slice at LIGHT_BESIDE of the looks of late, launches are timed in a time slice of the program's own,
+ * sure, or LIGHT_TIMED_MOST were timed, every other hold is such a one. Beside others, where one had a time slice at
+ * LIGHT_BESIDE of the looks of late, launches are timed in a time slice of the program's own, LIGHT_UNSURE_NS apart:
  * LIGHT_UNVOUCHED_NS after it began to run without one, and LIGHT_VOUCHED_NS after the last that were. */
 #define LIGHT_TIMED         8u
 #define LIGHT_TIMED_MOST    32u
 #define LIGHT_TIMED_FADING  256u
 #define LIGHT_TIMED_PART    16u
 #define LIGHT_DOUBTED_TIMES 2u
+#define LIGHT_UNSURE_NS     (MS / 8)
 #define LIGHT_UNVOUCHED_NS  (1000 * MS)
 #define LIGHT_VOUCHED_NS    (16000 * MS)
 #define LIGHT_BESIDE        0.2

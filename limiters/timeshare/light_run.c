@@ -325,7 +325,7 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
     if (!stalls && is_unsure(governor))
-        pause_ns = LIGHT_UNKNOWN_NS / 4;
+        pause_ns = LIGHT_UNSURE_NS;
     light->drawn = false;
     light->held = count.launches - count.graphs;
     light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);

@@ -96,7 +96,7 @@ static bool open_siblings(struct time_slice *time_slice)
     return open_usage(time_slice, &time_slice->siblings);
 }
 
-/* One that cannot say that it owes much owes it all the same. */
+/* Without the lock the debt stays as it is, and siblings do not know of it. */
 static void begin_owing(struct time_slice *time_slice)
 {
     struct descriptor file;
