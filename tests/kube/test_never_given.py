@@ -4,15 +4,14 @@ A kubelet fails a pod that is refused, and a ReplicaSet makes ten more each seco
 refuses only where the next pod may fare better. docs/decisions/storms.md has the same two lists.
 """
 
-import asyncio
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import grpc
 import pytest
 
 from hetero.kube.agent import allocator
+from hetero.kube.agent.node_pods import NodePods
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.annotations import ALLOCATION, SIGNATURE, Assignment, signed_assignment
@@ -156,9 +155,16 @@ def whose_card_is_full(at: World) -> None:
 
 
 def that_goes_while_its_card_is_full(at: World) -> None:
+    """It is deleted once the agent has asked for it, before its share is found not to fit."""
     whose_card_is_full(at)
-    pod = at.api.pods["default", "pod"]
-    asyncio.get_running_loop().call_later(0.1, partial(at.api.put, "pods", pod, event="DELETED"))
+
+
+async def asked_for_and_deleted(
+    at: World, pods: NodePods, deadline_s: float, namespace: str, name: str
+) -> Pod | None:
+    pod = await pods.named(namespace, name)
+    at.api.put("pods", at.api.pods[namespace, name], event="DELETED")
+    return pod
 
 
 def whose_card_is_gone(at: World) -> None:
@@ -204,6 +210,10 @@ async def test_a_pod_whose_node_cannot_serve_it_now_is_refused(
             pod["metadata"]["resourceVersion"] = "9"
             at.api.pods["default", "pod"] = pod  # the agent has to ask for it
         become(at)
+        if become is that_goes_while_its_card_is_full:
+            monkeypatch.setattr(
+                NodePods, "named_by", lambda *asked: asked_for_and_deleted(at, *asked)
+            )
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await at.kubelet.allocate(CARD, ["memory-0::0"])
 
