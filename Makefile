@@ -157,7 +157,7 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/pytest tests/test_layers.py tests/plugin/test_typed.py
 	$(BIN)/python limiters/check_layers.py
-	$(BIN)/lizard --CCN 15 --warnings_only --exclude "*/timeshare/*" --exclude "*/build/*" limiters
+	$(BIN)/lizard --CCN 15 --warnings_only --exclude "*/build/*" limiters
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(call tidy,cuda,deploy/supervisor.c $(filter-out $(OF_HIP),$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
 	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/hsa/*.c) $(OF_HIP))

@@ -5,21 +5,25 @@
 
 #include "../core/tenant.h"
 
+/* What nobody else wanted an elastic grant does not pay back: it owes so much at most. */
+static void lend(struct hetero_region_device *from, int64_t balance, int64_t least)
+{
+    atomic_store_explicit(&from->balance_ns, least, memory_order_relaxed);
+    atomic_fetch_add_explicit(&from->borrowed_ns, (uint64_t)(least - balance), memory_order_relaxed);
+}
+
 static void spend(const struct account *account, struct hetero_region_device *from, struct time_slice *time_slice,
                   uint64_t now, uint64_t spent_ns)
 {
     uint32_t core = terms_core(account->terms);
     int64_t before = budget_balance(from, account->asked_ns, now, core);
     budget_settle(from, account->asked_ns, now, core, spent_ns);
-    /* An elastic grant does not pay back what nobody else wanted: it owes one time slice at most, and what it took
-     * while another waited, or ran beside it. */
+    /* One time slice at most, and what it took while another waited, or ran beside it. */
     int64_t least = before < -BUDGET_TIME_SLICE_NS ? before : -BUDGET_TIME_SLICE_NS;
     int64_t balance = atomic_load_explicit(&from->balance_ns, memory_order_relaxed);
     if (terms_policy(account->terms) == HETERO_POLICY_ELASTIC && balance < least && !time_slice_wanted(time_slice) &&
-        time_slice_beside(time_slice) == 0) {
-        atomic_store_explicit(&from->balance_ns, least, memory_order_relaxed);
-        atomic_fetch_add_explicit(&from->borrowed_ns, (uint64_t)(least - balance), memory_order_relaxed);
-    }
+        time_slice_beside(time_slice) == 0)
+        lend(from, balance, least);
     budget_owe(from, before, time_slice_contended(time_slice));
     int64_t shared_ns = atomic_load_explicit(&account->shared->owed_ns, memory_order_relaxed);
     int64_t own_ns = atomic_load_explicit(&account->own.owed_ns, memory_order_relaxed);
@@ -42,6 +46,32 @@ void account_spend(struct account *account, struct time_slice *time_slice, uint6
 void account_spend_own(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t own_ns)
 {
     spend(account, &account->own, time_slice, now, own_ns);
+}
+
+void account_spend_device(struct hetero_region_device *device, uint64_t asked_ns, uint64_t now, uint32_t core,
+                          uint64_t spent_ns, bool lent)
+{
+    int64_t before = budget_balance(device, asked_ns, now, core);
+    budget_settle(device, asked_ns, now, core, spent_ns);
+    int64_t least = before < -BUDGET_TIME_SLICE_NS ? before : -BUDGET_TIME_SLICE_NS;
+    int64_t balance = atomic_load_explicit(&device->balance_ns, memory_order_relaxed);
+    if (lent && balance < least)
+        lend(device, balance, least);
+}
+
+void account_refund_device(struct hetero_region_device *device, int64_t ns)
+{
+    atomic_fetch_add_explicit(&device->balance_ns, ns, memory_order_relaxed);
+}
+
+void account_spend_in_row(struct account *account, uint64_t now, uint32_t core, uint64_t used_ns, int64_t most_ns,
+                          bool lent)
+{
+    int64_t before = budget_balance(&account->own, account->asked_ns, now, core);
+    budget_settle(&account->own, account->asked_ns, now, core, used_ns);
+    int64_t least = lent && before < 0 ? before : -most_ns;
+    if (atomic_load_explicit(&account->own.balance_ns, memory_order_relaxed) < least)
+        atomic_store_explicit(&account->own.balance_ns, least, memory_order_relaxed);
 }
 
 int64_t account_spend_at_exit(struct account *account, uint64_t now, uint64_t spent_ns)

@@ -46,6 +46,17 @@ int64_t account_spend_at_exit(struct account *account, uint64_t now, uint64_t sp
 /* Of this process alone: a sibling charges the grant for it. */
 void account_spend_own(struct account *account, struct time_slice *time_slice, uint64_t now, uint64_t own_ns);
 
+/* A device of a gang was used for `spent_ns` until now; `lent`: an elastic gang owes none of it beyond a time slice.
+ * So much of what was charged for it is given back. */
+void account_spend_device(struct hetero_region_device *device, uint64_t asked_ns, uint64_t now, uint32_t core,
+                          uint64_t spent_ns, bool lent);
+void account_refund_device(struct hetero_region_device *device, int64_t ns);
+
+/* In a row of a gang, whose lead charges the grant: of this process alone. It owes `most_ns` at most, and where its use
+ * was lent no more than before. */
+void account_spend_in_row(struct account *account, uint64_t now, uint32_t core, uint64_t used_ns, int64_t most_ns,
+                          bool lent);
+
 /* Of what was not asked for, no more than a burst is kept. */
 void account_keep_burst(struct account *account);
 

@@ -1,6 +1,7 @@
 /* What the member of a gang that has the lead decides (gang.h). */
 #include "gang.h"
 
+#include "account.h"
 #include "budget.h"
 #include "gang_end.h"
 
@@ -68,6 +69,14 @@
 
 /* What an elastic gang has in hand of time that nobody else wants. */
 #define ELASTIC_NS (10 * MS)
+
+/* What the lead sees of the row at a look. */
+struct gang_look {
+    const struct hetero_board_row *row;
+    bool claimed;        /* another grant wants one of the devices */
+    uint64_t overrun_ns; /* for how long it may go on after its end */
+    uint64_t now_ns, wall_ns;
+};
 
 /* ---------------------------------------------------------------------------------------------------------- members */
 
@@ -197,9 +206,9 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
             gang->seen[n].moved = gang->shared->members[n].moved;
             gang->seen[n].moved_ns = now_ns;
         }
-        gang->used_ns = gang->let_ns = now_ns;
+        gang->used_ns = gang->help.let_ns = now_ns;
         gang->moves_ns = MOVES_NS;
-        gang->crossed_ns = stuck_ns(gang);
+        gang->help.crossed_ns = stuck_ns(gang);
     }
     gang->led_ns = now_ns;
     return true;
@@ -225,53 +234,70 @@ static bool counts(struct gang *gang, const struct descriptor *usage, unsigned n
     return age_ns < STALE_NS;
 }
 
+/* Work of a member came further, or it has none. */
+static void note_moved(struct gang *gang, uint32_t number, uint32_t says, uint32_t moved, uint64_t now_ns)
+{
+    struct gang_seen *seen = &gang->seen[number];
+    bool busy = says & MEMBER_BUSY;
+    if (busy && moved == seen->moved)
+        return;
+    bool helped = gang->help.any_ns >= seen->moved_ns && now_ns - gang->help.any_ns < HELPS_NS;
+    if (busy && !helped && gang->shared->rescue_ns == 0)
+        note_move(gang, elapsed(later(seen->moved_ns, gang->row.opened_ns), now_ns));
+    seen->moved = moved;
+    seen->moved_ns = now_ns;
+}
+
+static void count_active(struct census *census, const struct hetero_region_member *member, uint32_t says,
+                         uint32_t device, uint32_t epoch)
+{
+    bool waits = says & MEMBER_WAITS;
+    census->active = true;
+    census->waits = census->waits || waits;
+    census->waiting_devices |= waits ? device : 0;
+    census->idle_waits = census->idle_waits || (waits && !(says & MEMBER_BUSY));
+    census->held = census->held || (says & MEMBER_HELD);
+    census->intruded = census->intruded || (says & MEMBER_INTRUDED);
+    census->late = census->late || member->epoch != epoch;
+    census->claimed_ns = later(member->claimed_ns, census->claimed_ns);
+}
+
+static void count_busy(const struct gang *gang, struct census *census, uint32_t number, uint32_t says, uint64_t now_ns)
+{
+    const struct hetero_region_member *member = &gang->shared->members[number];
+    const struct gang_seen *seen = &gang->seen[number];
+    uint64_t moved_ns = later(seen->moved_ns, atomic_load(&gang->shared->since_ns));
+    uint32_t at = position(member), device = member->device % HETERO_MAX_DEVICES;
+    census->busy_devices |= UINT32_C(1) << device;
+    census->beside[device] = says / MEMBER_BESIDE;
+    census->stood_ns = later(seen->moved_ns, census->stood_ns);
+    if (!seen->behind) {
+        census->waited_for = true;
+        census->others_moved_ns = later(moved_ns, census->others_moved_ns);
+    }
+    census->stuck = census->stuck || elapsed(moved_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
+    census->moved_ns = later(moved_ns, census->moved_ns);
+    census->front = !census->busy || ahead_of(census->front, at) > 0 ? at : census->front;
+    census->busy = true;
+}
+
 static struct census count_members(struct gang *gang, const struct descriptor *usage, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
     struct census census = {0};
     uint32_t reached = atomic_load(&shared->reached), epoch = atomic_load(&shared->epoch);
-    uint64_t since_ns = atomic_load(&shared->since_ns);
     for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-        struct hetero_region_member *member = &shared->members[n];
+        const struct hetero_region_member *member = &shared->members[n];
         if (!counts(gang, usage, n, now_ns, &census))
             continue;
-        uint32_t says = member->says, moved = member->moved;
-        uint32_t device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
-        if (moved != gang->seen[n].moved || !(says & MEMBER_BUSY)) {
-            bool helped = gang->helped_ns >= gang->seen[n].moved_ns && now_ns - gang->helped_ns < HELPS_NS;
-            bool by_itself = !helped && shared->rescue_ns == 0;
-            if ((says & MEMBER_BUSY) && moved != gang->seen[n].moved && by_itself)
-                note_move(gang, elapsed(later(gang->seen[n].moved_ns, gang->opened_ns), now_ns));
-            gang->seen[n].moved = moved;
-            gang->seen[n].moved_ns = now_ns;
-        }
+        uint32_t says = member->says, device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
+        note_moved(gang, n, says, member->moved, now_ns);
         if (says & (MEMBER_ACTIVE | MEMBER_STAYS))
             census.devices |= device;
-        if (!(says & MEMBER_ACTIVE))
-            continue;
-        census.active = true;
-        census.waits = census.waits || (says & MEMBER_WAITS);
-        census.waiting_devices |= says & MEMBER_WAITS ? device : 0;
-        census.idle_waits = census.idle_waits || (says & (MEMBER_WAITS | MEMBER_BUSY)) == MEMBER_WAITS;
-        census.held = census.held || (says & MEMBER_HELD);
-        census.intruded = census.intruded || (says & MEMBER_INTRUDED);
-        census.late = census.late || member->epoch != epoch;
-        census.claimed_ns = member->claimed_ns > census.claimed_ns ? member->claimed_ns : census.claimed_ns;
-        if (!(says & MEMBER_BUSY))
-            continue;
-        uint64_t moved_ns = later(gang->seen[n].moved_ns, since_ns);
-        census.busy_devices |= device;
-        census.beside[member->device % HETERO_MAX_DEVICES] = says / MEMBER_BESIDE;
-        census.stood_ns = later(gang->seen[n].moved_ns, census.stood_ns);
-        if (!gang->seen[n].behind) {
-            census.waited_for = true;
-            census.others_moved_ns = later(moved_ns, census.others_moved_ns);
-        }
-        census.stuck = census.stuck || elapsed(moved_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
-        census.moved_ns = later(moved_ns, census.moved_ns);
-        uint32_t at = position(member);
-        census.front = !census.busy || ahead_of(census.front, at) > 0 ? at : census.front;
-        census.busy = true;
+        if (says & MEMBER_ACTIVE)
+            count_active(&census, member, says, device, epoch);
+        if ((says & MEMBER_ACTIVE) && (says & MEMBER_BUSY))
+            count_busy(gang, &census, n, says, now_ns);
     }
     return census;
 }
@@ -284,6 +310,12 @@ static bool waits_for_a_node(const struct gang *gang, const struct census *censu
 {
     uint64_t stood_ns = elapsed(census->moved_ns, now_ns);
     return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
+}
+
+/* The same of one whose user gave its row, as of gangs of several nodes, while nobody else wants its devices. */
+static bool spins_for_a_node(const struct gang *gang, const struct census *census, const struct gang_look *look)
+{
+    return row_is_by_hand(look->row) && !look->claimed && waits_for_a_node(gang, census, look->now_ns);
 }
 
 /* Whether what is in flight has stood still for long, and a device of the grant has nothing: a process of it may not
@@ -302,85 +334,97 @@ static void give_waiting_back(struct gang *gang, const struct census *census, bo
     bool came = waits && (census->waiting_devices & ~census->busy_devices) != 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         if (came)
-            atomic_fetch_add(&gang->devices[device].balance_ns, gang->waited_ns[device]);
+            account_refund_device(&gang->devices[device], gang->waited_ns[device]);
         if (came || !waits)
             gang->waited_ns[device] = 0;
     }
 }
 
-/* Each device is charged for the time for which it worked, and in an open row all of them where others wanted one. What
- * an idle device waits for at the end of a row is ours, not the program's. */
-static void charge(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
-                   uint64_t now_ns)
+/* Whether what is in flight is not charged: it waits for a process that was stopped, for longer than one would be
+ * charged for itself; or it stands since a process of it was killed, and nobody else wants a device. */
+static bool is_excused(struct gang *gang, const struct census *census, uint64_t now_ns, bool unwanted)
+{
+    const struct hetero_region_gang *shared = gang->shared;
+    const uint64_t most_ns = PAGES_STOPPED_NS;
+    gang->died_ns = census->died ? now_ns : gang->died_ns;
+    bool lost = gang->died_ns != 0 && census->stood_ns < gang->died_ns + most_ns;
+    bool stopped = census->stopped && shared->phase == GANG_CLOSED && elapsed(shared->since_ns, now_ns) > most_ns;
+    return stopped || (unwanted && lost);
+}
+
+/* Whether one of high priority runs in the open row, which has lost so much by it. */
+static bool note_intrusion(struct gang *gang, const struct census *census, uint64_t lost_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
-    uint32_t core = row->gang_core;
-    uint64_t from_ns = atomic_load(&shared->charged_ns);
-    uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
-    spent_ns = spent_ns < STALE_NS ? spent_ns : STALE_NS; /* longer than that nobody had the lead */
-    gang->begun = gang->begun ||
-                  census->busy; /* what it takes to wake launchers is not charged, as to grants of one device */
-    bool holds = claimed && shared->phase == GANG_OPEN && gang->begun;
-    /* What waits for a process that was stopped may do so for long: as much is owed as one would be for itself. */
-    if (census->stopped && shared->phase == GANG_CLOSED &&
-        elapsed(shared->since_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS)
-        spent_ns = 0;
-    bool waits = waits_for_a_process(gang, census, now_ns);
-    gang->died_ns = census->died ? now_ns : gang->died_ns;
-    bool lost = gang->died_ns != 0 && census->stood_ns < gang->died_ns + (uint64_t)PAGES_STOPPED_NS;
-    if (!claimed && waits && lost) /* it stands since then */
-        spent_ns = 0;
-    atomic_store(&shared->charged_ns, now_ns);
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
     if (intruded) {
-        atomic_fetch_add(&shared->intrusions, !gang->intruded);
-        atomic_fetch_add(&shared->intruded_ns, spent_ns);
-        spent_ns = 0;
+        atomic_fetch_add(&shared->intrusions, !gang->row.intruded);
+        atomic_fetch_add(&shared->intruded_ns, lost_ns);
     }
-    gang->intruded = intruded;
-    if (row_is_by_hand(row) && !claimed && waits_for_a_node(gang, census, now_ns))
+    gang->row.intruded = intruded;
+    return intruded;
+}
+
+/* How long it is since the last charge; where nobody had the lead for longer, so much at most. */
+static uint64_t since_charge(const struct hetero_region_gang *shared, uint64_t now_ns)
+{
+    uint64_t from_ns = atomic_load(&shared->charged_ns);
+    uint64_t spent_ns = from_ns != 0 && from_ns < now_ns ? now_ns - from_ns : 0;
+    return spent_ns < STALE_NS ? spent_ns : STALE_NS;
+}
+
+/* Each device is charged for the time for which it worked, and in an open row all of them where others wanted one. What
+ * an idle device waits for at the end of a row is ours, not the program's; and so is what it takes to wake launchers,
+ * as with grants of one device. */
+static void charge(struct gang *gang, const struct census *census, const struct gang_look *look)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint64_t now_ns = look->now_ns, spent_ns = since_charge(shared, now_ns);
+    gang->row.begun = gang->row.begun || census->busy;
+    bool lent = gang->policy == HETERO_POLICY_ELASTIC && !look->claimed;
+    bool holds = look->claimed && shared->phase == GANG_OPEN && gang->row.begun;
+    bool waits = waits_for_a_process(gang, census, now_ns), unwanted = waits && !look->claimed;
+    if (is_excused(gang, census, now_ns, unwanted))
+        spent_ns = 0;
+    atomic_store(&shared->charged_ns, now_ns);
+    if (note_intrusion(gang, census, spent_ns))
+        spent_ns = 0;
+    if (spins_for_a_node(gang, census, look))
         spent_ns = 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         uint32_t bit = UINT32_C(1) << device;
-        if (!(census->devices & bit))
-            continue;
-        struct hetero_region_device *account = &gang->devices[device];
         uint64_t used_ns = holds || (census->busy_devices & bit) ? spent_ns : 0;
         if (shared->phase == GANG_CLOSED) /* others have their time slices */
             used_ns /= 1 + census->beside[device];
-        gang->waited_ns[device] += waits && !claimed ? (int64_t)used_ns : 0;
-        int64_t least = budget_balance(account, shared->asked_ns, now_ns, core);
-        budget_settle(account, shared->asked_ns, now_ns, core, used_ns);
-        least = least < -BUDGET_TIME_SLICE_NS ? least : -BUDGET_TIME_SLICE_NS;
-        int64_t balance = account->balance_ns;
-        if (gang->policy == HETERO_POLICY_ELASTIC && balance < least && !claimed) {
-            account->balance_ns = least;
-            account->borrowed_ns += (uint64_t)(least - balance);
-        }
+        if (!(census->devices & bit))
+            continue;
+        gang->waited_ns[device] += unwanted ? (int64_t)used_ns : 0;
+        account_spend_device(&gang->devices[device], shared->asked_ns, now_ns, look->row->gang_core, used_ns, lent);
     }
     give_waiting_back(gang, census, waits);
 }
 
 /* What may be used until the row begins again: what is there by then, of the device that has least. */
-static int64_t ahead(const struct gang *gang, const struct census *census, const struct hetero_board_row *row,
-                     uint64_t now_ns, uint64_t wall_ns)
+static int64_t ahead(const struct gang *gang, const struct census *census, const struct gang_look *look)
 {
+    const struct hetero_board_row *row = look->row;
     int64_t least = INT64_MAX;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         if (!(census->devices & (UINT32_C(1) << device)))
             continue;
-        int64_t balance = budget_balance(&gang->devices[device], gang->shared->asked_ns, now_ns, row->gang_core);
+        int64_t balance = budget_balance(&gang->devices[device], gang->shared->asked_ns, look->now_ns, row->gang_core);
         least = balance < least ? balance : least;
     }
-    return least == INT64_MAX ? 0 : least + budget_share(row_until_next(row, wall_ns), row->gang_core);
+    return least == INT64_MAX ? 0 : least + budget_share(row_until_next(row, look->wall_ns), row->gang_core);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- phases */
 
 /* How much is left of its row until the gates have to be closed for all to be idle by its end. */
-static uint64_t left_before_end(const struct gang *gang, const struct hetero_board_row *row, uint64_t wall_ns)
+static uint64_t left_before_end(const struct gang *gang, const struct gang_look *look)
 {
-    uint64_t left_ns = row_left(row, wall_ns), ends_ns = gang->shared->ends_ns, most_ns = row->length_ns / ENDS_PART;
+    uint64_t left_ns = row_left(look->row, look->wall_ns), ends_ns = gang->shared->ends_ns,
+             most_ns = look->row->length_ns / ENDS_PART;
     ends_ns = (ends_ns < most_ns ? ends_ns : most_ns) / ENDS_BEFORE;
     return left_ns > ends_ns ? left_ns - ends_ns : 0;
 }
@@ -394,71 +438,79 @@ static void begin_end(struct gang *gang, const struct census *census, uint64_t m
     enter(gang, GANG_ENDS, now_ns);
 }
 
-static void open_gates(struct gang *gang, const struct census *census, const struct hetero_board_row *row,
-                       uint64_t now_ns, uint64_t wall_ns)
+static void open_gates(struct gang *gang, const struct census *census, const struct gang_look *look)
 {
-    gang->trace.into_ns = row_position(row, wall_ns);
+    gang->trace.into_ns = row_position(look->row, look->wall_ns);
     gang->trace.held = census->held;
-    gang->used_ns = now_ns;
-    gang->begun = false;
+    gang->used_ns = look->now_ns;
+    gang->row.begun = false;
     atomic_fetch_add(&gang->shared->rows, 1);
-    gang_end_opened(gang, now_ns);
-    atomic_store(&gang->shared->until_ns, now_ns + LEAST_NS);
-    enter(gang, GANG_OPEN, now_ns);
+    gang_end_opened(gang, look->now_ns);
+    atomic_store(&gang->shared->until_ns, look->now_ns + LEAST_NS);
+    enter(gang, GANG_OPEN, look->now_ns);
+}
+
+/* Whether work that goes on after a row is to be helped by one: it may wait for its own launch, or for others of its
+ * own on another node. */
+static bool is_rescued(const struct gang *gang, const struct census *census, const struct gang_look *look)
+{
+    bool late = row_is_by_hand(look->row) || elapsed(gang->shared->since_ns, look->now_ns) > RESCUE_NS;
+    return left_before_end(gang, look) > LEAST_NS && census->busy && census->waits && late;
+}
+
+/* In its row. It waits for what others have in flight, unless it comes in the middle of a row that was lent: then
+ * longer. */
+static bool begins(struct gang *gang, const struct census *census, const struct gang_look *look)
+{
+    uint64_t at_ns = row_position(look->row, look->wall_ns);
+    uint64_t most_ns = gang->row.held_in_vain ? HELD_MOST_NS : HELD_LONG_NS;
+    bool came_late = gang->shared->asked_ns + at_ns > look->now_ns && at_ns > most_ns;
+    bool is = !census->held || (!came_late && at_ns >= most_ns);
+    if (is)
+        gang->row.held_in_vain = census->held;
+    return is;
+}
+
+/* When the gates are opened next, 0: it is not known; the rest of a row that was given up is lent. */
+static uint64_t opens_ns(const struct gang_look *look, int64_t left_ns)
+{
+    const struct hetero_board_row *row = look->row;
+    int64_t next_ns = left_ns + budget_share(row->period_ns, row->gang_core); /* what may be used at its beginning */
+    bool comes = row_left(row, look->wall_ns) == 0 && next_ns > (int64_t)LEAST_NS;
+    return comes ? look->now_ns + row_until_next(row, look->wall_ns) : 0;
+}
+
+/* Whether work that goes on after a row may wait for a process that was elsewhere then, and is back. */
+static bool is_back(const struct census *census, const struct gang_look *look)
+{
+    return census->active && census->busy && census->idle_waits &&
+           (!look->claimed || row_left(look->row, look->wall_ns) > 0);
 }
 
 /* Closed: open the gates if it is time; say when. */
-static void wait_for_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row,
-                         bool claimed, uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
+static void wait_for_row(struct gang *gang, const struct census *census, const struct gang_look *look)
 {
     struct hetero_region_gang *shared = gang->shared;
-    int64_t left = ahead(gang, census, row, now_ns, wall_ns);
-    uint64_t until_next = row_until_next(row, wall_ns), row_ns = left_before_end(gang, row, wall_ns);
-    int64_t next = left + budget_share(row->period_ns, row->gang_core); /* at its beginning */
-    if (!census->active) {
-        atomic_store(&shared->opens_ns, 0);
-        return;
+    uint64_t whole_ns = row_left(look->row, look->wall_ns);
+    int64_t left_ns = ahead(gang, census, look);
+    bool paid = left_ns > (int64_t)LEAST_NS, lent = paid || gang->policy == HETERO_POLICY_ELASTIC;
+    if (is_back(census, look)) {
+        bool whole = look->claimed && whole_ns <= look->overrun_ns;
+        begin_end(gang, census, whole ? whole_ns : look->overrun_ns, true, look->now_ns);
+    } else if (!census->active || waits_for_a_process(gang, census, look->now_ns)) {
+        atomic_store(&shared->opens_ns, 0); /* a row would be of no use to it */
+    } else if (is_rescued(gang, census, look)) {
+        atomic_store(&shared->rescue_ns, look->now_ns + RESCUED_NS);
+        open_gates(gang, census, look);
+    } else if (!look->claimed && lent) {
+        open_gates(gang, census, look);
+    } else if (left_before_end(gang, look) <= LEAST_NS || !paid) {
+        atomic_store(&shared->opens_ns, opens_ns(look, left_ns));
+    } else if (begins(gang, census, look)) {
+        open_gates(gang, census, look);
+    } else {
+        atomic_store(&shared->opens_ns, look->now_ns);
     }
-    /* Work that goes on after a row may wait for one that was elsewhere then, and is back. */
-    uint64_t whole_ns = row_left(row, wall_ns);
-    if (census->busy && census->idle_waits && (!claimed || whole_ns > 0)) {
-        begin_end(gang, census, !claimed || whole_ns > overrun_ns ? overrun_ns : whole_ns, true, now_ns);
-        return;
-    }
-    if (waits_for_a_process(gang, census, now_ns)) { /* a row would be of no use to it */
-        atomic_store(&shared->opens_ns, 0);
-        return;
-    }
-    bool late = row_is_by_hand(row) ||
-                elapsed(shared->since_ns, now_ns) > RESCUE_NS; /* or others are on another node */
-    bool rescued = row_ns > LEAST_NS && census->busy && census->waits && late;
-    if (rescued) {
-        atomic_store(&shared->rescue_ns, now_ns + RESCUED_NS);
-        open_gates(gang, census, row, now_ns, wall_ns);
-        return;
-    }
-    bool elastic = gang->policy == HETERO_POLICY_ELASTIC;
-    if (!claimed && (left > (int64_t)LEAST_NS || elastic)) {
-        open_gates(gang, census, row, now_ns, wall_ns);
-        return;
-    }
-    if (row_ns > LEAST_NS && left > (int64_t)LEAST_NS) {
-        /* It waits for what others have in flight, unless it comes in the middle of a row that was lent: then longer.
-         */
-        uint64_t at = row_position(row, wall_ns);
-        uint64_t most_ns = gang->held_in_vain ? HELD_MOST_NS : HELD_LONG_NS;
-        bool came_late = shared->asked_ns + at > now_ns && at > most_ns;
-        if (!census->held || (!came_late && at >= most_ns)) {
-            gang->held_in_vain = census->held;
-            open_gates(gang, census, row, now_ns, wall_ns);
-            return;
-        }
-        atomic_store(&shared->opens_ns, now_ns);
-        return;
-    }
-    /* The rest of a row that was given up is lent. */
-    bool comes = whole_ns == 0 && next > (int64_t)LEAST_NS;
-    atomic_store(&shared->opens_ns, comes ? now_ns + until_next : 0);
 }
 
 /* A gang of several nodes has a row by hand on each, which ends there by itself. Stopped within a step it leaves others
@@ -466,11 +518,11 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
  * at the same time. One that has its devices to itself does as well: nothing is lost by a stop within a step then. */
 static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
 {
-    if (gang->soft_ns < gang->shared->since_ns) /* that was another row's */
-        gang->soft_ns = gang->idle_ns = now_ns;
+    if (gang->row.soft_ns < gang->shared->since_ns) /* that was another row's */
+        gang->row.soft_ns = gang->row.idle_ns = now_ns;
     if (census->busy)
-        gang->idle_ns = now_ns;
-    return census->active && now_ns - gang->idle_ns < SOFT_IDLE_NS && now_ns - gang->soft_ns < overrun_ns;
+        gang->row.idle_ns = now_ns;
+    return census->active && now_ns - gang->row.idle_ns < SOFT_IDLE_NS && now_ns - gang->row.soft_ns < overrun_ns;
 }
 
 /* Say how far launchers may be ahead of their devices. */
@@ -478,46 +530,61 @@ static void deepen(struct gang *gang, const struct census *census, bool claimed,
 {
     uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns;
     /* At the end of a row that shows who waits for whom, what is in flight would hide it: it is gone by then. */
-    if (gang->probes || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
+    if (gang->probe.on || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
         most_ns = 0;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / MS));
 }
 
-/* Open: say until when. */
-static void run_row(struct gang *gang, const struct census *census, const struct hetero_board_row *row, bool claimed,
-                    uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
+/* How much longer the gates may be open. */
+static uint64_t open_for(struct gang *gang, const struct census *census, const struct gang_look *look, bool probed)
 {
-    gang_end_looked(gang, now_ns);
-    int64_t left = ahead(gang, census, row, now_ns, wall_ns);
-    uint64_t row_ns = left_before_end(gang, row, wall_ns), most_ns = left > 0 ? (uint64_t)left : 0;
-    if (claimed)
+    int64_t left = ahead(gang, census, look);
+    uint64_t row_ns = left_before_end(gang, look), most_ns = left > 0 ? (uint64_t)left : 0;
+    uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
+    if (look->claimed)
         most_ns = most_ns < row_ns ? most_ns : row_ns;
     else if (gang->policy == HETERO_POLICY_ELASTIC && most_ns < ELASTIC_NS)
         most_ns = ELASTIC_NS;
+    if (rescue_ns > look->now_ns && rescue_ns - look->now_ns > most_ns)
+        most_ns = rescue_ns - look->now_ns;
+    bool unused = look->claimed && look->now_ns - gang->used_ns > LEND_NS;
+    return census->died || !census->active || probed || unused ? 0 : most_ns;
+}
+
+/* Whether it goes on beyond its end: where its user gave the row, and where nobody else wants its devices. */
+static bool goes_on_beyond(struct gang *gang, const struct census *census, const struct gang_look *look, bool probed)
+{
+    bool by_hand = row_is_by_hand(look->row);
+    bool alone = !look->claimed && !probed && gang->shared->rescue_ns == 0 && gang->moves_ns < STEP_NS;
+    uint64_t most_ns = by_hand || look->overrun_ns < STEP_NS ? look->overrun_ns : STEP_NS;
+    return (by_hand || alone) && !census->died && goes_on(gang, census, most_ns, look->now_ns);
+}
+
+/* Open: say until when. */
+static void run_row(struct gang *gang, const struct census *census, const struct gang_look *look)
+{
+    struct hetero_region_gang *shared = gang->shared;
+    uint64_t now_ns = look->now_ns, overrun_ns = look->overrun_ns, rescue_ns = atomic_load(&shared->rescue_ns);
+    gang_end_looked(gang, now_ns);
     if (census->busy || census->waits)
         gang->used_ns = now_ns;
-    uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
-    if (rescue_ns > now_ns && rescue_ns - now_ns > most_ns)
-        most_ns = rescue_ns - now_ns;
-    bool probed = gang->probes && now_ns - gang->probed_ns > PROBE_NS;
-    if (census->died || !census->active || probed || (claimed && now_ns - gang->used_ns > LEND_NS))
-        most_ns = 0;
-    atomic_store(&gang->shared->until_ns, now_ns + most_ns);
+    bool probed = gang->probe.on && now_ns - gang->probe.begun_ns > PROBE_NS;
+    uint64_t most_ns = open_for(gang, census, look, probed);
+    atomic_store(&shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
-    bool alone = !claimed && !probed && rescue_ns == 0 && gang->moves_ns < STEP_NS;
-    uint64_t soft_ns = row_is_by_hand(row) || overrun_ns < STEP_NS ? overrun_ns : STEP_NS;
-    deepen(gang, census, claimed, most_ns, now_ns);
-    if (most_ns > 0)
-        gang->soft_ns = 0;
-    else if ((row_is_by_hand(row) || alone) && !census->died && goes_on(gang, census, soft_ns, now_ns)) {
-        atomic_store(&gang->shared->until_ns, now_ns + SOFT_NS);
+    deepen(gang, census, look->claimed, most_ns, now_ns);
+    if (most_ns > 0) {
+        gang->row.soft_ns = 0;
         return;
     }
-    if (most_ns == 0)
-        begin_end(gang, census, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0,
-                  now_ns);
+    if (goes_on_beyond(gang, census, look, probed)) {
+        atomic_store(&shared->until_ns, now_ns + SOFT_NS);
+        return;
+    }
+    begin_end(gang, census, rescue_ns != 0 && overrun_ns > RESCUED_NS ? RESCUED_NS : overrun_ns, rescue_ns != 0,
+              now_ns);
 }
 
 /* The gates are closed: wait until all are idle. */
@@ -537,15 +604,21 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
     if (gang->member == NULL || !take_lead(gang, now_ns))
         return;
     struct census census = count_members(gang, usage, now_ns);
-    bool claimed = census.claimed_ns != 0 && elapsed(census.claimed_ns, now_ns) < ROOM_NS;
+    struct gang_look look = {
+        .row = row,
+        .claimed = census.claimed_ns != 0 && elapsed(census.claimed_ns, now_ns) < ROOM_NS,
+        .overrun_ns = overrun_ns,
+        .now_ns = now_ns,
+        .wall_ns = wall_ns,
+    };
     if (census.active && shared->asked_ns == 0)
         atomic_store(&shared->asked_ns, now_ns);
     uint32_t before = atomic_load(&shared->phase);
     if (before != GANG_ENDS || elapsed(shared->charged_ns, now_ns) > CHARGE_NS || !census.busy)
-        charge(gang, &census, row, claimed, now_ns);
+        charge(gang, &census, &look);
     switch (before) {
-    case GANG_OPEN: run_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
+    case GANG_OPEN: run_row(gang, &census, &look); break;
     case GANG_ENDS: end_row(gang, &census, now_ns); break;
-    default: wait_for_row(gang, &census, row, claimed, overrun_ns, now_ns, wall_ns); break;
+    default: wait_for_row(gang, &census, &look); break;
     }
 }

@@ -32,9 +32,9 @@
 static void doubt(struct gang *gang, bool known)
 {
     if (known)
-        gang->doubt -= gang->doubt > 0;
+        gang->probe.doubt -= gang->probe.doubt > 0;
     else
-        gang->doubt = gang->doubt + DOUBT < DOUBT_MOST ? gang->doubt + DOUBT : DOUBT_MOST;
+        gang->probe.doubt = gang->probe.doubt + DOUBT < DOUBT_MOST ? gang->probe.doubt + DOUBT : DOUBT_MOST;
 }
 
 /* Another stands still, and nobody else can be behind. */
@@ -42,12 +42,12 @@ static void find_behind(struct gang *gang, const struct census *census, uint32_t
 {
     bool known = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
     atomic_store(&gang->shared->met_ns, gang->led_ns);
-    if (gang->probes && known) { /* that was to be seen: it catches up as ever */
-        gang->probes = false;
+    if (gang->probe.on && known) { /* that was to be seen: it catches up as ever */
+        gang->probe.on = false;
         return;
     }
     doubt(gang, known);
-    gang->miscounted = true;
+    gang->row.miscounted = true;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->seen[n].behind = false;
     gang->seen[number].behind = true;
@@ -59,25 +59,32 @@ static bool is_apart(const struct gang *gang)
     return elapsed(met_ns, gang->led_ns) > APART_NS;
 }
 
-/* How many launches a member may make at the end of a row, as fast as it does: as many as a busy one is ahead of it;
- * or, where one is known to be behind, a few at a time for as long as others wait for it. */
+/* One that is known to be behind may make a few at a time, for as long as others wait for it. */
+static uint32_t may_launch_few(struct gang_seen *seen, const struct hetero_region_member *member, uint64_t now_ns)
+{
+    int32_t left = ahead_of(member->launches, member->allowed);
+    if (left > 0 || (member->says & MEMBER_BUSY))
+        return left > 0 ? (uint32_t)left : 0;
+    uint32_t few = now_ns - seen->few_ns > FEW_NS ? seen->few / 2 : seen->few * 2;
+    seen->few = few < 1 ? 1 : few < FEW_MOST ? few : FEW_MOST;
+    seen->few_ns = now_ns;
+    return seen->few;
+}
+
+/* How many launches a member may make at the end of a row, as fast as it does: as many as a busy one is ahead of it,
+ * where launches tell that. */
 static uint32_t may_launch(struct gang *gang, const struct census *census, uint32_t n, uint64_t now_ns)
 {
     const struct hetero_region_member *member = &gang->shared->members[n];
-    int32_t behind = ahead_of(position(member), census->front), left = ahead_of(member->launches, member->allowed);
+    int32_t behind = ahead_of(position(member), census->front);
     if (!member->taken || !census->busy)
         return 0;
     if (launches_count(gang))
         return !is_apart(gang) && behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
-    if (!gang->seen[n].behind || !census->waited_for || elapsed(census->others_moved_ns, now_ns) <= STUCK_NS)
-        return 0;
-    if (left > 0 || (member->says & MEMBER_BUSY))
-        return left > 0 ? (uint32_t)left : 0;
-    uint32_t few = gang->seen[n].few;
-    few = now_ns - gang->seen[n].few_ns > FEW_NS ? few / 2 : few * 2;
-    gang->seen[n].few = few < 1 ? 1 : few < FEW_MOST ? few : FEW_MOST;
-    gang->seen[n].few_ns = now_ns;
-    return gang->seen[n].few;
+    bool waited_for = gang->seen[n].behind && census->waited_for;
+    return waited_for && elapsed(census->others_moved_ns, now_ns) > STUCK_NS
+               ? may_launch_few(&gang->seen[n], member, now_ns)
+               : 0;
 }
 
 /* Let members that are behind catch up. Whether any may that might not before. */
@@ -108,42 +115,76 @@ static void let_through(struct gang *gang, struct hetero_region_member *member)
     atomic_fetch_add(&gang->shared->passes, 1);
 }
 
-/* A busy device may wait for a launch of another that is kept at its gate: let such through. */
-static void help(struct gang *gang, const struct census *census, uint64_t now_ns)
+/* Whether a launcher of a member that says this is kept at its gate. */
+static bool is_kept(const struct hetero_region_member *member, uint32_t says, uint64_t now_ns)
+{
+    return member->taken && (says & MEMBER_WAITS) && member->passed == member->passes &&
+           elapsed(member->stamp_ns, now_ns) <= STALE_NS && ahead_of(member->launches, member->allowed) <= 0;
+}
+
+/* Whether a member is to be let through whose device is idle: it is behind because one stands still. */
+static bool is_behind(struct gang *gang, const struct census *census, uint32_t n, uint32_t says)
+{
+    bool idle = !(says & MEMBER_BUSY), known = idle && gang->seen[n].behind && census->waited_for;
+    if (!known && !(idle && census->stuck))
+        return false;
+    if (!known)
+        find_behind(gang, census, n);
+    return true;
+}
+
+/* Let launchers through that are kept: those of idle devices, or all. Whether there were any. */
+static bool help_kept(struct gang *gang, const struct census *census, bool all, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
     uint32_t reached = atomic_load(&shared->reached);
+    bool helped = false;
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        struct hetero_region_member *member = &shared->members[n];
+        uint32_t says = member->says;
+        if (!is_kept(member, says, now_ns) || !(all || is_behind(gang, census, n, says)))
+            continue;
+        let_through(gang, member);
+        helped = true;
+    }
+    return helped;
+}
+
+/* A busy device may wait for a launch of another that is kept at its gate: let such through. */
+static void help(struct gang *gang, const struct census *census, uint64_t now_ns)
+{
+    struct gang_help *last = &gang->help;
     bool helped = let_catch_up(gang, census, now_ns);
+    if (census->moved_ns > last->let_ns)
+        last->crossed_ns = stuck_ns(gang);
+    uint64_t crossed_ns = last->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
+    bool crossed = elapsed(later(census->moved_ns, last->let_ns), now_ns) > crossed_ns;
+    helped = helped || help_kept(gang, census, false, now_ns);
+    if (!helped && crossed && help_kept(gang, census, true, now_ns)) {
+        last->let_ns = now_ns;
+        last->crossed_ns *= 2;
+        helped = true;
+    }
     if (helped)
-        gang->helped_ns = now_ns;
-    uint64_t since_ns = census->moved_ns > gang->let_ns ? census->moved_ns : gang->let_ns;
-    if (census->moved_ns > gang->let_ns)
-        gang->crossed_ns = stuck_ns(gang);
-    uint64_t crossed_ns = gang->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
-    bool crossed = elapsed(since_ns, now_ns) > crossed_ns;
-    for (uint32_t pass = 0; pass < 2 && !helped && (pass == 0 || crossed); pass++)
-        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-            struct hetero_region_member *member = &shared->members[n];
-            uint32_t says = member->says;
-            if (!member->taken || !(says & MEMBER_WAITS) || member->passed != member->passes ||
-                elapsed(member->stamp_ns, now_ns) > STALE_NS)
-                continue;
-            if (ahead_of(member->launches, member->allowed) > 0)
-                continue;
-            /* First those of idle devices, which are behind because one stands still. */
-            bool idle = !(says & MEMBER_BUSY), known = idle && gang->seen[n].behind && census->waited_for;
-            if (pass == 0 && !known && !(idle && census->stuck))
-                continue;
-            if (pass == 0 && !known)
-                find_behind(gang, census, n);
-            let_through(gang, member);
-            gang->helped_ns = now_ns;
-            helped = true;
-            if (pass == 1)
-                gang->let_ns = now_ns;
-        }
-    if (helped && gang->let_ns == now_ns)
-        gang->crossed_ns *= 2;
+        last->any_ns = now_ns;
+}
+
+/* How far members have come, the least and the furthest: all of them, or those that nobody waited for. False: there are
+ * none. */
+static bool find_positions(const struct gang *gang, bool all, uint32_t *least, uint32_t *front)
+{
+    uint32_t reached = atomic_load(&gang->shared->reached);
+    bool any = false;
+    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
+        const struct hetero_region_member *member = &gang->shared->members[n];
+        uint32_t at = position(member);
+        if (!member->taken || (!all && gang->seen[n].behind))
+            continue;
+        *front = !any || ahead_of(*front, at) > 0 ? at : *front;
+        *least = !any || ahead_of(*least, at) < 0 ? at : *least;
+        any = true;
+    }
+    return any;
 }
 
 /* All are idle. One may have come further than another in what waits for nothing, so that launches tell no more who is
@@ -151,57 +192,44 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
 static void note_settled(struct gang *gang)
 {
     struct hetero_region_gang *shared = gang->shared;
-    uint32_t reached = atomic_load(&shared->reached), front = 0, least = 0;
-    bool any = false, other = false;
-    uint32_t others = 0;
-    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-        const struct hetero_region_member *member = &shared->members[n];
-        uint32_t at = position(member);
-        if (!member->taken)
-            continue;
-        front = !any || ahead_of(front, at) > 0 ? at : front;
-        least = !any || ahead_of(least, at) < 0 ? at : least;
-        any = true;
-        if (gang->seen[n].behind)
-            continue;
-        others = !other || ahead_of(others, at) > 0 ? at : others;
-        other = true;
-    }
+    uint32_t reached = atomic_load(&shared->reached), front = 0, least = 0, others_front = 0, others_least = 0;
+    bool any = find_positions(gang, true, &least, &front);
+    bool other = find_positions(gang, false, &others_least, &others_front);
     bool anew = any && ahead_of(least, front) > BEHIND_MOST; /* it came later, or makes launches of its own */
     for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
         struct hetero_region_member *member = &shared->members[n];
         if (anew)
             member->settled = member->launches;
-        else if (gang->seen[n].behind && other && ahead_of(others, position(member)) > 0)
-            member->settled = member->launches - others;
+        else if (gang->seen[n].behind && other && ahead_of(others_front, position(member)) > 0)
+            member->settled = member->launches - others_front;
     }
 }
 
 bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     bool several = (census->devices & (census->devices - 1)) != 0;
-    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns >= gang->probe_due_ns;
+    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns >= gang->probe.due_ns;
 }
 
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     struct hetero_region_gang *shared = gang->shared;
-    if (gang->probes || !gang_end_probes(gang, census, now_ns))
+    if (gang->probe.on || !gang_end_probes(gang, census, now_ns))
         return;
     if (gang->moves_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
         atomic_store(&shared->met_ns, now_ns);
         return;
     }
     uint32_t reached = shared->reached < HETERO_REGION_MEMBERS ? shared->reached : HETERO_REGION_MEMBERS;
-    for (uint32_t n = 0; n < reached && !gang->probes; n++) {
-        gang->probed = (gang->probed + 1) % reached;
-        struct hetero_region_member *member = &shared->members[gang->probed];
-        gang->probes = member->taken && (member->says & MEMBER_ACTIVE);
-        if (gang->probes)
+    for (uint32_t n = 0; n < reached && !gang->probe.on; n++) {
+        gang->probe.member = (gang->probe.member + 1) % reached;
+        struct hetero_region_member *member = &shared->members[gang->probe.member];
+        gang->probe.on = member->taken && (member->says & MEMBER_ACTIVE);
+        if (gang->probe.on)
             atomic_store(&member->held_back, 1);
     }
-    gang->probed_ns = now_ns;
-    gang->probe_due_ns = now_ns + PROBE_EVERY_NS;
+    gang->probe.begun_ns = now_ns;
+    gang->probe.due_ns = now_ns + PROBE_EVERY_NS;
 }
 
 /* --------------------------------------------------------------------------------------------------------- the trace
@@ -214,7 +242,7 @@ void gang_end_opened(struct gang *gang, uint64_t now_ns)
 {
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].held_back, 0);
-    gang->opened_ns = gang->trace.looked_ns = now_ns;
+    gang->row.opened_ns = gang->trace.looked_ns = now_ns;
     gang->trace.opened_row = gang->shared->rows;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->trace.began_ns[n] = gang->trace.idle_ns[n] = gang->trace.stood_ns[n] = 0;
@@ -230,10 +258,10 @@ void gang_end_looked(struct gang *gang, uint64_t now_ns)
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         bool busy = shared->members[n].says & MEMBER_BUSY;
         if (busy && trace->began_ns[n] == 0)
-            trace->began_ns[n] = now_ns - gang->opened_ns;
+            trace->began_ns[n] = now_ns - gang->row.opened_ns;
         else if (!busy && trace->began_ns[n] != 0)
             trace->idle_ns[n] += since_ns;
-        else if (busy && now_ns - later(gang->seen[n].moved_ns, gang->opened_ns) > STOOD_NS)
+        else if (busy && now_ns - later(gang->seen[n].moved_ns, gang->row.opened_ns) > STOOD_NS)
             trace->stood_ns[n] += since_ns;
     }
     trace->looked_ns = now_ns;
@@ -246,8 +274,8 @@ void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now
     trace->asked_ns = trace->looked_ns = now_ns;
     trace->asked_row = shared->rows;
     trace->passes = shared->passes;
-    if (gang->probes && !(shared->members[gang->probed].says & MEMBER_WAITS))
-        gang->probe_due_ns = now_ns + PROBE_AGAIN_NS;
+    if (gang->probe.on && !(shared->members[gang->probe.member].says & MEMBER_WAITS))
+        gang->probe.due_ns = now_ns + PROBE_AGAIN_NS;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         trace->busy_ns[n] = 0;
         trace->behind[n] = census->busy ? ahead_of(position(&shared->members[n]), census->front) : 0;
@@ -294,7 +322,7 @@ static void show(const struct gang *gang, bool over, uint64_t now_ns)
         LOG_DEBUG,
         "gang: row %llu, us: begun at %llu%s, open %llu, %llu of it over, end %llu%s, %llu let through, moves %llu%s%s",
         (unsigned long long)shared->rows, us(trace->into_ns), trace->held ? " beside others" : "",
-        us(trace->asked_ns - gang->opened_ns), us(gang->soft_ns != 0 ? trace->asked_ns - gang->soft_ns : 0),
+        us(trace->asked_ns - gang->row.opened_ns), us(gang->row.soft_ns != 0 ? trace->asked_ns - gang->row.soft_ns : 0),
         us(now_ns - trace->asked_ns), over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
         us(gang->moves_ns), launches_count(gang) ? "" : ", launches do not tell", members);
 }
@@ -322,13 +350,13 @@ bool gang_end_is_over(struct gang *gang, const struct census *census, uint64_t n
     atomic_fetch_add(&shared->overruns, over);
     if (!over)
         note_settled(gang);
-    if (!over && !gang->miscounted)
+    if (!over && !gang->row.miscounted)
         doubt(gang, true);
     learn_end(shared, took_ns);
     atomic_fetch_add(&shared->overrun_ns, took_ns);
     show(gang, over, now_ns);
-    gang->crossed_ns = stuck_ns(gang);
-    gang->miscounted = gang->probes = false;
+    gang->help.crossed_ns = stuck_ns(gang);
+    gang->row.miscounted = gang->probe.on = false;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->seen[n].behind = false;
     return true;

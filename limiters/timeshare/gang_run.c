@@ -79,8 +79,8 @@ static uint64_t launch_ns(const struct gang *gang)
 static void open_gate(struct governor *governor, uint64_t now)
 {
     struct gate *gate = &governor->gate;
-    uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->closed_ns;
-    if (atomic_load(&gate->waiting) > 0)
+    uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->last.closed_ns;
+    if (atomic_load(&gate->queue.waiting) > 0)
         account_stopped(&governor->account, now - (asked_ns > closed_ns ? asked_ns : closed_ns));
     atomic_store(&gate->first_ns, now);
     gate_set(gate, GATE_OPEN);
@@ -91,10 +91,10 @@ static void close_gate(struct governor *governor, uint32_t state, uint64_t now)
     struct gate *gate = &governor->gate;
     uint32_t before = atomic_load(&gate->state);
     if (gate_opens(before)) {
-        governor->closed_ns = now;
+        governor->last.closed_ns = now;
         log_line(LOG_DEBUG, "gang: device %u: gate closed with %u fences in flight, each of %u launches now",
-                 (unsigned)governor->gang.device, (unsigned)atomic_load(&gate->backlog),
-                 (unsigned)atomic_load(&gate->stride));
+                 (unsigned)governor->gang.device, (unsigned)atomic_load(&gate->fences.backlog),
+                 (unsigned)atomic_load(&gate->fences.stride));
         gate_forget_timing(gate);
     }
     if (before != state)
@@ -109,17 +109,14 @@ static bool may_run(const struct governor *governor, uint64_t now)
     return budget_balance(&account->own, account->asked_ns, now, pages->row.gang_core) + BUDGET_ARREARS_NS > 0;
 }
 
-/* Do what the gang's phase says. Returns which change of it that was. */
-static uint32_t follow(struct governor *governor, struct member_run *run, uint64_t now)
+static void set_gate(struct governor *governor, uint32_t phase, uint64_t now)
 {
-    struct hetero_region_gang *shared = governor->gang.shared;
+    const struct hetero_region_gang *shared = governor->gang.shared;
     struct hetero_region_member *member = governor->gang.member;
-    struct gate *gate = &governor->gate;
-    uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
     uint64_t until_ns = atomic_load(&shared->until_ns), opens_ns = atomic_load(&shared->opens_ns);
     bool held_back = member != NULL && atomic_load(&member->held_back);
     if (phase == GANG_OPEN && now < until_ns && !held_back && may_run(governor, now)) {
-        if (!gate_opens(atomic_load(&gate->state)))
+        if (!gate_opens(atomic_load(&governor->gate.state)))
             open_gate(governor, now);
     } else if (phase != GANG_CLOSED) {
         close_gate(governor, GATE_ENDS, now);
@@ -127,37 +124,49 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
         bool soon = opens_ns != 0 && opens_ns < now + READY_NS;
         close_gate(governor, soon ? GATE_READY : GATE_CLOSED, now);
     }
-    uint64_t one_ns = launch_ns(&governor->gang);
-    bool deep = one_ns > 0 && member != NULL && phase == GANG_OPEN;
-    gate_deepen(gate, deep ? (uint32_t)(atomic_load(&member->depth) * MS / later(one_ns, FENCE_NS)) : 0);
-    if (member != NULL && run->passes != atomic_load(&member->passes)) {
+}
+
+/* Let launchers through that the lead lets through. */
+static void let_launch(struct governor *governor, struct hetero_region_member *member, struct member_run *run,
+                       uint64_t now)
+{
+    struct gate *gate = &governor->gate;
+    if (run->passes != atomic_load(&member->passes)) {
         run->passes = atomic_load(&member->passes);
         run->let_at = gate_launches(gate);
         run->let_ns = now;
         gate_let_through(gate);
     }
-    if (member != NULL && run->allowed != atomic_load(&member->allowed)) {
+    if (run->allowed != atomic_load(&member->allowed)) {
         run->allowed = atomic_load(&member->allowed);
         run->let_at = gate_launches(gate);
         run->let_ns = (int32_t)(run->allowed - run->let_at) > 0 ? now : 0;
         gate_allow(gate, run->allowed);
     }
+}
+
+/* Do what the gang's phase says. Returns which change of it that was. */
+static uint32_t follow(struct governor *governor, struct member_run *run, uint64_t now)
+{
+    struct hetero_region_gang *shared = governor->gang.shared;
+    struct hetero_region_member *member = governor->gang.member;
+    uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
+    set_gate(governor, phase, now);
+    uint64_t one_ns = launch_ns(&governor->gang);
+    bool deep = one_ns > 0 && member != NULL && phase == GANG_OPEN;
+    gate_deepen(&governor->gate, deep ? (uint32_t)(atomic_load(&member->depth) * MS / later(one_ns, FENCE_NS)) : 0);
+    if (member != NULL)
+        let_launch(governor, member, run, now);
     return epoch;
 }
 
-/* Charge this process for itself what it used since the last look at the open gate, and count its launches. */
+/* Charge this process for itself what it used since the last look at the open gate, and count its launches. What it
+ * does not run for any longer need not be remembered; nor what nobody else wanted. */
 static void charge_own(struct governor *governor, uint64_t used_ns, uint64_t now)
 {
-    struct account *account = &governor->account;
-    uint32_t core = governor->time_slice.pages.row.gang_core;
-    int64_t least = budget_balance(&account->own, account->asked_ns, now, core);
-    budget_settle(&account->own, account->asked_ns, now, core, used_ns);
-    /* What it does not run for any longer need not be remembered; nor what nobody else wanted. */
     bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_sought(&governor->time_slice);
-    least = lent && least < 0 ? least : -OWN_DEBT_NS;
-    if (account->own.balance_ns < least)
-        account->own.balance_ns = least;
-    account_count(account, gate_launches(&governor->gate));
+    account_spend_in_row(&governor->account, now, governor->time_slice.pages.row.gang_core, used_ns, OWN_DEBT_NS, lent);
+    account_count(&governor->account, gate_launches(&governor->gate));
 }
 
 /* Learn what a launch takes. At the end of a row devices wait for each other, which says nothing of that. */
@@ -196,20 +205,47 @@ static bool is_busy(struct governor *governor)
 {
     struct gate *gate = &governor->gate;
     bool busy = !gate_is_idle(gate);
-    if (busy && gate_opens(atomic_load(&gate->state)) && atomic_load(&gate->backlog) == 0) {
+    if (busy && gate_opens(atomic_load(&gate->state)) && atomic_load(&gate->fences.backlog) == 0) {
         governor->engine->pause(FENCE_PASSES_NS);
         busy = !gate_is_idle(gate);
     }
     return busy;
 }
 
+/* What it says to its gang, of which it has work in flight or not, and launchers that wait or not. */
+static uint32_t says_of(struct governor *governor, const struct member_run *run, bool busy, bool waits, uint64_t now)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    uint64_t rests_ns = now - run->active_ns;
+    uint32_t says = rests_ns < REST_NS ? MEMBER_ACTIVE : 0;
+    says |= rests_ns >= REST_NS && rests_ns < STAYS_NS && gang_goes_on(&governor->gang, now) ? MEMBER_STAYS : 0;
+    says |= busy ? MEMBER_BUSY : 0;
+    says |= waits ? MEMBER_WAITS : 0;
+    says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
+    says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
+    return says | MEMBER_BESIDE * time_slice_others(time_slice);
+}
+
+/* Tell the lead how far it has come. */
+static void tell_lead(struct governor *governor, const struct member_run *run, uint64_t now)
+{
+    struct hetero_region_member *member = governor->gang.member;
+    if (member == NULL)
+        return;
+    if (time_slice_sought(&governor->time_slice))
+        atomic_store(&member->claimed_ns, now);
+    atomic_store(&member->moved, gate_moved(&governor->gate));
+    atomic_store(&member->launches, run->launches);
+    if (run->let_ns == 0) /* what was let through is counted: else as much would be let through again */
+        atomic_store(&member->passed, run->passes);
+}
+
 static uint32_t look(struct governor *governor, struct member_run *run, uint64_t now, uint32_t epoch)
 {
     struct gate *gate = &governor->gate;
-    struct time_slice *time_slice = &governor->time_slice;
-    bool waits = atomic_load(&gate->waiting) > 0, busy = is_busy(governor);
-    uint32_t launches = gate_launches(gate), says = 0;
-    time_slice_busy(time_slice, busy);
+    bool waits = atomic_load(&gate->queue.waiting) > 0, busy = is_busy(governor);
+    uint32_t launches = gate_launches(gate);
+    time_slice_busy(&governor->time_slice, busy);
     if (run->let_ns != 0 && (launches != run->let_at || now - run->let_ns > COMES_NS))
         run->let_ns = 0;
     busy = busy || run->let_ns != 0;
@@ -223,23 +259,8 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
         learn(governor, run, worked_ns, launches - run->launches, now);
     run->launches = launches;
     run->looked_ns = now;
-    uint64_t rests_ns = now - run->active_ns;
-    says |= rests_ns < REST_NS ? MEMBER_ACTIVE : 0;
-    says |= rests_ns >= REST_NS && rests_ns < STAYS_NS && gang_goes_on(&governor->gang, now) ? MEMBER_STAYS : 0;
-    says |= busy ? MEMBER_BUSY : 0;
-    says |= waits ? MEMBER_WAITS : 0;
-    says |= time_slice_held_by_low(time_slice) ? MEMBER_HELD : 0;
-    says |= time_slice_held_by_high(time_slice) ? MEMBER_INTRUDED : 0;
-    says |= MEMBER_BESIDE * time_slice_others(time_slice);
-    struct hetero_region_member *member = governor->gang.member;
-    if (member != NULL) {
-        if (time_slice_sought(time_slice))
-            atomic_store(&member->claimed_ns, now);
-        atomic_store(&member->moved, gate_moved(gate));
-        atomic_store(&member->launches, launches);
-        if (run->let_ns == 0) /* what was let through is counted: else as much would be let through again */
-            atomic_store(&member->passed, run->passes);
-    }
+    uint32_t says = says_of(governor, run, busy, waits, now);
+    tell_lead(governor, run, now);
     gang_say(&governor->gang, now, says, epoch);
     return says;
 }
@@ -251,7 +272,7 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
         return elapsed(atomic_load(&shared->since_ns), now) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
-    if (phase == GANG_OPEN && governor->gang.soft_ns != 0)
+    if (phase == GANG_OPEN && governor->gang.row.soft_ns != 0)
         return LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
     uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);

@@ -33,6 +33,42 @@ struct row_trace {
     int32_t behind[HETERO_REGION_MEMBERS];    /* by launches, when it was to end */
 };
 
+/* What was seen of a member, and since when. */
+struct gang_seen {
+    uint32_t moved;
+    uint64_t moved_ns;
+    bool behind;  /* in this end of a row another waited for it */
+    uint32_t few; /* how many launches it may make at a time then */
+    uint64_t few_ns;
+};
+
+/* The row that is, or was last. */
+struct gang_row {
+    uint64_t opened_ns; /* when the gates were opened */
+    bool begun;         /* a device had work since then */
+    bool held_in_vain;  /* others were not idle by then, however long it had waited */
+    bool intruded;      /* a grant of high priority ran at the last look */
+    uint64_t soft_ns;   /* since when one by hand goes on beyond its end; 0: it does not */
+    uint64_t idle_ns;   /* since when its devices are idle then */
+    bool miscounted;    /* in its end launches do not tell who is behind */
+};
+
+/* Whether its processes wait for each other, which is tried out now and then. */
+struct gang_probe {
+    unsigned doubt;    /* whether launches tell who is behind at all (gang.c) */
+    bool on;           /* this row shows it */
+    uint64_t begun_ns; /* when one did last */
+    uint64_t due_ns;   /* from when on another may */
+    uint32_t member;   /* that was held back */
+};
+
+/* Launchers that were let through at the end of a row. */
+struct gang_help {
+    uint64_t any_ns;     /* when any was last */
+    uint64_t let_ns;     /* when some of busy devices were */
+    uint64_t crossed_ns; /* how long nothing moves before such are */
+};
+
 struct gang {
     struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
     struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
@@ -41,32 +77,14 @@ struct gang {
     uint32_t policy;                      /* enum hetero_policy */
     uint64_t worked_ns, worked;           /* for how long our device worked lately, and launches made meanwhile */
 
-    /* With the lead: what was seen of each member, and since when. */
-    struct {
-        uint32_t moved;
-        uint64_t moved_ns;
-        bool behind;  /* in this end of a row another waited for it */
-        uint32_t few; /* how many launches it may make at a time then */
-        uint64_t few_ns;
-    } seen[HETERO_REGION_MEMBERS];
-    uint64_t soft_ns;                      /* since when a row by hand goes on beyond its end; 0: it does not */
-    uint64_t idle_ns;                      /* since when its devices are idle then */
-    bool intruded;                         /* a grant of high priority ran at the last look */
-    bool begun;                            /* a device had work since the gates were opened */
+    /* With the lead. */
+    struct gang_seen seen[HETERO_REGION_MEMBERS];
+    struct gang_row row;
+    struct gang_probe probe;
+    struct gang_help help;
     uint64_t led_ns;                       /* when it had the lead last */
-    uint64_t opened_ns;                    /* when it opened the gates last */
-    bool held_in_vain;                     /* others were not idle by then, however long it had waited */
     uint64_t used_ns;                      /* when a member was last busy or had launchers waiting */
-    bool miscounted;                       /* in this end of a row launches do not tell who is behind */
-    unsigned doubt;                        /* whether they do at all (gang.c) */
-    bool probes;                           /* this row shows whether its processes wait for each other */
-    uint64_t probed_ns;                    /* when one did last */
-    uint64_t probe_due_ns;                 /* from when on another may */
-    uint32_t probed;                       /* the member that was held back */
     uint64_t moves_ns;                     /* within so long work comes further that waits for nothing */
-    uint64_t helped_ns;                    /* when any launcher was let through last */
-    uint64_t crossed_ns;                   /* how long nothing moves before launchers of busy devices are let through */
-    uint64_t let_ns;                       /* when some were let through last */
     int64_t waited_ns[HETERO_MAX_DEVICES]; /* what was charged while work stood for a process that may come */
     uint64_t died_ns;                      /* when it was seen that a process had been killed */
     struct row_trace trace;
@@ -134,13 +152,13 @@ static inline uint32_t position(const struct hetero_region_member *member)
 /* Launches tell who is behind where all make the same; how far that is so shows where one is waited for. */
 static inline bool launches_count(const struct gang *gang)
 {
-    return !gang->miscounted && !gang->probes && gang->doubt < DOUBT_MOST / 2;
+    return !gang->row.miscounted && !gang->probe.on && gang->probe.doubt < DOUBT_MOST / 2;
 }
 
 /* How much longer it takes until one that by its launches is not behind counts as behind. */
 static inline uint64_t patience_ns(const struct gang *gang)
 {
-    return launches_count(gang) ? PATIENCE_NS : gang->probes && !gang->miscounted ? PATIENCE_NS / 4 : 0;
+    return launches_count(gang) ? PATIENCE_NS : gang->probe.on && !gang->row.miscounted ? PATIENCE_NS / 4 : 0;
 }
 
 #endif

@@ -64,16 +64,16 @@ void gate_make(struct gate *gate, const struct engine *engine, const struct hete
 {
     gate->engine = gate->streams.engine = gate->hold.engine = engine;
     gate->terms = terms;
-    gate->thread = thread;
-    gate->spend = spend;
-    gate->owner = owner;
+    gate->keeper.thread = thread;
+    gate->keeper.spend = spend;
+    gate->keeper.owner = owner;
     static atomic_uint made;
     gate->number = atomic_fetch_add(&made, 1) + 1;
-    gate->stride = 1;
-    gate->fence_ns = FENCE_EVERY_NS;
+    gate->fences.stride = 1;
+    gate->fences.every_ns = FENCE_EVERY_NS;
     atomic_store(&gate->hold.goes, true);
     atomic_store(&gate->hold.gone, true);
-    atomic_store(&gate->long_kernels, true);
+    atomic_store(&gate->sole.long_kernels, true);
     pthread_mutex_init(&gate->lock, NULL);
 }
 
@@ -114,8 +114,8 @@ static bool lock(struct gate *gate)
 
 static inline __attribute__((always_inline)) bool is_long(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->long_kernels, memory_order_relaxed) &&
-           atomic_load_explicit(&gate->known_stride, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&gate->sole.long_kernels, memory_order_relaxed) &&
+           atomic_load_explicit(&gate->fences.known_stride, memory_order_relaxed) == 0;
 }
 
 static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate *gate)
@@ -124,23 +124,23 @@ static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate
         return IN_FLIGHT_ONE;
     if (!atomic_load_explicit(&gate->low_latency, memory_order_relaxed))
         return IN_FLIGHT;
-    return atomic_load_explicit(&gate->short_fences, memory_order_relaxed) ? IN_FLIGHT_SHORT : IN_FLIGHT_ONE;
+    return atomic_load_explicit(&gate->fences.are_short, memory_order_relaxed) ? IN_FLIGHT_SHORT : IN_FLIGHT_ONE;
 }
 
 /* The same of those that wait to enter: where more may be in flight, the others enter as fast as ever. */
 static uint32_t bound(struct gate *gate)
 {
-    uint32_t most = most_in_flight(gate), deep = atomic_load_explicit(&gate->deep, memory_order_relaxed);
+    uint32_t most = most_in_flight(gate), deep = atomic_load_explicit(&gate->fences.deep, memory_order_relaxed);
     return most == IN_FLIGHT && deep > most ? deep : most;
 }
 
 static void pop_fence(struct gate *gate, unsigned at)
 {
-    struct gate_fence popped = gate->fences[at];
-    gate->passed++;
-    unsigned left = atomic_fetch_sub(&gate->backlog, 1) - 1;
+    struct gate_fence popped = gate->fences.set[at];
+    gate->fences.passed++;
+    unsigned left = atomic_fetch_sub(&gate->fences.backlog, 1) - 1;
     for (; at < left; at++)
-        gate->fences[at] = gate->fences[at + 1];
+        gate->fences.set[at] = gate->fences.set[at + 1];
     /* No call of a context that may be gone: a spare is given up with it, or used again where it lives. */
     bool kept = popped.generation == popped.stream->generation && popped.stream->spares < TRACKED_STREAM_FENCES;
     if (popped.ends > 0 && !kept)
@@ -153,7 +153,7 @@ static void pop_fence(struct gate *gate, unsigned at)
 static bool is_behind(const struct gate *gate, unsigned at)
 {
     for (unsigned older = 0; older < at; older++)
-        if (gate->fences[older].stream == gate->fences[at].stream)
+        if (gate->fences.set[older].stream == gate->fences.set[at].stream)
             return true;
     return false;
 }
@@ -163,42 +163,43 @@ static bool is_behind(const struct gate *gate, unsigned at)
 static uint32_t waiting_fences(struct gate *gate, const struct stream_key *key)
 {
     uint32_t waiting = 0;
-    for (unsigned at = 0; at < gate->backlog && gate->streams.waits > 0; at++)
-        waiting += !same_stream(&gate->fences[at].stream->key, key) &&
-                   tracked_stream_stands_at_wait(&gate->streams, gate->fences[at].stream);
+    for (unsigned at = 0; at < gate->fences.backlog && gate->streams.waits > 0; at++)
+        waiting += !same_stream(&gate->fences.set[at].stream->key, key) &&
+                   tracked_stream_stands_at_wait(&gate->streams, gate->fences.set[at].stream);
     return waiting;
 }
 
 /* Not by age: one stream may wait for what another process does, and the device works on in the rest. */
 static void pop_passed(struct gate *gate)
 {
-    uint64_t asked = gate->asked_ns, now = gate->engine->now();
+    uint64_t asked = gate->fences.asked_ns, now = gate->engine->now();
     bool elastic = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC;
     bool beside = elastic && terms_by_service(gate->terms); /* there it waits for what others have in flight */
     /* What waits for turns of others looks long, and nothing is lent while they have work. */
     bool lent = elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);
     uint64_t long_ns = lent ? LONG_LENT_NS : LONG_NS;
-    for (unsigned at = 0; at < gate->backlog;) {
-        if (gate->fences[at].ends > 0 || is_behind(gate, at) || !gate->engine->passed(gate->fences[at].fence)) {
+    for (unsigned at = 0; at < gate->fences.backlog;) {
+        if (gate->fences.set[at].ends > 0 || is_behind(gate, at) || !gate->engine->passed(gate->fences.set[at].fence)) {
             at++;
             continue;
         }
-        uint64_t set = gate->fences[at].set_ns, popped = atomic_load(&gate->popped_ns);
+        uint64_t set = gate->fences.set[at].set_ns, popped = atomic_load(&gate->fences.popped_ns);
         uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
-        uint64_t stood = gate->fences[at].stream->stood_ns;
+        uint64_t stood = gate->fences.set[at].stream->stood_ns;
         since = since > stood ? since : stood;
-        atomic_store_explicit(&gate->long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
-        atomic_store(&gate->popped_ns, now);
-        atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
+        atomic_store_explicit(&gate->sole.long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
+        atomic_store(&gate->fences.popped_ns, now);
+        atomic_fetch_add_explicit(&gate->fences.popped, 1, memory_order_relaxed);
         pop_fence(gate, at);
     }
-    gate->asked_ns = now;
+    gate->fences.asked_ns = now;
 }
 
 /* Whether launchers pass at the end of a row, because others are ahead of them. */
 static bool allows(struct gate *gate)
 {
-    return atomic_load(&gate->state) == GATE_ENDS && (int32_t)(atomic_load(&gate->allowed) - gate_launches(gate)) > 0;
+    return atomic_load(&gate->state) == GATE_ENDS &&
+           (int32_t)(atomic_load(&gate->queue.allowed) - gate_launches(gate)) > 0;
 }
 
 /* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
@@ -206,27 +207,27 @@ static bool allows(struct gate *gate)
  */
 static void adapt(struct gate *gate, uint64_t now)
 {
-    uint64_t since = gate->timed_ns, passed = gate->passed;
-    uint32_t known = atomic_load_explicit(&gate->known_stride, memory_order_relaxed);
+    uint64_t since = gate->fences.timed_ns, passed = gate->fences.passed;
+    uint32_t known = atomic_load_explicit(&gate->fences.known_stride, memory_order_relaxed);
     if (known > 0) {
-        gate->stride = known;
+        gate->fences.stride = known;
         return;
     }
     if (since != 0 && passed == 0)
         return;
-    gate->timed_ns = now;
-    gate->passed = 0;
+    gate->fences.timed_ns = now;
+    gate->fences.passed = 0;
     if (since == 0)
         return;
     uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
     int64_t counted = elapsed < FENCE_EVERY_NS ? (int64_t)elapsed : (int64_t)FENCE_EVERY_NS; /* a pause is none */
-    gate->fence_ns += (counted - gate->fence_ns) / FENCES_MEAN;
-    atomic_store_explicit(&gate->short_fences, gate->fence_ns <= FENCE_SHORT_NS, memory_order_relaxed);
+    gate->fences.every_ns += (counted - gate->fences.every_ns) / FENCES_MEAN;
+    atomic_store_explicit(&gate->fences.are_short, gate->fences.every_ns <= FENCE_SHORT_NS, memory_order_relaxed);
     uint64_t every = gate->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
-    uint64_t fitting = (gate->stride * every + elapsed / 2) / elapsed;
-    if (fitting > gate->stride * UINT64_C(2))
-        fitting = gate->stride * UINT64_C(2);
-    gate->stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
+    uint64_t fitting = (gate->fences.stride * every + elapsed / 2) / elapsed;
+    if (fitting > gate->fences.stride * UINT64_C(2))
+        fitting = gate->fences.stride * UINT64_C(2);
+    gate->fences.stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
 }
 
 /* The gate is open, and nobody looks who would close it. */
@@ -234,7 +235,7 @@ static void close_if_silent(struct gate *gate)
 {
     uint64_t looked_ns = atomic_load(&gate->looked_ns);
     uint32_t open = GATE_OPEN, holds = GATE_HOLDS;
-    if (looked_ns != 0 && elapsed(looked_ns, gate->asked_ns) > SILENT_NS &&
+    if (looked_ns != 0 && elapsed(looked_ns, gate->fences.asked_ns) > SILENT_NS &&
         !atomic_compare_exchange_strong(&gate->state, &open, GATE_SILENT))
         atomic_compare_exchange_strong(&gate->state, &holds, GATE_SILENT);
 }
@@ -243,24 +244,24 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
 {
     if (!lock(gate))
         return;
-    uint32_t count = gate_launches(gate), stride = gate->stride > 0 ? gate->stride : gate->strode;
-    if (count - gate->fenced >= stride) {
+    uint32_t count = gate_launches(gate), stride = gate->fences.stride > 0 ? gate->fences.stride : gate->fences.strode;
+    if (count - gate->fences.fenced >= stride) {
         pop_passed(gate);
         if (!FAULT(gate_open_without_governor))
             close_if_silent(gate);
-        if (gate->stride > 0)
+        if (gate->fences.stride > 0)
             adapt(gate, gate->engine->now());
-        gate->fenced = count;
-        void *fence = gate->backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
+        gate->fences.fenced = count;
+        void *fence = gate->fences.backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
         if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
-            gate->fences[gate->backlog] = (struct gate_fence){
+            gate->fences.set[gate->fences.backlog] = (struct gate_fence){
                 .fence = fence,
                 .set_ns = gate->engine->now(),
                 .stream = stream,
                 .generation = stream->generation,
                 .context = stream->context,
             };
-            atomic_fetch_add(&gate->backlog, 1);
+            atomic_fetch_add(&gate->fences.backlog, 1);
         } else if (fence != NULL) {
             gate->engine->drop(fence);
         }
@@ -274,15 +275,15 @@ static void start(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    if (!gate->started) {
+    if (!gate->keeper.started) {
         /* Signals are blocked with the lock, and so in the thread: the program's are for the program's threads. */
         pthread_t thread;
-        gate->started = pthread_create(&thread, NULL, gate->thread, gate->owner) == 0;
-        if (gate->started)
+        gate->keeper.started = pthread_create(&thread, NULL, gate->keeper.thread, gate->keeper.owner) == 0;
+        if (gate->keeper.started)
             pthread_detach(thread);
-        else if (log_due(&gate->logged_ns, gate->engine->now()))
+        else if (log_due(&gate->keeper.logged_ns, gate->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
-        if (gate->started && gate->logged_ns != 0)
+        if (gate->keeper.started && gate->keeper.logged_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
     }
     unlock(gate);
@@ -306,47 +307,58 @@ static __thread const struct stream_key *small;
 /* Whether this is a small copy that passes. */
 static bool passes_as_small(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t left = key == small ? atomic_load(&gate->small) : 0;
-    return left > 0 && is_apart(gate, key) && atomic_compare_exchange_strong(&gate->small, &left, left - 1);
+    uint32_t left = key == small ? atomic_load(&gate->queue.small) : 0;
+    return left > 0 && is_apart(gate, key) && atomic_compare_exchange_strong(&gate->queue.small, &left, left - 1);
 }
 
 /* Whether this launch passes with the token, which is no other's then. */
 static bool take_token(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t token = atomic_load(&gate->token);
+    uint32_t token = atomic_load(&gate->queue.token);
     return token != GATE_TOKEN_NONE && (token == GATE_TOKEN_ANY || is_apart(gate, key)) &&
-           atomic_compare_exchange_strong(&gate->token, &token, GATE_TOKEN_NONE);
+           atomic_compare_exchange_strong(&gate->queue.token, &token, GATE_TOKEN_NONE);
+}
+
+/* For how long a launcher waits awake at a gate in that state. */
+static uint64_t awake_ns(uint32_t state, bool high)
+{
+    return state == GATE_READY ? AWAKE_NS : state == GATE_ENDS ? AWAKE_ENDS_NS : high ? AWAKE_HIGH_NS : 0;
+}
+
+/* Wait awake for so long until the state changes or launchers are let through. */
+static void wait_awake(struct gate *gate, uint32_t state, uint32_t passes, uint64_t for_ns)
+{
+    uint64_t since = gate->engine->now();
+    while (atomic_load(&gate->state) == state && atomic_load(&gate->queue.passes) == passes && !allows(gate) &&
+           gate->engine->now() - since < for_ns)
+        gate->engine->pause(2 * US);
 }
 
 /* At the closed gate. Whether it was let through, for one operation: then it counts as waiting until it is inside. */
 static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t passes = atomic_load(&gate->passes);
-    atomic_fetch_add(&gate->waiting, 1);
-    atomic_fetch_add(&gate->smalls, key == small);
+    uint32_t passes = atomic_load(&gate->queue.passes);
+    atomic_fetch_add(&gate->queue.waiting, 1);
+    atomic_fetch_add(&gate->queue.smalls, key == small);
     bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    uint32_t wakes = atomic_load(&gate->wakes);
+    uint32_t wakes = atomic_load(&gate->queue.wakes);
     for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
          seen = atomic_load(&gate->state)) {
-        atomic_fetch_add(&gate->looks, 1);
-        futex_wake(&gate->looks);
+        atomic_fetch_add(&gate->queue.looks, 1);
+        futex_wake(&gate->queue.looks);
         start(gate); /* which may have failed before */
-        uint64_t since = gate->engine->now(), awake_ns = high ? AWAKE_HIGH_NS : 0;
-        awake_ns = seen == GATE_READY ? AWAKE_NS : seen == GATE_ENDS ? AWAKE_ENDS_NS : awake_ns;
-        while (atomic_load(&gate->state) == seen && atomic_load(&gate->passes) == passes && !allows(gate) &&
-               gate->engine->now() - since < awake_ns)
-            gate->engine->pause(2 * US);
+        wait_awake(gate, seen, passes, awake_ns(seen, high));
         high = false;
-        if (atomic_load(&gate->passes) == passes && !allows(gate))
-            futex_sleep(&gate->wakes, wakes, key == small ? SMALL_LOOK_NS : GATE_LOOK_NS);
-        wakes =
-            atomic_load(&gate->wakes); /* before what it is told: else that may change unseen before the next sleep */
-        let_through = atomic_load(&gate->passes) != passes || take_token(gate, key) || passes_as_small(gate, key);
+        if (atomic_load(&gate->queue.passes) == passes && !allows(gate))
+            futex_sleep(&gate->queue.wakes, wakes, key == small ? SMALL_LOOK_NS : GATE_LOOK_NS);
+        wakes = atomic_load(
+            &gate->queue.wakes); /* before what it is told: else that may change unseen before the next sleep */
+        let_through = atomic_load(&gate->queue.passes) != passes || take_token(gate, key) || passes_as_small(gate, key);
         limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
     }
-    atomic_fetch_sub(&gate->smalls, key == small);
+    atomic_fetch_sub(&gate->queue.smalls, key == small);
     if (!let_through)
-        atomic_fetch_sub(&gate->waiting, 1);
+        atomic_fetch_sub(&gate->queue.waiting, 1);
     return let_through;
 }
 
@@ -357,21 +369,21 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
  * process has at exit. */
 static void begin_at_exit(struct gate *gate, uint64_t now)
 {
-    gate->behind = !tracked_streams_settled(&gate->streams);
-    gate->since_ns = now;
+    gate->exits.behind = !tracked_streams_settled(&gate->streams);
+    gate->exits.since_ns = now;
 }
 
 /* With the lock: whether everything that was launched is done; what it took is charged. */
 static bool settle_at_exit(struct gate *gate)
 {
-    if (gate->since_ns == 0)
+    if (gate->exits.since_ns == 0)
         return true;
     bool settled = tracked_streams_settled(&gate->streams);
     if (settled) {
-        uint64_t took_ns = gate->engine->now() - gate->since_ns;
-        gate->spent_ns += gate->behind ? 0 : took_ns;
-        gate->since_ns = 0;
-        gate->spend(gate->owner, took_ns);
+        uint64_t took_ns = gate->engine->now() - gate->exits.since_ns;
+        gate->exits.spent_ns += gate->exits.behind ? 0 : took_ns;
+        gate->exits.since_ns = 0;
+        gate->keeper.spend(gate->keeper.owner, took_ns);
     }
     return settled;
 }
@@ -380,15 +392,15 @@ static bool settle_at_exit(struct gate *gate)
 static uint64_t owed_at_exit(struct gate *gate)
 {
     uint64_t core = terms_core(gate->terms), now = gate->engine->now();
-    if (gate->exits_ns == 0)
-        gate->exits_ns = now;
-    if (gate->spent_ns <= EXIT_NS || FAULT(exit_uncharged))
+    if (gate->exits.from_ns == 0)
+        gate->exits.from_ns = now;
+    if (gate->exits.spent_ns <= EXIT_NS || FAULT(exit_uncharged))
         return 0;
-    uint64_t earned_ns = EXIT_NS + (now - gate->exits_ns) / HETERO_CORE_FULL * core;
-    uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->spend(gate->owner, 0), 0);
-    if (gate->spent_ns <= earned_ns)
+    uint64_t earned_ns = EXIT_NS + (now - gate->exits.from_ns) / HETERO_CORE_FULL * core;
+    uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->keeper.spend(gate->keeper.owner, 0), 0);
+    if (gate->exits.spent_ns <= earned_ns)
         return grants_ns;
-    uint64_t own_ns = (gate->spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
+    uint64_t own_ns = (gate->exits.spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
     return own_ns > grants_ns ? own_ns : grants_ns;
 }
 
@@ -412,15 +424,15 @@ static void leave_at_exit(struct gate *gate, const struct stream_key *key)
 {
     uint64_t since = gate->engine->now();
     lock_always(gate);
-    if (gate->since_ns == 0) /* another thread's launch, or from before it was retired */
+    if (gate->exits.since_ns == 0) /* another thread's launch, or from before it was retired */
         begin_at_exit(gate, since);
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
     if (stream != NULL)
         tracked_stream_flush(&gate->streams, stream);
     bool settled = settle_at_exit(gate);
     unlock(gate);
-    atomic_fetch_add(&gate->looks, 1);
-    futex_wake(&gate->looks);
+    atomic_fetch_add(&gate->queue.looks, 1);
+    futex_wake(&gate->queue.looks);
     while (!settled && gate->engine->now() - since < EXIT_END_NS) {
         gate->engine->pause(4 * US);
         lock_always(gate);
@@ -492,7 +504,7 @@ static unsigned first_cell(void)
 static bool take_cell(struct gate *gate, struct entry *entry, unsigned at, uintptr_t *whose)
 {
     *whose = 0;
-    entry->cell = &gate->cells[at % GATE_CELLS];
+    entry->cell = &gate->inside.cells[at % GATE_CELLS];
     atomic_signal_fence(memory_order_seq_cst);
     return atomic_compare_exchange_strong(entry->cell, whose, INSIDE);
 }
@@ -505,7 +517,7 @@ static void take_any_cell(struct gate *gate, struct entry *entry)
         if (take_cell(gate, entry, first_cell() + at, &whose) || whose == INSIDE)
             return;
     entry->cell = NULL;
-    atomic_fetch_add(&gate->others, 1);
+    atomic_fetch_add(&gate->inside.others, 1);
 }
 
 /* First inside, then the gate: the thread closes the gate, then looks who is inside. In a handler, the cell of the
@@ -515,7 +527,7 @@ static void step_in(struct gate *gate, const struct stream_key *stream)
     unsigned depth = mine.depth;
     if (depth >= ENTRIES) {
         set_depth(depth + 1);
-        atomic_fetch_add(&gate->others, 1);
+        atomic_fetch_add(&gate->inside.others, 1);
         return;
     }
     const struct entry *outer = interrupted(gate);
@@ -538,15 +550,15 @@ static inline void step_out(struct gate *gate)
     if (__builtin_expect(depth < ENTRIES && entry->cell != NULL, 1))
         atomic_store_explicit(entry->cell, entry->before, memory_order_release);
     else
-        atomic_fetch_sub(&gate->others, 1);
+        atomic_fetch_sub(&gate->inside.others, 1);
     set_depth(depth);
 }
 
 static bool is_inside(struct gate *gate)
 {
-    bool inside = atomic_load(&gate->others) != 0;
+    bool inside = atomic_load(&gate->inside.others) != 0;
     for (unsigned at = 0; at < GATE_CELLS && !inside; at++) {
-        uintptr_t says = atomic_load(&gate->cells[at]);
+        uintptr_t says = atomic_load(&gate->inside.cells[at]);
         inside = says != 0 && (says & 1) == 0;
     }
     return inside;
@@ -565,7 +577,7 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
-    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole) != INSIDE) {
+    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole.whose) != INSIDE) {
         last.gate = gate->number;
         last.key = *key;
         last.stream = stream;
@@ -587,14 +599,14 @@ static inline __attribute__((always_inline)) bool is_last(const struct gate *gat
  * thread until its fence is set. With the lock: whether this thread may go ahead. */
 static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t now)
 {
-    if (gate->backlog >= bound(gate) && gate->backlog - waiting_fences(gate, key) >= bound(gate))
+    if (gate->fences.backlog >= bound(gate) && gate->fences.backlog - waiting_fences(gate, key) >= bound(gate))
         return false;
     if (!is_long(gate) || mine.depth > 0) /* a handler may have interrupted the sole launch */
         return true;
-    if (atomic_load(&gate->sole) != 0)
+    if (atomic_load(&gate->sole.whose) != 0)
         return false;
-    atomic_store(&gate->sole, INSIDE);
-    gate->sole_ns = now;
+    atomic_store(&gate->sole.whose, INSIDE);
+    gate->sole.since_ns = now;
     last.gate = 0; /* it leaves slowly */
     return true;
 }
@@ -605,13 +617,13 @@ static void end_sole(struct gate *gate)
     uintptr_t whose = INSIDE;
     if (mine.depth > 0)
         return;
-    atomic_compare_exchange_strong(&gate->sole, &whose, 0);
+    atomic_compare_exchange_strong(&gate->sole.whose, &whose, 0);
 }
 
 static bool is_in_flight(const struct gate *gate, const struct stream_key *key)
 {
-    for (unsigned at = 0; at < gate->backlog; at++)
-        if (same_stream(&gate->fences[at].stream->key, key))
+    for (unsigned at = 0; at < gate->fences.backlog; at++)
+        if (same_stream(&gate->fences.set[at].stream->key, key))
             return true;
     return false;
 }
@@ -625,9 +637,9 @@ static void throttle(struct gate *gate, const struct stream_key *key)
         uint64_t now = gate->engine->now();
         uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
         if (elapsed(since, now) > patience_ns) {
-            if (elapsed(gate->sole_ns, now) > patience_ns)
-                atomic_store(&gate->sole, 0);
-            if (gate->backlog >= bound(gate))
+            if (elapsed(gate->sole.since_ns, now) > patience_ns)
+                atomic_store(&gate->sole.whose, 0);
+            if (gate->fences.backlog >= bound(gate))
                 pop_fence(gate, 0);
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
@@ -674,9 +686,9 @@ static bool wait_outside(struct gate *gate, const struct stream_key *key)
 /* Whether no launch but the one that asks is between enter and leave. */
 static bool is_alone(struct gate *gate)
 {
-    unsigned inside = atomic_load(&gate->others);
+    unsigned inside = atomic_load(&gate->inside.others);
     for (unsigned at = 0; at < GATE_CELLS; at++)
-        inside += atomic_load(&gate->cells[at]) != 0;
+        inside += atomic_load(&gate->inside.cells[at]) != 0;
     return inside <= 1 && mine.depth <= 1;
 }
 
@@ -690,7 +702,7 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
     if (stream == NULL || !lock(gate))
         return;
     if (is_alone(gate) && hold_begin(&gate->hold, stream, key)) {
-        gate->strode = atomic_exchange(&gate->stride, 0);
+        gate->fences.strode = atomic_exchange(&gate->fences.stride, 0);
         if (!is_alone(gate))
             hold_spoil(&gate->hold);
     }
@@ -700,21 +712,38 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
 /* With the lock: the hold is over, and fences are as far apart as before it. */
 static void end_hold(struct gate *gate)
 {
-    if (gate->stride == 0)
-        atomic_store(&gate->stride, gate->strode);
+    if (gate->fences.stride == 0)
+        atomic_store(&gate->fences.stride, gate->fences.strode);
+}
+
+/* Whether a launch has to wait for what is in flight. */
+static bool is_full(struct gate *gate)
+{
+    return (is_long(gate) && !FAULT(long_kernels_at_once)) ||
+           atomic_load_explicit(&gate->fences.backlog, memory_order_relaxed) >= bound(gate);
+}
+
+/* At the closed gate: wait for a turn. Whether it was let through; and whether it is limited, and the process lives. */
+static bool wait_for_turn(struct gate *gate, const struct stream_key *stream, bool *limited, bool *retired)
+{
+    bool let_through = (!atomic_load(&gates_retired) || FAULT(time_slices_at_exit)) && wait_outside(gate, stream);
+    *limited = terms_limit_core(gate->terms);
+    *retired = atomic_load(&gates_retired);
+    if (let_through && (!*limited || *retired))
+        atomic_fetch_sub(&gate->queue.waiting, 1);
+    return let_through;
 }
 
 /* Nothing of ours is called where nothing has to be waited for: the registers of a call cost as much as the rest. */
 static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const struct stream_key *stream)
 {
     for (bool let_through = false;;) {
-        if (!let_through && ((is_long(gate) && !FAULT(long_kernels_at_once)) ||
-                             atomic_load_explicit(&gate->backlog, memory_order_relaxed) >= bound(gate)))
+        if (!let_through && is_full(gate))
             throttle(gate, stream);
         step_in(gate, stream);
         FAULT_PAUSE(handler_inside_while_it_waits);
         if (let_through)
-            atomic_fetch_sub(&gate->waiting, 1);
+            atomic_fetch_sub(&gate->queue.waiting, 1);
         uint32_t state = atomic_load(&gate->state);
         if (state == GATE_HOLDS)
             begin_hold(gate, stream);
@@ -722,11 +751,8 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
             break;
         step_out(gate);
         end_sole(gate);
-        if (!atomic_load(&gates_retired) || FAULT(time_slices_at_exit))
-            let_through = wait_outside(gate, stream);
-        bool limited = terms_limit_core(gate->terms), retired = atomic_load(&gates_retired);
-        if (let_through && (!limited || retired))
-            atomic_fetch_sub(&gate->waiting, 1);
+        bool limited, retired;
+        let_through = wait_for_turn(gate, stream, &limited, &retired);
         if (!limited)
             return false;
         if (retired) {
@@ -754,13 +780,13 @@ void gate_makes_small(const struct stream_key *key)
 void gate_made_graph(struct gate *gate)
 {
     if (hold_makes_graph > 0)
-        atomic_fetch_add_explicit(&gate->graphs_of[hold_makes_graph - 1], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&gate->graphs, 1, memory_order_release);
+        atomic_fetch_add_explicit(&gate->made.graphs_of[hold_makes_graph - 1], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&gate->made.graphs, 1, memory_order_release);
 }
 
 bool gate_enter(struct gate *gate, const struct stream_key *stream)
 {
-    uint32_t backlog = atomic_load_explicit(&gate->backlog, memory_order_relaxed);
+    uint32_t backlog = atomic_load_explicit(&gate->fences.backlog, memory_order_relaxed);
     if (__builtin_expect(!is_long(gate) && backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
         struct entry *entry = &mine.entries[0];
         uintptr_t whose;
@@ -807,11 +833,11 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
             flush(gate, key);
         else
             atomic_store(&stream->dirty, true);
-        bool held = atomic_load_explicit(&gate->stride, memory_order_relaxed) == 0 && note(gate, key);
-        if (!held && atomic_load(&gate->sole) == INSIDE) /* a long kernel may be behind short ones */
-            atomic_store(&gate->fenced, count - STRIDE_MOST);
-        if (!held && count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) >=
-                         atomic_load_explicit(&gate->stride, memory_order_relaxed))
+        bool held = atomic_load_explicit(&gate->fences.stride, memory_order_relaxed) == 0 && note(gate, key);
+        if (!held && atomic_load(&gate->sole.whose) == INSIDE) /* a long kernel may be behind short ones */
+            atomic_store(&gate->fences.fenced, count - STRIDE_MOST);
+        if (!held && count - atomic_load_explicit(&gate->fences.fenced, memory_order_relaxed) >=
+                         atomic_load_explicit(&gate->fences.stride, memory_order_relaxed))
             set_fence(gate, stream);
     }
     step_out(gate);
@@ -820,10 +846,10 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
 
 void gate_leave(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t count = atomic_fetch_add(&gate->launches, 1) + 1;
+    uint32_t count = atomic_fetch_add(&gate->made.launches, 1) + 1;
     bool fast = !atomic_load_explicit(&gates_retired, memory_order_relaxed) && key->thread == NULL &&
-                count - atomic_load_explicit(&gate->fenced, memory_order_relaxed) <
-                    atomic_load_explicit(&gate->stride, memory_order_relaxed) &&
+                count - atomic_load_explicit(&gate->fences.fenced, memory_order_relaxed) <
+                    atomic_load_explicit(&gate->fences.stride, memory_order_relaxed) &&
                 is_last(gate, key);
     if (__builtin_expect(!fast, 0)) {
         leave_slowly(gate, key, count);
@@ -884,8 +910,8 @@ void gate_before_context_ends(struct gate *gate, void *context)
 {
     if (!lock(gate))
         return;
-    for (unsigned at = 0; at < gate->backlog; at++)
-        gate->fences[at].ends += gate->fences[at].context == context;
+    for (unsigned at = 0; at < gate->fences.backlog; at++)
+        gate->fences.set[at].ends += gate->fences.set[at].context == context;
     hold_forget(&gate->hold, context);
     tracked_streams_context_ends(&gate->streams, context);
     unlock(gate);
@@ -894,11 +920,11 @@ void gate_before_context_ends(struct gate *gate, void *context)
 void gate_after_context_ended(struct gate *gate, void *context, bool lives)
 {
     lock_always(gate); /* the driver is not called */
-    for (unsigned at = gate->backlog; at-- > 0;) {
-        struct gate_fence *fence = &gate->fences[at];
+    for (unsigned at = gate->fences.backlog; at-- > 0;) {
+        struct gate_fence *fence = &gate->fences.set[at];
         if (fence->context == context && !lives) {
             fence->ends = 1;
-            atomic_fetch_add_explicit(&gate->popped, 1, memory_order_relaxed);
+            atomic_fetch_add_explicit(&gate->fences.popped, 1, memory_order_relaxed);
             pop_fence(gate, at);
         } else if (fence->context == context && fence->ends > 0) {
             fence->ends--;
@@ -913,19 +939,19 @@ void gate_after_context_ended(struct gate *gate, void *context, bool lives)
 /* Launchers at the closed gate look again: also one that has looked, and does not sleep yet. */
 static void wake(struct gate *gate)
 {
-    atomic_fetch_add(&gate->wakes, 1);
-    futex_wake(&gate->wakes);
+    atomic_fetch_add(&gate->queue.wakes, 1);
+    futex_wake(&gate->queue.wakes);
 }
 
 void gate_set(struct gate *gate, uint32_t state)
 {
     if (!gate_opens(state))
         atomic_store(&gate->looked_ns, 0);
-    atomic_store(&gate->token, GATE_TOKEN_NONE);
+    atomic_store(&gate->queue.token, GATE_TOKEN_NONE);
     atomic_store(&gate->state, state);
-    atomic_fetch_add(&gate->wakes, 1);
+    atomic_fetch_add(&gate->queue.wakes, 1);
     if (state != GATE_CLOSED)
-        futex_wake(&gate->wakes);
+        futex_wake(&gate->queue.wakes);
 }
 
 void gate_look(struct gate *gate, uint64_t now_ns)
@@ -937,36 +963,36 @@ void gate_look(struct gate *gate, uint64_t now_ns)
 
 void gate_let_through(struct gate *gate)
 {
-    atomic_fetch_add(&gate->passes, 1);
+    atomic_fetch_add(&gate->queue.passes, 1);
     wake(gate);
 }
 
 void gate_give_token(struct gate *gate, uint32_t token)
 {
-    if (atomic_exchange(&gate->token, token) != token)
+    if (atomic_exchange(&gate->queue.token, token) != token)
         wake(gate);
 }
 
 void gate_let_small_through(struct gate *gate, uint32_t copies)
 {
-    atomic_store(&gate->small, copies);
+    atomic_store(&gate->queue.small, copies);
 }
 
 void gate_allow(struct gate *gate, uint32_t launches)
 {
-    atomic_store(&gate->allowed, launches);
-    if (allows(gate) && atomic_load(&gate->waiting) > 0)
+    atomic_store(&gate->queue.allowed, launches);
+    if (allows(gate) && atomic_load(&gate->queue.waiting) > 0)
         wake(gate);
 }
 
 void gate_deepen(struct gate *gate, uint32_t fences)
 {
-    atomic_store_explicit(&gate->deep, fences, memory_order_relaxed);
+    atomic_store_explicit(&gate->fences.deep, fences, memory_order_relaxed);
 }
 
 uint32_t gate_moved(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->popped, memory_order_relaxed) +
+    return atomic_load_explicit(&gate->fences.popped, memory_order_relaxed) +
            atomic_load_explicit(&gate->streams.moved, memory_order_relaxed);
 }
 
@@ -1012,9 +1038,10 @@ bool gate_marks(struct gate *gate, struct gate_moment *moment)
     if (!atomic_load(&gates_retired)) {
         pop_passed(gate);
         idle = !tracked_streams_work(&gate->streams);
-        uint32_t behind = gate_launches(gate) - gate->fenced, stride = gate->stride > 0 ? gate->stride : gate->strode;
-        moment->least = gate->backlog == 0 ? 0 : (gate->backlog - 1) * stride + behind;
-        moment->most = gate->backlog * stride + behind;
+        uint32_t behind = gate_launches(gate) - gate->fences.fenced,
+                 stride = gate->fences.stride > 0 ? gate->fences.stride : gate->fences.strode;
+        moment->least = gate->fences.backlog == 0 ? 0 : (gate->fences.backlog - 1) * stride + behind;
+        moment->most = gate->fences.backlog * stride + behind;
     }
     pthread_mutex_unlock(&gate->lock);
     return !idle;
@@ -1035,7 +1062,7 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
 {
     uint64_t stride = launch_ns == 0 ? 0 : FENCE_EVERY_NS / launch_ns;
     stride = stride < STRIDE_MOST ? stride : STRIDE_MOST;
-    atomic_store(&gate->known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
+    atomic_store(&gate->fences.known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
 bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, bool stalls, uint64_t wait_ns)
@@ -1074,15 +1101,15 @@ bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns)
 
 void gate_fence_next(struct gate *gate)
 {
-    if (atomic_load(&gate->backlog) == 0)
-        atomic_store(&gate->fenced, gate_launches(gate) - STRIDE_MOST);
+    if (atomic_load(&gate->fences.backlog) == 0)
+        atomic_store(&gate->fences.fenced, gate_launches(gate) - STRIDE_MOST);
 }
 
 void gate_forget_timing(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    gate->timed_ns = 0;
+    gate->fences.timed_ns = 0;
     unlock(gate);
 }
 
@@ -1099,7 +1126,7 @@ void gate_retire(struct gate *gate)
 bool gate_exits(struct gate *gate)
 {
     lock_always(gate);
-    bool exits = gate->since_ns != 0;
+    bool exits = gate->exits.since_ns != 0;
     unlock(gate);
     return exits;
 }

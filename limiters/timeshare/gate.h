@@ -37,69 +37,106 @@ static inline bool gate_opens(uint32_t state)
     return state == GATE_OPEN || state == GATE_HOLDS;
 }
 
-struct gate {
-    /* Written before the gate is published, then constant. */
-    const struct engine *engine;
-    const struct hetero_grant_device *terms;
-    void *(*thread)(void *owner);                /* what opens and closes the gate */
+/* Who opens and closes the gate. */
+struct gate_keeper {
+    void *(*thread)(void *owner);                /* what does it */
     uint64_t (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired; how long the grant
                                                     is in debt then */
     void *owner;
+    bool started;       /* the thread */
+    uint64_t logged_ns; /* when it was last logged that it could not be; 0: never */
+};
+
+/* Launchers at the closed gate. */
+struct gate_queue {
+    _Atomic uint32_t waiting; /* so many */
+    _Atomic uint32_t smalls;  /* of them, make small copies */
+    _Atomic uint32_t looks;   /* futex: how often one has come, or looked again */
+    _Atomic uint32_t wakes;   /* futex: how often they were told to look again */
+    _Atomic uint32_t passes;  /* how often each of them was let through for one operation */
+    _Atomic uint32_t small;   /* so many small copies pass */
+    _Atomic uint32_t token;   /* GATE_TOKEN_*: one launcher passes with it, for one operation */
+    _Atomic uint32_t allowed; /* at the end of a row they pass until so many launches were made */
+};
+
+/* What was launched since the start; each wraps around. */
+struct gate_made {
+    _Atomic uint32_t launches;
+    _Atomic uint32_t graphs;                      /* so many of them of graphs: counted a moment later */
+    _Atomic uint32_t graphs_of[HOLD_GRAPH_KINDS]; /* of each kind */
+};
+
+/* Launchers between enter and leave. */
+struct gate_inside {
+    _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's, or 0 (gate.c) */
+    _Atomic uint32_t others;             /* so many more found no cell */
+};
+
+/* The event behind a launch, by which it is seen how far the device has come. */
+struct gate_fence {
+    void *fence;
+    uint64_t set_ns;
+    struct tracked_stream *stream;
+    unsigned generation;
+    void *context;
+    unsigned ends; /* as its stream's */
+};
+
+struct gate_fences {
+    _Atomic uint32_t backlog;      /* so many are set and have not passed yet */
+    _Atomic uint32_t stride;       /* launches between two; 0: a hold is on, or was: each is counted for it */
+    uint32_t strode;               /* what the stride was before the hold that is on */
+    _Atomic uint32_t fenced;       /* the launch count at the last one */
+    _Atomic uint64_t popped_ns;    /* when one was last seen to have passed */
+    _Atomic uint32_t popped;       /* so many passed, or their context is gone; it wraps around */
+    _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as one stands for; or 0 */
+    _Atomic uint32_t deep;         /* so many may be in flight, if more than else; written by the thread */
+    _Atomic bool are_short;        /* what one stands for is soon done */
+    struct gate_fence set[GATE_FENCES]; /* the first `backlog` of them, in the order in which they were set */
+    uint64_t asked_ns;                  /* when it was last asked whether some have passed */
+    uint64_t timed_ns;                  /* a moment of this time slice; 0: there was none in it yet */
+    uint32_t passed;                    /* so many have since then */
+    int64_t every_ns;                   /* how often they do, on average */
+};
+
+/* A long kernel is launched by one thread at a time. */
+struct gate_sole {
+    _Atomic uintptr_t whose;   /* the thread that is making the launch of one; 0: none is. Set with the lock */
+    uint64_t since_ns;         /* when `whose` was set last */
+    _Atomic bool long_kernels; /* one fence stands for much, or that is not known yet */
+};
+
+/* Launches of a process that exits, which are charged without the thread. */
+struct gate_exits {
+    uint64_t from_ns;  /* since when; 0: it is not retired, or none came */
+    uint64_t spent_ns; /* by them */
+    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
+    bool behind;       /* it was made behind what was in flight before */
+};
+
+struct gate {
+    /* Written before the gate is published, then constant; but for what the keeper did. */
+    const struct engine *engine;
+    const struct hetero_grant_device *terms;
+    struct gate_keeper keeper;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
     _Atomic uint32_t state;     /* GATE_*; written by the thread, GATE_SILENT by launchers */
     _Atomic uint64_t looked_ns; /* when the thread last looked at the open gate; 0: it does not tell */
-    _Atomic uint32_t wakes;     /* futex: how often launchers that wait at the gate were told to look again */
-    _Atomic uint32_t waiting;   /* launchers at the closed gate */
-    _Atomic uint32_t passes;    /* how often each launcher that waits was let through for one operation */
-    _Atomic uint32_t smalls;    /* launchers at the closed gate that make small copies */
-    _Atomic uint32_t small;     /* so many of those pass */
-    _Atomic uint32_t token;     /* GATE_TOKEN_*: one launcher that waits passes with it, for one operation */
-    _Atomic uint32_t allowed;   /* at the end of a row launchers pass until so many of `launches` were made */
-    _Atomic uint32_t looks;     /* futex: how often one has come to the closed gate, or looked at it again */
-    _Atomic uint32_t launches;  /* made since the start; it wraps around */
-    _Atomic uint32_t graphs;    /* so many of them of graphs: counted a moment later */
-    _Atomic uint32_t graphs_of[HOLD_GRAPH_KINDS]; /* of each kind */
-    _Atomic uint32_t others;                      /* launchers between enter and leave that found no cell */
-    _Atomic uint64_t first_ns;                    /* when the time slice's first launch came; 0: not yet */
-    _Atomic uint32_t backlog;                     /* fences set and not yet passed */
-    _Atomic uint32_t stride;       /* launches between two fences; 0: a hold is on, or was: each is counted for it */
-    _Atomic uint32_t fenced;       /* the launch count at the last fence */
-    _Atomic uint64_t popped_ns;    /* when a fence was last seen to have passed */
-    _Atomic uintptr_t sole;        /* whose launch of a long kernel is being made; 0: nobody's. Set with the lock */
-    _Atomic bool long_kernels;     /* one fence stands for much, or that is not known yet */
-    _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as a fence stands for; or 0 */
-    _Atomic uint32_t deep;         /* so many fences may be in flight, if more than else; written by the thread */
-    _Atomic bool beside;           /* others have work in flight, none of high priority; written by the thread */
-    _Atomic bool low_latency;      /* a high-priority grant may want the device at any time; written by the thread */
-    _Atomic bool short_fences;     /* and what one fence stands for is soon done */
-    _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's that is between enter and leave, or 0 (gate.c) */
+    _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
+    struct gate_queue queue;
+    struct gate_made made;
+    struct gate_inside inside;
+    struct gate_sole sole;
+    _Atomic bool beside;      /* others have work in flight, none of high priority; written by the thread */
+    _Atomic bool low_latency; /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
     sigset_t signals; /* those that the holder of the lock had blocked: a handler that launches wants the lock, too */
-    bool started;
-    uint64_t logged_ns; /* when it was last logged that the thread could not be started; 0: never */
+    struct gate_fences fences; /* what is atomic of it is read without the lock */
     struct tracked_streams streams;
     struct hold hold;
-    uint32_t strode; /* what the stride was before the hold that is on */
-    struct gate_fence {
-        void *fence;
-        uint64_t set_ns;
-        struct tracked_stream *stream;
-        unsigned generation;
-        void *context;
-        unsigned ends;       /* as its stream's */
-    } fences[GATE_FENCES];   /* the first `backlog` of them, in the order in which they were set */
-    uint64_t sole_ns;        /* when it was set last */
-    uint64_t asked_ns;       /* when it was last asked whether fences have passed */
-    uint64_t timed_ns;       /* a moment of this time slice; 0: there was no fence in it yet */
-    uint32_t passed;         /* fences that passed since then */
-    int64_t fence_ns;        /* how often they do, on average */
-    _Atomic uint32_t popped; /* fences that passed, or whose context is gone; it wraps around; read without the lock */
-    uint64_t exits_ns; /* since when launches are charged without the thread; 0: it is not retired, or none came */
-    uint64_t spent_ns; /* by them */
-    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
-    bool behind;       /* it was made behind what was in flight before */
+    struct gate_exits exits;
 };
 
 extern atomic_bool gates_retired; /* the process is exiting: set once, never cleared */
@@ -202,12 +239,12 @@ bool gate_exits(struct gate *gate);
 /* Launches made since the start; it wraps around. */
 static inline uint32_t gate_launches(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->launches, memory_order_relaxed);
+    return atomic_load_explicit(&gate->made.launches, memory_order_relaxed);
 }
 
 static inline uint32_t gate_graphs(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->graphs, memory_order_acquire);
+    return atomic_load_explicit(&gate->made.graphs, memory_order_acquire);
 }
 
 /* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, or stands at

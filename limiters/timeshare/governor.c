@@ -73,16 +73,16 @@
  * them and back. They say in steps what they used. */
 static uint64_t beside_light(struct governor *governor, uint64_t ns)
 {
-    uint64_t light_ns = time_slice_light(&governor->time_slice), theirs_ns = light_ns - governor->light_ns;
-    governor->light_ns = light_ns;
-    uint64_t switches_ns = governor->light_switches_ns + ns * LIGHT_SWITCHES_PERCENT / 100;
+    uint64_t light_ns = time_slice_light(&governor->time_slice), theirs_ns = light_ns - governor->lights.used_ns;
+    governor->lights.used_ns = light_ns;
+    uint64_t switches_ns = governor->lights.switches_ns + ns * LIGHT_SWITCHES_PERCENT / 100;
     switches_ns = switches_ns < LIGHT_SWITCHES_NS ? switches_ns : LIGHT_SWITCHES_NS;
     uint64_t lost_ns = theirs_ns * LIGHT_LOST_PERCENT / 100;
     lost_ns = lost_ns < switches_ns ? lost_ns : switches_ns;
-    governor->light_switches_ns = switches_ns - lost_ns;
-    theirs_ns += governor->light_left_ns + lost_ns;
+    governor->lights.switches_ns = switches_ns - lost_ns;
+    theirs_ns += governor->lights.left_ns + lost_ns;
     uint64_t taken_ns = theirs_ns < ns ? theirs_ns : ns;
-    governor->light_left_ns = theirs_ns - taken_ns < LIGHT_LEFT_NS ? theirs_ns - taken_ns : LIGHT_LEFT_NS;
+    governor->lights.left_ns = theirs_ns - taken_ns < LIGHT_LEFT_NS ? theirs_ns - taken_ns : LIGHT_LEFT_NS;
     return ns - taken_ns;
 }
 
@@ -112,10 +112,10 @@ static bool joins(struct governor *governor)
     if (!terms_by_service(governor->terms) || time_slice_of_sibling(&governor->time_slice) != PAGE_RUNS)
         return false;
     uint64_t now = governor->engine->now(), stamp_ns = account_stamp(&governor->account);
-    if (stamp_ns != governor->stamp_ns)
-        governor->stamped_at = now;
-    governor->stamp_ns = stamp_ns;
-    return elapsed(governor->stamped_at, now) < IDLE_NS && account_allows(&governor->account, now);
+    if (stamp_ns != governor->company.stamp_ns)
+        governor->company.stamped_at = now;
+    governor->company.stamp_ns = stamp_ns;
+    return elapsed(governor->company.stamped_at, now) < IDLE_NS && account_allows(&governor->account, now);
 }
 
 /* The device was ours from `from` to `to`, or a part of it was: not what light programs used of it meanwhile. How many
@@ -130,8 +130,8 @@ static void charge(struct governor *governor, uint64_t from, uint64_t to)
         governor->doubt.charged_ns += ran_ns - budget_part(ours_ns, others + time_slice_doubted(&governor->time_slice));
     uint64_t most_ns = budget_part(ours_ns, time_slice_others(&governor->time_slice));
     power_ran(&governor->power, from, from + ran_ns, true);
-    uint64_t waived_ns = governor->waived_ns < ran_ns ? governor->waived_ns : ran_ns;
-    governor->waived_ns -= waived_ns;
+    uint64_t waived_ns = governor->warmup.waived_ns < ran_ns ? governor->warmup.waived_ns : ran_ns;
+    governor->warmup.waived_ns -= waived_ns;
     uint64_t charged_ns = power_charge(&governor->power, ran_ns - waived_ns);
     uint32_t switching = governor->power.model->switching;
     if (switching > 0 && time_slice_wanted_by_siblings(&governor->time_slice))
@@ -174,22 +174,22 @@ static void charge_last(struct governor *governor, uint64_t from, uint64_t to)
 /* What an ended time slice left in flight is charged up to now. */
 static void begin_trail(struct governor *governor, uint64_t now, bool works)
 {
-    governor->trails_ns = works || gate_waits(&governor->gate) ? now : 0;
-    governor->trail_waits = !works;
-    governor->trail_moved = gate_moved(&governor->gate);
+    governor->trail.charged_ns = works || gate_waits(&governor->gate) ? now : 0;
+    governor->trail.waits = !works;
+    governor->trail.moved = gate_moved(&governor->gate);
 }
 
 /* Charge what an ended time slice left in flight, but not the time between two looks at which the device stood at the
  * same waits. */
 static void trail(struct governor *governor)
 {
-    if (governor->trails_ns == 0)
+    if (governor->trail.charged_ns == 0)
         return;
-    bool works = still_in_flight(governor, governor->trails_ns), waited = governor->trail_waits;
-    uint64_t now = governor->engine->now(), since = governor->trails_ns;
-    uint32_t moved = governor->trail_moved;
+    bool works = still_in_flight(governor, governor->trail.charged_ns), waited = governor->trail.waits;
+    uint64_t now = governor->engine->now(), since = governor->trail.charged_ns;
+    uint32_t moved = governor->trail.moved;
     begin_trail(governor, now, works);
-    bool stood = waited && !works && moved == governor->trail_moved;
+    bool stood = waited && !works && moved == governor->trail.moved;
     if (works)
         charge(governor, since, now);
     else if (!stood)
@@ -201,23 +201,23 @@ static void trail_and_pass(struct governor *governor, uint64_t now)
 {
     const struct spin *spin = &governor->spin;
     bool passed = (spin->passes > 0 || spin->long_passed) && gate_launches(&governor->gate) != spin->launches;
-    if (passed && governor->trails_ns == 0)
+    if (passed && governor->trail.charged_ns == 0)
         begin_trail(governor, now, true);
     trail(governor);
-    spin_pass(governor, now, governor->trails_ns != 0 ? !governor->trail_waits : !gate_is_idle(&governor->gate));
+    spin_pass(governor, now, governor->trail.charged_ns != 0 ? !governor->trail.waits : !gate_is_idle(&governor->gate));
 }
 
 /* How often that is looked at: what is done behind a wait is charged from look to look. */
 static uint64_t trail_look_ns(const struct governor *governor)
 {
-    return governor->trail_waits ? TICK_NS : WATCH_NS;
+    return governor->trail.waits ? TICK_NS : WATCH_NS;
 }
 
 /* We want the device. What a neighbour that is in debt keeps us from is owed in full. */
 static void look_at_neighbours(struct governor *governor)
 {
-    uint64_t now = governor->engine->now(), since = governor->looked_ns;
-    governor->looked_ns = now;
+    uint64_t now = governor->engine->now(), since = governor->company.looked_ns;
+    governor->company.looked_ns = now;
     if (since != 0 && elapsed(since, now) < IDLE_NS && !terms_by_service(governor->terms) &&
         time_slice_overrun(&governor->time_slice))
         account_keep(&governor->account, elapsed(since, now));
@@ -228,10 +228,10 @@ static void look_at_neighbours(struct governor *governor)
 static void begin_line(struct governor *governor)
 {
     uint32_t rate = governor->power.charge_rate > POWER_UNITY ? governor->power.charge_rate : POWER_UNITY;
-    uint32_t before = governor->paced_at;
+    uint32_t before = governor->warmup.charge_rate;
     if (rate * 16 > before * 17 || rate * 17 < before * 16) {
         governor->pace = (struct pace){0};
-        governor->paced_at = rate;
+        governor->warmup.charge_rate = rate;
     }
 }
 
@@ -259,7 +259,7 @@ static void rest(struct governor *governor, uint64_t ns)
     uint64_t now = governor->engine->now(), until = now + ns;
     while (now < until && !joins(governor)) {
         uint64_t since = now;
-        uint64_t look_ns = governor->trails_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
+        uint64_t look_ns = governor->trail.charged_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
         governor->engine->pause(until - now < look_ns ? until - now : look_ns);
         now = governor->engine->now();
         trail_and_pass(governor, now);
@@ -287,6 +287,38 @@ static bool look(void *governor_, bool soon)
     return joins(governor);
 }
 
+/* Whether it may run without a time slice of its own: beside others, or in a sibling's. */
+static bool enters(struct governor *governor, int64_t owed)
+{
+    if (governor_runs_beside(governor, owed))
+        return true;
+    if (!joins(governor))
+        return false;
+    time_slice_join(&governor->time_slice);
+    return true;
+}
+
+/* In debt: take the time slice if nobody else wants it. */
+static bool borrow(struct governor *governor)
+{
+    return !governor_beside(governor) &&
+           time_slice_try(&governor->time_slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH);
+}
+
+/* Out of debt: wait for the time slice. False: there is no use for it any more. */
+static bool take(struct governor *governor)
+{
+    uint64_t since = governor->engine->now();
+    time_slice_take(&governor->time_slice, terms_priority(governor->terms) == HETERO_PRIORITY_HIGH,
+                    &(struct time_slice_waiter){.look = look, .owner = governor});
+    power_ran(&governor->power, since, governor->engine->now(), false);
+    if (terms_limit_core(governor->terms) && (governor->time_slice.joined || governor_balance(governor) >= 0))
+        return true;
+    gate_set(&governor->gate, GATE_CLOSED);
+    time_slice_give(&governor->time_slice);
+    return false;
+}
+
 /* Get the time slice with the balance out of debt; or, for an elastic grant, in debt while nobody else wants it.
  * False: the limit was lifted, or a process of the same grant spent what there was. */
 static bool obtain(struct governor *governor, bool *borrowed)
@@ -294,47 +326,31 @@ static bool obtain(struct governor *governor, bool *borrowed)
     const struct hetero_grant_device *terms = governor->terms;
     uint64_t solvent_ns = 0; /* since when it is out of debt */
     *borrowed = false;
-    for (;;) {
-        if (!terms_limit_core(terms) || atomic_load(&gates_retired))
-            return false;
+    while (terms_limit_core(terms) && !atomic_load(&gates_retired)) {
         int64_t owed = governor_balance(governor);
-        uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most = GATE_LOOK_NS / 2;
+        uint64_t wait_ns = budget_wait(owed, terms_core(terms)), most_ns = GATE_LOOK_NS / 2;
         time_slice_owe(&governor->time_slice, owed);
         time_slice_waits(&governor->time_slice, true);
-        if (governor_runs_beside(governor, owed))
+        if (enters(governor, owed))
             return true;
-        if (joins(governor)) {
-            time_slice_join(&governor->time_slice);
-            return true;
-        }
         uint64_t now = governor->engine->now();
         solvent_ns = wait_ns > 0 ? 0 : solvent_ns == 0 ? now : solvent_ns;
-        bool defers = wait_ns == 0 && elapsed(solvent_ns, now) < TIME_SLICE_DEFERS_NS;
-        if (wait_ns == 0)
-            look_at_neighbours(governor);
-        else
-            governor->looked_ns = 0;
-        if (wait_ns == 0 && !(defers && owed_less(governor) && time_slice_held(&governor->time_slice)))
-            break;
         if (wait_ns == 0) {
+            look_at_neighbours(governor);
+            bool defers = elapsed(solvent_ns, now) < TIME_SLICE_DEFERS_NS && owed_less(governor);
+            if (!defers || !time_slice_held(&governor->time_slice))
+                return take(governor);
             wait_ns = MS;
-        } else if (terms_policy(terms) == HETERO_POLICY_ELASTIC) {
-            *borrowed = !governor_beside(governor) &&
-                        time_slice_try(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH);
+        } else {
+            governor->company.looked_ns = 0;
+            bool elastic = terms_policy(terms) == HETERO_POLICY_ELASTIC;
+            *borrowed = elastic && borrow(governor);
             if (*borrowed)
                 return true;
-            most = MS / 2;
+            most_ns = elastic ? MS / 2 : most_ns;
         }
-        rest(governor, wait_ns < most ? wait_ns : most);
+        rest(governor, wait_ns < most_ns ? wait_ns : most_ns);
     }
-    uint64_t since = governor->engine->now();
-    time_slice_take(&governor->time_slice, terms_priority(terms) == HETERO_PRIORITY_HIGH,
-                    &(struct time_slice_waiter){.look = look, .owner = governor});
-    power_ran(&governor->power, since, governor->engine->now(), false);
-    if (terms_limit_core(terms) && (governor->time_slice.joined || governor_balance(governor) >= 0))
-        return true;
-    gate_set(&governor->gate, GATE_CLOSED);
-    time_slice_give(&governor->time_slice);
     return false;
 }
 
@@ -366,36 +382,47 @@ static uint64_t time_slice_length(struct governor *governor)
            (longer < BUDGET_TIME_SLICE_NS ? longer : BUDGET_TIME_SLICE_NS);
 }
 
-static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until)
+/* Whether one that had its time slice, and so much longer, has had enough whatever others want. */
+static bool is_used_up(struct governor *governor, uint64_t longer_ns, int64_t owed)
 {
     const struct hetero_grant_device *terms = governor->terms;
     struct time_slice *time_slice = &governor->time_slice;
-    bool yields = terms_priority(terms) == HETERO_PRIORITY_LOW &&
+    uint64_t most_ns = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
+    if (terms_policy(terms) == HETERO_POLICY_FIXED && longer_ns >= most_ns && owed <= 0)
+        return true;
+    if (longer_ns >= LEARN_NS && light_known(&governor->light) && !light_surely_heavy(&governor->light) &&
+        time_slice_lit(time_slice) > 0)
+        return true;
+    /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
+    return longer_ns >= 2 * BUDGET_TIME_SLICE_NS && owed <= 0 && time_slice_wanted_by_siblings(time_slice);
+}
+
+/* Whether others are to have the time slice. Neighbours that are all owed something would otherwise drift apart, one
+ * time slice after the other; and one that waited in vain runs beside us without saying that it wants anything. */
+static bool is_others_turn(struct governor *governor, uint64_t longer_ns, int64_t owed)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    bool enough = owed <= 0 || longer_ns >= BUDGET_TIME_SLICE_NS || owed_less(governor);
+    bool lent_no_more = owed < 0 && time_slice_others(time_slice) > 0;
+    return enough && (lent_no_more || time_slice_wanted(time_slice) || time_slice_held(time_slice));
+}
+
+static bool must_end(struct governor *governor, uint64_t now, uint64_t own_until)
+{
+    struct time_slice *time_slice = &governor->time_slice;
+    bool yields = terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
                   (time_slice_claimed(time_slice) || time_slice_row_comes(time_slice));
-    if (yields || !terms_limit_core(terms) || atomic_load(&gates_retired))
+    if (yields || !terms_limit_core(governor->terms) || atomic_load(&gates_retired))
         return true;
     if (time_slice->joined)
         return !joins(governor);
     if (now < own_until)
         return false;
-    uint64_t longer = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
     int64_t owed = governor_balance(governor);
     time_slice_owe(time_slice, governor_beside(governor) && !light_queues(&governor->light) ? 0 : owed);
     if (governor_beside(governor))
         return !governor_runs_beside(governor, owed);
-    if (terms_policy(terms) == HETERO_POLICY_FIXED && now >= own_until + longer && owed <= 0)
-        return true;
-    if (now >= own_until + LEARN_NS && light_known(&governor->light) && !light_surely_heavy(&governor->light) &&
-        time_slice_lit(time_slice) > 0)
-        return true;
-    /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
-    if (now >= own_until + 2 * BUDGET_TIME_SLICE_NS && owed <= 0 && time_slice_wanted_by_siblings(time_slice))
-        return true;
-    /* Neighbours that are all owed something would otherwise drift apart, one time slice after the other. */
-    bool enough = owed <= 0 || now >= own_until + BUDGET_TIME_SLICE_NS || owed_less(governor);
-    /* One that waited in vain runs beside us without saying that it wants anything. */
-    bool lent_no_more = owed < 0 && time_slice_others(time_slice) > 0;
-    return enough && (lent_no_more || time_slice_wanted(time_slice) || time_slice_held(time_slice));
+    return is_used_up(governor, now - own_until, owed) || is_others_turn(governor, now - own_until, owed);
 }
 
 /* Whether little is to be in flight, for one of high priority. Beside a long kernel it meets that one's turns anyway,
@@ -425,17 +452,17 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
     uint64_t first = atomic_load_explicit(&governor->gate.first_ns, memory_order_relaxed);
     if (first == 0) {
         /* Launchers that were waiting may be slow to wake on a busy machine. */
-        *ends = elapsed(course->opened, now) > (atomic_load(&governor->gate.waiting) > 0 ? WAKE_NS : course->gap);
+        *ends = elapsed(course->opened, now) > (atomic_load(&governor->gate.queue.waiting) > 0 ? WAKE_NS : course->gap);
         return false;
     }
     if (course->charged != 0)
         return true;
-    course->charged = governor->trails_ns != 0 ? governor->trails_ns : first;
+    course->charged = governor->trail.charged_ns != 0 ? governor->trail.charged_ns : first;
     if (elapsed(course->charged, now) > PAGES_STOPPED_NS) /* it was stopped behind its first launch */
         course->charged = now - PAGES_STOPPED_NS;
     course->busy = first;
     course->looked = now;
-    governor->trails_ns = 0;
+    governor->trail.charged_ns = 0;
     course->own_until = course->charged + (course->borrowed ? 0 : time_slice_length(governor));
     return true;
 }
@@ -446,7 +473,7 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
 {
     governor->engine->pause(MS / 2); /* a fence that passes at once shows a little later */
     bool works = in_flight(governor);
-    if (works && atomic_load(&governor->gate.popped_ns) < course->looked)
+    if (works && atomic_load(&governor->gate.fences.popped_ns) < course->looked)
         return;
     course->busy = now;
     if (elapsed(course->charged, now) > PAGES_STOPPED_NS)
@@ -467,7 +494,7 @@ static void clear_device(struct governor *governor)
 {
     struct time_slice *time_slice = &governor->time_slice;
     uint64_t since = governor->engine->now(), now = since, still_since = since, light_ns = time_slice_light(time_slice);
-    governor->measures = true;
+    governor->measure.on = true;
     time_slice_measure(time_slice, true);
     while (elapsed(since, now) < CLEARS_MOST_NS && elapsed(still_since, now) < CLEARS_NS) {
         governor->engine->pause(MS / 10);
@@ -480,9 +507,9 @@ static void clear_device(struct governor *governor)
 
 static void end_measure(struct governor *governor)
 {
-    if (!governor->measures)
+    if (!governor->measure.on)
         return;
-    governor->measures = false;
+    governor->measure.on = false;
     time_slice_measure(&governor->time_slice, false);
     light_measured(governor);
 }
@@ -490,6 +517,53 @@ static void end_measure(struct governor *governor)
 static bool may_be_held(struct governor *governor)
 {
     return !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor);
+}
+
+/* Learn from what was held, and hold what is launched if it is time. */
+static void look_at_holds(struct governor *governor, bool launched)
+{
+    light_read_hold(governor);
+    if (governor->measure.on && !governor->light.holds.waits && !light_wants_measure(governor))
+        end_measure(governor);
+    if (launched && may_be_held(governor))
+        light_hold_now_and_then(governor, HOLD_MOST_NS, false);
+}
+
+/* Whether the device works for us, or is about to. */
+static bool is_busy(struct governor *governor, struct course *course, uint32_t count)
+{
+    uint32_t moved = gate_moved(&governor->gate);
+    bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
+    course->moved = moved;
+    return launched || in_flight(governor);
+}
+
+/* At a look the device has work of ours, or not. */
+static void note_work(struct governor *governor, struct course *course, bool busy, uint64_t now)
+{
+    bool was_busy = course->busy == course->looked;
+    if (elapsed(course->looked, now) > (was_busy ? WAKE_NS : PAGES_STOPPED_NS) && (busy || was_busy))
+        charge_stop(governor, course, now);
+    if (busy)
+        course->busy = now;
+    else if (elapsed(course->looked, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
+        skip_idle(governor, course, now);
+}
+
+/* At a look others have work, or not. */
+static void note_others(struct governor *governor, struct course *course, uint64_t now)
+{
+    bool others = beside(governor) > 0;
+    course->beside = course->beside || others;
+    atomic_store_explicit(&governor->gate.beside, others && !time_slice_beside_high(&governor->time_slice),
+                          memory_order_relaxed);
+    bool lit = time_slice_lit(&governor->time_slice) > 0;
+    if (!others || governor_beside(governor))
+        light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.backlog, memory_order_relaxed));
+    if (!lit)
+        governor->lights.unlit_at = now;
+    else if (elapsed(governor->lights.unlit_at, now) > UNLIT_NS) /* its work waits behind that of light programs */
+        light_unqueue(&governor->light);
 }
 
 /* Let launches run until the time slice has to end; charge as it goes, so that a kill costs one tick. */
@@ -503,51 +577,43 @@ static void let_run(struct governor *governor, struct course *course)
         if (!has_begun(governor, course, now, &ends))
             continue;
         uint32_t count = gate_launches(&governor->gate);
-        light_read_hold(governor);
-        if (governor->measures && !governor->light.waits && !light_wants_measure(governor))
-            end_measure(governor);
-        if (count != course->seen && may_be_held(governor))
-            light_hold_now_and_then(governor, HOLD_MOST_NS, false);
-        uint32_t moved = gate_moved(&governor->gate);
-        bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
-        bool busy = launched || in_flight(governor);
-        course->moved = moved;
+        look_at_holds(governor, count != course->seen);
+        bool busy = is_busy(governor, course, count);
         spin_note(governor, now, busy);
         uint64_t looked = governor->engine->now();
         now = elapsed(now, looked) > WAKE_NS ? looked : now; /* it was stopped before it looked */
         time_slice_busy(&governor->time_slice, busy);
         if (leads(governor) && time_slice_siblings(&governor->time_slice) > 0)
             busy = course->together = true; /* the time slice is theirs, too */
-        if (elapsed(course->looked, now) > (course->busy == course->looked ? WAKE_NS : PAGES_STOPPED_NS) &&
-            (busy || course->busy == course->looked))
-            charge_stop(governor, course, now);
-        if (busy)
-            course->busy = now;
-        else if (elapsed(course->looked, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
-            skip_idle(governor, course, now);
+        note_work(governor, course, busy, now);
         if (time_slice_doubted(&governor->time_slice) > 0) {
             course->doubts = true;
             doubt_add(&governor->doubt, elapsed(course->looked, now), count - course->seen);
         }
         course->seen = count;
         course->looked = now;
-        bool others = beside(governor) > 0;
-        course->beside = course->beside || others;
-        atomic_store_explicit(&governor->gate.beside, others && !time_slice_beside_high(&governor->time_slice),
-                              memory_order_relaxed);
-        bool lit = time_slice_lit(&governor->time_slice) > 0;
-        if (!others || governor_beside(governor))
-            light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
-        if (!lit)
-            governor->unlit_at = now;
-        else if (elapsed(governor->unlit_at, now) > UNLIT_NS) /* its work waits behind that of light programs */
-            light_unqueue(&governor->light);
+        note_others(governor, course, now);
         if (course->busy > course->charged) {
             charge(governor, course->charged, course->busy);
             course->charged = course->busy;
         }
         ends = elapsed(course->busy, now) >= course->gap || must_end(governor, now, course->own_until);
     }
+}
+
+/* Whether nothing is in flight; of who joined neither, which looks each TICK_NS. */
+static bool is_drained(struct governor *governor, const struct course *course)
+{
+    if (still_in_flight(governor, course->charged != 0 ? course->charged : governor->engine->now()))
+        return false;
+    return !course->together || time_slice_siblings(&governor->time_slice) == 0;
+}
+
+/* Until it is looked again whether a time slice is drained that has been closed for so long. The end of a short wait is
+ * found to a few microseconds, for programs of small kernels. */
+static uint64_t drain_look_ns(uint64_t waited_ns)
+{
+    return waited_ns < 24 * US ? 3 * US : waited_ns > 240 * US ? 30 * US : waited_ns / 8;
 }
 
 /* Wait for what is in flight, and charge it. False: it took too long. */
@@ -558,11 +624,9 @@ static bool drain(struct governor *governor, struct course *course)
     if (course->together)
         time_slice_ends_for_siblings(&governor->time_slice);
     while (!drained && elapsed(course->closed, engine->now()) < DRAIN_NS && !atomic_load(&gates_retired)) {
-        drained = !still_in_flight(governor, course->charged != 0 ? course->charged : engine->now());
-        if (drained && course->together) /* and who joined does, too, which looks each TICK_NS */
-            drained = time_slice_siblings(&governor->time_slice) == 0;
+        drained = is_drained(governor, course);
         look_at_neighbours(governor);
-        if (!advertised && atomic_load(&governor->gate.backlog) <= 1) {
+        if (!advertised && atomic_load(&governor->gate.fences.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
         }
@@ -572,9 +636,8 @@ static bool drain(struct governor *governor, struct course *course)
             charge(governor, course->charged, now);
             course->charged = now;
         }
-        /* The end of a short wait is found to a few microseconds, for programs of small kernels. */
         if (!drained)
-            engine->pause(waited < 24 * US ? 3 * US : waited > 240 * US ? 30 * US : waited / 8);
+            engine->pause(drain_look_ns(waited));
     }
     if (!drained)
         log_line(LOG_INFO, "governor: a time slice was given up with work in flight");
@@ -590,26 +653,39 @@ static void learn_drain(struct governor *governor, uint64_t took_ns)
     time_slice->drains_ns = took_ns > known ? took_ns : known;
 }
 
-/* The time slice is over: learn what a pause costs from one that was busy throughout, and charge the rest. */
+/* Learn what a pause costs from a time slice that was busy throughout, and had the device to itself. */
+static void learn_pause(struct governor *governor, const struct course *course, uint64_t first, uint64_t now)
+{
+    if (course->beside || course->doubts || time_slice_light(&governor->time_slice) != course->light_ns)
+        return;
+    uint64_t warmup_ns = pace_end(&governor->pace, elapsed(first, now),
+                                  gate_launches(&governor->gate) - course->before);
+    /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
+    governor->warmup.waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
+    account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
+}
+
+/* From when on the rest of a time slice is charged. */
+static uint64_t rest_from(struct governor *governor, const struct course *course, uint64_t first, uint64_t now)
+{
+    bool wanted = time_slice_wanted(&governor->time_slice);
+    if (course->charged == 0) /* no launch came, or it has just come */
+        return first != 0 ? first : wanted ? course->opened : now;
+    if (course->busy + course->gap <= course->looked && !wanted)
+        return now - TICK_NS / 2; /* the gap at the end, only if it kept somebody waiting; what was done since the last
+                                     look that found work is half of a tick, on average */
+    return course->charged;
+}
+
+/* The time slice is over: charge the rest. */
 static void settle(struct governor *governor, struct course *course, bool yields, bool drained)
 {
     uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
-    bool whole = drained && course->charged != 0 && course->closed - course->busy < course->gap && !yields;
-    if (whole && !course->beside && !course->doubts && time_slice_light(&governor->time_slice) == course->light_ns) {
-        uint64_t warmup_ns = pace_end(&governor->pace, elapsed(first, now),
-                                      gate_launches(&governor->gate) - course->before);
-        /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
-        governor->waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
-        account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
-    }
-    bool wanted = time_slice_wanted(&governor->time_slice);
+    if (drained && course->charged != 0 && course->closed - course->busy < course->gap && !yields)
+        learn_pause(governor, course, first, now);
     if (first == 0)
-        governor->missed = atomic_load(&governor->gate.looks);
-    if (course->charged == 0) /* no launch came, or it has just come */
-        course->charged = first != 0 ? first : wanted ? course->opened : now;
-    else if (course->busy + course->gap <= course->looked && !wanted)
-        course->charged = now - TICK_NS / 2; /* the gap at the end, only if it kept somebody waiting; what was done
-                                                since the last look that found work is half of a tick, on average */
+        governor->last.missed = atomic_load(&governor->gate.queue.looks);
+    course->charged = rest_from(governor, course, first, now);
     if (drained)
         charge_last(governor, course->charged, now);
     else
@@ -617,7 +693,7 @@ static void settle(struct governor *governor, struct course *course, bool yields
     trail(governor);
     begin_trail(governor, now, !drained);
     if (FAULT(trailing_work_forgiven))
-        governor->trails_ns = 0;
+        governor->trail.charged_ns = 0;
     gate_forget_timing(&governor->gate);
 }
 
@@ -634,7 +710,7 @@ static void run(struct governor *governor, bool borrowed)
     };
     uint64_t asked_ns = governor->account.asked_ns;
     atomic_store(&governor->gate.first_ns, 0);
-    spin_note(governor, course.opened, governor->trails_ns != 0);
+    spin_note(governor, course.opened, governor->trail.charged_ns != 0);
     bool measured = governor->time_slice.ours && light_wants_measure(governor);
     if (measured && time_slice_lit(&governor->time_slice) > 0)
         clear_device(governor);
@@ -642,16 +718,16 @@ static void run(struct governor *governor, bool borrowed)
     gate_set(&governor->gate, GATE_OPEN);
     gate_look(&governor->gate, course.opened);
     account_stopped(&governor->account,
-                    course.opened - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
+                    course.opened - (asked_ns > governor->last.closed_ns ? asked_ns : governor->last.closed_ns));
     uint64_t spent_ns = governor->account.own.gpu_ns;
-    governor->light_ns = course.light_ns = time_slice_light(&governor->time_slice);
-    if (governor->light.bursts && !governor->time_slice.joined && may_be_held(governor))
+    governor->lights.used_ns = course.light_ns = time_slice_light(&governor->time_slice);
+    if (governor->light.holds.bursts && !governor->time_slice.joined && may_be_held(governor))
         light_hold_now_and_then(governor, HOLD_MOST_NS, true);
     let_run(governor, &course);
     end_measure(governor);
     gate_set(&governor->gate, GATE_CLOSED);
     bool yields = time_slice_yields(&governor->time_slice);
-    course.closed = governor->closed_ns = governor->engine->now();
+    course.closed = governor->last.closed_ns = governor->engine->now();
     bool drained = drain(governor, &course);
     learn_drain(governor, elapsed(course.closed, governor->engine->now()));
     settle(governor, &course, yields, drained);
@@ -701,9 +777,9 @@ void governor_begin(struct governor *governor)
     char name[96];
     governor->engine->begin();
     governor->rng = governor->light.rng = governor->account.asked_ns = governor->engine->now();
-    governor->away_since = governor->account.asked_ns;
-    governor->siblings_ns = account_siblings(&governor->account);
-    governor->light.never = governor->engine->make_hold == NULL;
+    governor->measure.away_since = governor->account.asked_ns;
+    governor->company.siblings_ns = account_siblings(&governor->account);
+    governor->light.holds.never = governor->engine->make_hold == NULL;
     if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))
         governor->power.model = power_model_of(name);
     if (governor->power.model != &power_model_neutral)
@@ -714,8 +790,8 @@ void governor_begin(struct governor *governor)
  * a debugger: of one that did not come that is not known before it has looked at the gate again. */
 static bool is_asked(struct governor *governor)
 {
-    return atomic_load(&governor->gate.waiting) > 0 &&
-           (atomic_load(&governor->gate.looks) != governor->missed || FAULT(stuck_launcher_waited_for));
+    return atomic_load(&governor->gate.queue.waiting) > 0 &&
+           (atomic_load(&governor->gate.queue.looks) != governor->last.missed || FAULT(stuck_launcher_waited_for));
 }
 
 /* Sleep until one does. */
@@ -723,12 +799,13 @@ static void idle(struct governor *governor)
 {
     struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
-    governor->looked_ns = 0;
+    governor->company.looked_ns = 0;
     time_slice_owe(&governor->time_slice, 0);
     time_slice_waits(&governor->time_slice, false);
-    for (uint32_t seen = atomic_load(&gate->looks); !is_asked(governor) && !atomic_load(&gates_retired);
-         seen = atomic_load(&gate->looks)) {
-        futex_sleep(&gate->looks, seen, governor->trails_ns != 0 ? trail_look_ns(governor) : UINT64_C(1000) * MS);
+    for (uint32_t seen = atomic_load(&gate->queue.looks); !is_asked(governor) && !atomic_load(&gates_retired);
+         seen = atomic_load(&gate->queue.looks)) {
+        futex_sleep(&gate->queue.looks, seen,
+                    governor->trail.charged_ns != 0 ? trail_look_ns(governor) : UINT64_C(1000) * MS);
         trail(governor);
     }
     uint64_t now = governor->engine->now();
@@ -748,12 +825,12 @@ static void say_what_exits(struct governor *governor)
 {
     struct gate *gate = &governor->gate;
     for (bool advertised = false;;) {
-        uint32_t seen = atomic_load(&gate->looks);
+        uint32_t seen = atomic_load(&gate->queue.looks);
         bool exits = gate_exits(gate);
         advertised = advertised || exits;
         if (advertised)
             time_slice_busy(&governor->time_slice, exits);
-        futex_sleep(&gate->looks, seen, exits ? WATCH_NS : UINT64_C(1000) * MS);
+        futex_sleep(&gate->queue.looks, seen, exits ? WATCH_NS : UINT64_C(1000) * MS);
     }
 }
 

@@ -29,6 +29,52 @@ struct spin {
     bool long_passed;  /* and one into any stream */
 };
 
+/* Holds that are to be made while nobody else has work in flight. */
+struct governor_measure {
+    bool on;                 /* those without a time slice are asked to keep away */
+    bool clear;              /* nobody else had work in flight when the hold was asked for; */
+    uint64_t clear_light_ns; /* and what neighbours had used without a time slice by then */
+    uint64_t away_ns;        /* for so long it kept away from others that do so */
+    uint64_t away_since;     /* since when */
+};
+
+/* What neighbours use without a time slice while it has one. */
+struct governor_lights {
+    uint64_t used_ns;     /* what they had used when the device was charged last */
+    uint64_t left_ns;     /* of that, what was not taken off a charge yet */
+    uint64_t switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
+    uint64_t unlit_at;    /* when there was last none beside it */
+};
+
+/* Who else uses the device, and when that was seen. */
+struct governor_company {
+    uint64_t others_at;   /* when others last wanted the device or used it; 0: never */
+    uint64_t looked_ns;   /* when it was last asked whether they keep us from it; 0: we did not want it */
+    uint64_t siblings_ns; /* what siblings had used */
+    uint64_t siblings_at; /* when that was last more than before; 0: never */
+    uint64_t stamp_ns;    /* when the grant's account was brought up to a moment last, */
+    uint64_t stamped_at;  /* and when that was seen */
+};
+
+/* What a pause costs a program (pace.h). */
+struct governor_warmup {
+    uint32_t charge_rate; /* when `pace` began, unity or more */
+    uint64_t waived_ns;   /* of what was not charged yet */
+};
+
+/* What an ended time slice left in flight. */
+struct governor_trail {
+    uint64_t charged_ns; /* up to then it is charged; 0: nothing is in flight */
+    bool waits;          /* the device stood at waits before all of it then, */
+    uint32_t moved;      /* and had come so far */
+};
+
+/* The last time slice. */
+struct governor_last {
+    uint64_t closed_ns; /* when its gate was closed */
+    uint32_t missed;    /* looks of launchers at the gate when one ended to which none came */
+};
+
 struct governor {
     struct gate gate; /* what launchers pass */
 
@@ -46,29 +92,13 @@ struct governor {
     struct doubt doubt;
     struct light light;
     struct gang gang;
-    bool measures;              /* those without a time slice are asked to keep away, so that what is held is timed */
-    bool clear;                 /* nobody else had work in flight when the hold was asked for; */
-    uint64_t clear_light_ns;    /* and what neighbours had used without a time slice by then */
-    uint64_t away_ns;           /* for so long it kept away from such ones */
-    uint64_t away_since;        /* since when */
-    uint64_t light_ns;          /* what neighbours had used without a time slice when the device was charged last */
-    uint64_t light_left_ns;     /* of that, what was not taken off a charge yet */
-    uint64_t light_switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
-    uint64_t siblings_ns;       /* what siblings had used */
-    uint64_t siblings_at;       /* when that was last more than before; 0: never */
-    uint64_t stamp_ns;          /* when the grant's account was brought up to a moment last, */
-    uint64_t stamped_at;        /* and when that was seen */
-    uint64_t unlit_at;          /* when no light program was last beside it */
-    uint64_t others_at;         /* when others last wanted the device or used it; 0: never */
-    uint32_t paced_at;          /* the charge rate when `pace` began, unity or more */
-    uint64_t waived_ns;         /* of what was not charged yet */
-    uint64_t trails_ns;         /* work of an ended time slice is in flight, and charged up to then; 0: none is */
-    bool trail_waits;           /* and the device stood at waits before all of it then, */
-    uint32_t trail_moved;       /* and had come so far */
+    struct governor_measure measure;
+    struct governor_lights lights;
+    struct governor_company company;
+    struct governor_warmup warmup;
+    struct governor_trail trail;
+    struct governor_last last;
     struct spin spin;
-    uint64_t closed_ns; /* when the last time slice's gate was closed */
-    uint32_t missed;    /* looks of launchers at the gate when a time slice ended to which none came */
-    uint64_t looked_ns; /* when it was last asked whether neighbours keep us from the device; 0: we did not want it */
     uint64_t rng;
 };
 

@@ -191,6 +191,8 @@ struct light_sums {
 struct light_timed {
     double launches, excess_ns, squares;
     bool doubted, sure; /* that they took longer, and that they did not */
+    uint64_t vouch_ns;  /* from then on they are to be timed while nobody else has work in flight; 0: never yet */
+    double beside;      /* part of the looks of late at which another had a time slice */
 };
 
 /* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
@@ -205,56 +207,70 @@ struct light_graph {
     double ns;
 };
 
-struct light {
-    struct light_sums all;
-    struct light_sums small;  /* without holds that met a kernel which looks see */
-    struct light_sums graphs; /* of all kinds */
-    struct light_graph graph_kinds[HOLD_GRAPH_KINDS];
-    uint32_t graphs_seen; /* so many were launched by the last look, */
-    uint64_t graphs_ns;   /* which take so long */
-    bool makes_unknown;   /* some at the last look were of a kind that no hold told of */
-    bool makes_graphs;
-    bool holds_graph;           /* the hold that waits is of one */
-    struct light_count counted; /* at the last look */
-    uint64_t measure_ns;        /* not before is it to be timed while nobody else has work in flight */
-    unsigned graphs_only;       /* so many in a row were told of between which nothing else was launched */
-    int32_t graphless;          /* launches since the last graph */
+/* The graphs that a program launches: each kind is timed by itself, in holds of a single one. */
+struct light_graphs {
+    struct light_sums all; /* of all kinds */
+    struct light_graph kinds[HOLD_GRAPH_KINDS];
+    bool used;                  /* it launches some */
+    bool unknown;               /* some at the last look were of a kind that no hold told of */
+    uint32_t seen;              /* so many were launched by the last look, */
+    uint64_t seen_ns;           /* which take so long */
+    struct light_count counted; /* all launches at the last look */
+    unsigned only;              /* so many in a row were told of between which nothing else was launched */
+    int32_t kernels_since;      /* launches since the last graph */
     int32_t kernels_then;       /* other launches at the last hold of a graph */
-    uint64_t graph_next_ns;     /* when there may be another */
-    uint64_t unknown_next_ns;   /* and of a kind that no hold told of */
-    bool graphs_turn;           /* the next hold is of graphs, if one of them is due */
-    bool graph_drawn;           /* which graph is held next: */
-    uint32_t graph_target;      /* behind so many */
-    uint32_t graphs_held;       /* graphs at the last such hold */
-    uint32_t graphs_most;       /* between two looks, lately */
-    double graph_part;          /* of the launches of late */
-    bool odd;                   /* the last hold was far longer than expected, and is not in the sums yet */
-    struct light_hold odd_hold;
-    unsigned missed;   /* so many in a row told nothing */
-    unsigned failed;   /* so many of these began */
-    bool drawn;        /* which launch is held next: */
-    uint32_t target;   /* behind so many */
-    uint32_t held;     /* launches at the last hold */
-    uint32_t seen;     /* and at the last look */
-    uint32_t most;     /* between two looks, lately */
-    uint64_t empty_ns; /* what a hold without a launch takes; 0: not known yet */
-    bool waits;        /* for the device to pass a hold */
-    bool times;        /* which does not stall */
-    bool single;       /* holds are of a single launch */
-    bool bursts;       /* or each of a whole burst */
-    unsigned unbegun;  /* so many in a row were asked for in vain */
-    unsigned cut;      /* so many in a row were of a part of a burst */
-    bool never;        /* the driver cannot hold a stream */
-    uint64_t next_ns;  /* when there may be another */
-    uint64_t vouch_ns; /* from then on launches are to be timed while nobody else has work in flight; 0: never yet */
-    struct light_timed timed;
-    double beside; /* part of the looks of late at which another had a time slice */
-    uint64_t rng;
-    uint64_t charged_ns; /* in time slices that nobody else wanted, for so many launches */
+    uint32_t most;              /* graphs between two looks, lately */
+    double part;                /* of the launches of late */
+
+    /* Holds of them. */
+    bool is_held;             /* the hold that waits is of one */
+    uint64_t next_ns;         /* when there may be another */
+    uint64_t unknown_next_ns; /* and of a kind that no hold told of */
+    bool turn;                /* the next hold is of graphs, if one of them is due */
+    bool drawn;               /* which graph is held next: */
+    uint32_t target;          /* behind so many */
+    uint32_t held;            /* graphs at the last such hold */
+};
+
+/* Which launches are held, and how. */
+struct light_holds {
+    bool never;                 /* the driver cannot hold a stream */
+    bool waits;                 /* a hold waits for the device to pass it, */
+    bool times;                 /* which does not stall */
+    bool single;                /* holds are of a single launch */
+    bool bursts;                /* or each of a whole burst */
+    uint64_t next_ns;           /* when there may be another */
+    uint64_t empty_ns;          /* what a hold without a launch takes; 0: not known yet */
+    bool drawn;                 /* which launch is held next: */
+    uint32_t target;            /* behind so many */
+    uint32_t held;              /* launches at the last hold */
+    uint32_t seen;              /* and at the last look */
+    uint32_t most;              /* between two looks, lately */
+    unsigned missed;            /* so many in a row told nothing */
+    unsigned failed;            /* so many of these began */
+    unsigned unbegun;           /* so many in a row were asked for in vain */
+    unsigned cut;               /* so many in a row were of a part of a burst */
+    bool odd;                   /* the last one was far longer than expected, and is not in the sums yet: */
+    struct light_hold odd_hold; /* this one */
+};
+
+/* What was charged in time slices that nobody else wanted, before launches were known, for so many. */
+struct light_unsettled {
+    uint64_t charged_ns;
     struct light_launches charged;
     bool settled;         /* until this */
     uint64_t refunded_ns; /* of it, until it is known well */
+};
+
+struct light {
+    struct light_sums all;
+    struct light_sums small; /* without holds that met a kernel which looks see */
+    struct light_graphs graphs;
+    struct light_holds holds;
+    struct light_timed timed;
+    struct light_unsettled unsettled;
     struct light_reckoned reckoned;
+    uint64_t measure_ns;       /* not before is it to be timed while nobody else has work in flight */
     double need;               /* part of the device that it keeps from others while it runs */
     uint64_t ran_ns;           /* for so long it ran beside others, and it was not learnt from yet; */
     struct light_launches ran; /* so many launches were made meanwhile */
@@ -264,20 +280,21 @@ struct light {
     /* For how long it takes time slices, because others leave it too little, or because of its long kernels; and until
      * when. */
     uint64_t unserved_ns, stood_for_ns, slices_until_ns;
+    uint64_t rng;
 };
 
 static inline bool light_known(const struct light *light)
 {
     bool kernels = light->all.holds >= LIGHT_HOLDS && light->all.launches > 0;
-    if (!light->makes_graphs)
+    if (!light->graphs.used)
         return kernels;
-    return light->graphs.holds >= LIGHT_GRAPHS && (kernels || light->graphs_only >= LIGHT_GRAPHS);
+    return light->graphs.all.holds >= LIGHT_GRAPHS && (kernels || light->graphs.only >= LIGHT_GRAPHS);
 }
 
 /* Whether it waits for the device after each step, and works elsewhere then, as a serving engine does. */
 static inline bool light_in_steps(const struct light *light)
 {
-    return light->bursts || light->makes_graphs;
+    return light->holds.bursts || light->graphs.used;
 }
 
 /* What is charged by the number of launches: where kernels that looks see are rare, those are charged by looks. */
@@ -296,11 +313,11 @@ static inline double light_mean(const struct light_sums *sums)
 static inline double light_error(const struct light *light)
 {
     const struct light_sums *kernels = light_counted(light);
-    if (!light->makes_graphs)
+    if (!light->graphs.used)
         return kernels->error;
-    double part = light->graph_part, kernels_ns = (1 - part) * light_mean(kernels);
+    double part = light->graphs.part, kernels_ns = (1 - part) * light_mean(kernels);
     return kernels_ns * kernels->error /
-           (kernels_ns + part * light_mean(&light->graphs)); /* graphs of a kind are alike */
+           (kernels_ns + part * light_mean(&light->graphs.all)); /* graphs of a kind are alike */
 }
 
 /* Whether it may need more than a light program: few holds of launches that differ tell little. One that runs as such
@@ -352,7 +369,7 @@ static inline bool light_surely_heavy(const struct light *light)
  * known. A program that surely needs most of the device is held seldom, and so is one of which holds tell nothing. */
 static inline unsigned light_pause(const struct light *light)
 {
-    unsigned missed = light->missed < 9 ? light->missed : 9;
+    unsigned missed = light->holds.missed < 9 ? light->holds.missed : 9;
     if (light_surely_heavy(light))
         return light->queued * 100 < LIGHT_ALONE_PERCENT && light->all.holds < 64 ? 20u << missed : 400;
     if (!light_known(light))
@@ -397,7 +414,7 @@ static inline uint64_t light_reckon(struct light *light, struct light_launches m
  * next in a stream, which is what a hold without a launch takes. Copies have none. */
 static inline uint64_t light_gap(const struct light *light)
 {
-    return light->empty_ns / 3;
+    return light->holds.empty_ns / 3;
 }
 
 /* How long others cannot have it for them, on average: between two launches in a row it is nobody else's, either. */
@@ -434,7 +451,7 @@ static inline void light_ran(struct light *light, struct light_launches made, ui
 {
     if (!light_known(light) || ns <= (light->need > 0 ? LIGHT_SHORT_NS : 0))
         return;
-    if ((!only || light->makes_graphs) && light->need > 0) {
+    if ((!only || light->graphs.used) && light->need > 0) {
         light->ran_ns += ns;
         light->ran.kernels += made.kernels;
         light->ran.graphs_ns += made.graphs_ns;
@@ -530,7 +547,7 @@ static inline void light_average(struct light *light, struct light_hold hold)
     light->reckoned.graphs_ns *= 1 - 1.0 / LIGHT_FADING;
     light->reckoned.ns *= 1 - 1.0 / LIGHT_FADING;
     if (light->all.holds >= LIGHT_LOOKS)
-        light->refunded_ns = 0;
+        light->unsettled.refunded_ns = 0;
     double typical_ns = small->launches > 0 ? small->ns / small->launches * hold.launches : hold.ns;
     if (light_is_seen(hold.ns, typical_ns))
         return;
@@ -539,126 +556,98 @@ static inline void light_average(struct light *light, struct light_hold hold)
     light_add(small, hold, LIGHT_FADING);
 }
 
-/* What was known is of something else than what is launched now. How often it may be held stays as it was. */
+/* What was known is of something else than what is launched now. How often it may be held stays as it was, and so does
+ * what is known of graphs. */
 static inline void light_forget(struct light *light)
 {
-    struct light_graph kinds[HOLD_GRAPH_KINDS];
-    memcpy(kinds, light->graph_kinds, sizeof kinds);
-    *light = (struct light){.missed = light->missed,
-                            .held = light->held,
-                            .seen = light->seen,
-                            .most = light->most,
-                            .empty_ns = light->empty_ns,
-                            .waits = light->waits,
-                            .times = light->times,
-                            .timed = light->timed,
-                            .vouch_ns = light->vouch_ns,
-                            .beside = light->beside,
-                            .single = light->single,
-                            .bursts = light->bursts,
-                            .graphs = light->graphs,
-                            .graphs_seen = light->graphs_seen,
-                            .graphs_ns = light->graphs_ns,
-                            .makes_graphs = light->makes_graphs,
-                            .graphs_only = light->graphs_only,
-                            .graphless = light->graphless,
-                            .kernels_then = light->kernels_then,
-                            .graph_next_ns = light->graph_next_ns,
-                            .unknown_next_ns = light->unknown_next_ns,
-                            .graphs_turn = light->graphs_turn,
-                            .graph_drawn = light->graph_drawn,
-                            .graph_target = light->graph_target,
-                            .graphs_held = light->graphs_held,
-                            .graphs_most = light->graphs_most,
-                            .graph_part = light->graph_part,
-                            .counted = light->counted,
-                            .measure_ns = light->measure_ns,
-                            .unbegun = light->unbegun,
-                            .cut = light->cut,
-                            .settled = light->settled,
-                            .refunded_ns = light->refunded_ns,
-                            .never = light->never,
-                            .unserved_ns = light->unserved_ns,
-                            .stood_for_ns = light->stood_for_ns,
-                            .slices_until_ns = light->slices_until_ns,
-                            .next_ns = light->next_ns,
-                            .rng = light->rng};
-    memcpy(light->graph_kinds, kinds, sizeof kinds);
+    light->all = light->small = (struct light_sums){0};
+    light->graphs.unknown = light->graphs.is_held = false;
+    light->holds.odd = light->holds.drawn = false;
+    light->holds.failed = light->holds.target = 0;
+    light->unsettled.charged_ns = 0;
+    light->unsettled.charged = light->ran = (struct light_launches){0};
+    light->reckoned = (struct light_reckoned){0};
+    light->stood = (struct light_stood){0};
+    light->need = light->queued = 0;
+    light->ran_ns = light->looks = 0;
 }
 
 /* A hold told nothing. */
 static inline void light_miss(struct light *light)
 {
-    light->missed++;
-    light->failed++;
-    light->single ^= light->failed % LIGHT_TRIES == 0;
+    light->holds.missed++;
+    light->holds.failed++;
+    light->holds.single ^= light->holds.failed % LIGHT_TRIES == 0;
 }
 
 /* At a look, `count` launches have been made. */
 static inline uint32_t light_see(struct light *light, uint32_t count)
 {
-    uint32_t made = count - light->seen, faded = light->most - light->most / 64;
-    light->seen = count;
-    light->most = made > faded ? made : faded;
+    uint32_t made = count - light->holds.seen, faded = light->holds.most - light->holds.most / 64;
+    light->holds.seen = count;
+    light->holds.most = made > faded ? made : faded;
     return made;
 }
 
 /* Draw the launch that is held next; `random` is any number. */
 static inline void light_draw(struct light *light, uint32_t count, uint32_t random)
 {
-    uint32_t made = count - light->held, spread = made < LIGHT_SPREAD ? made : LIGHT_SPREAD;
-    if (light->makes_graphs && !light_known(light) && spread > 2 * light->most + LIGHT_NEAR) /* soon */
-        spread = 2 * light->most + LIGHT_NEAR;
+    uint32_t made = count - light->holds.held, spread = made < LIGHT_SPREAD ? made : LIGHT_SPREAD;
+    if (light->graphs.used && !light_known(light) && spread > 2 * light->holds.most + LIGHT_NEAR) /* soon */
+        spread = 2 * light->holds.most + LIGHT_NEAR;
     if (FAULT(rare_long_kernels_unseen) && spread >= 16)
         spread = 15;
-    light->target = count + random % (spread + 1);
-    light->drawn = true;
+    light->holds.target = count + random % (spread + 1);
+    light->holds.drawn = true;
 }
 
 /* How many launches are still made before that one; negative: it was made. */
 static inline int32_t light_left(const struct light *light, uint32_t count)
 {
-    return (int32_t)(light->target - count);
+    return (int32_t)(light->holds.target - count);
 }
 
 /* At a look, so many more launches have been made. */
 static inline void light_see_graphs(struct light *light, struct light_launches made)
 {
-    uint32_t faded = light->graphs_most - light->graphs_most / 64;
-    light->graphs_most = made.graphs > faded ? made.graphs : faded > 0 ? faded : 1;
-    light->graphless = made.graphs > 0                      ? 0
-                       : light->graphless < LIGHT_GRAPHLESS ? light->graphless + made.kernels
-                                                            : light->graphless;
-    light->makes_graphs = made.graphs > 0 || (light->makes_graphs && light->graphless < LIGHT_GRAPHLESS);
-    light->bursts = light->bursts && !light->makes_graphs; /* those are timed by themselves */
+    uint32_t faded = light->graphs.most - light->graphs.most / 64;
+    light->graphs.most = made.graphs > faded ? made.graphs : faded > 0 ? faded : 1;
+    light->graphs.kernels_since = made.graphs > 0 ? 0
+                                  : light->graphs.kernels_since < LIGHT_GRAPHLESS
+                                      ? light->graphs.kernels_since + made.kernels
+                                      : light->graphs.kernels_since;
+    light->graphs.used = made.graphs > 0 || (light->graphs.used && light->graphs.kernels_since < LIGHT_GRAPHLESS);
+    light->holds.bursts = light->holds.bursts && !light->graphs.used; /* those are timed by themselves */
     double all = made.kernels + (double)made.graphs, weight = all / (all + 256);
     if (all > 0)
-        light->graph_part += (made.graphs / all - light->graph_part) * weight;
+        light->graphs.part += (made.graphs / all - light->graphs.part) * weight;
 }
 
 /* How long others cannot have the device for a graph of that kind: as for all on average, if it is not known. */
 static inline uint64_t light_graph_ns(const struct light *light, const struct light_graph *graph)
 {
-    double ns = graph->holds > 0 ? graph->ns : light_mean(&light->graphs);
+    double ns = graph->holds > 0 ? graph->ns : light_mean(&light->graphs.all);
     return ns > 0 ? (uint64_t)ns + light_gap(light) : 0;
 }
 
 /* A hold told how long a graph of that kind takes; so many other launches have been made since the start. */
 static inline void light_learn_graph(struct light *light, struct light_graph *graph, uint64_t ns, int32_t kernels)
 {
-    uint64_t between_ns = light->empty_ns + light_gap(light);
+    uint64_t between_ns = light->holds.empty_ns + light_gap(light);
     struct light_hold hold = {1, (double)(ns > between_ns ? ns - between_ns : 0)};
-    light_add(&light->graphs, hold, LIGHT_GRAPH_FADING);
+    light_add(&light->graphs.all, hold, LIGHT_GRAPH_FADING);
     graph->holds += graph->holds < LIGHT_GRAPH_HOLDS;
     graph->ns += (hold.ns - graph->ns) / graph->holds;
-    light->graphs_only = kernels != light->kernels_then ? 0 : light->graphs_only + (light->graphs_only < LIGHT_GRAPHS);
-    light->kernels_then = kernels;
+    light->graphs.only = kernels != light->graphs.kernels_then
+                             ? 0
+                             : light->graphs.only + (light->graphs.only < LIGHT_GRAPHS);
+    light->graphs.kernels_then = kernels;
 }
 
 /* Whether launches may be longer than is known, and so short that looks do not see it. */
 static inline bool light_may_hide(const struct light *light)
 {
-    return light_known(light) && !light->bursts &&
+    return light_known(light) && !light->holds.bursts &&
            LIGHT_DOUBTED_TIMES * light_counted(light)->launch_ns < LIGHT_CERTAIN_NS;
 }
 
@@ -694,20 +683,21 @@ static inline uint64_t light_time(struct light *light, uint64_t ns)
  * the first of what it is now. */
 static inline bool light_learn(struct light *light, uint32_t launches, uint64_t ns)
 {
-    uint64_t between_ns = launches * (light->empty_ns + light_gap(light)); /* its stamp, and what lies before it */
+    uint64_t between_ns = launches *
+                          (light->holds.empty_ns + light_gap(light)); /* its stamp, and what lies before it */
     struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
     uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light->all.launch_ns * launches +
                        LIGHT_ODD_DEVIATIONS * light->all.differs_ns;
-    bool odd = light_known(light) && !light->makes_graphs && hold.ns > (double)most_ns, before = light->odd;
-    struct light_hold odd_hold = light->odd_hold;
-    light->missed = light->failed = 0;
+    bool odd = light_known(light) && !light->graphs.used && hold.ns > (double)most_ns, before = light->holds.odd;
+    struct light_hold odd_hold = light->holds.odd_hold;
+    light->holds.missed = light->holds.failed = 0;
     if (odd && before)
         light_forget(light);
-    light->odd = odd && !before;
-    light->odd_hold = hold;
+    light->holds.odd = odd && !before;
+    light->holds.odd_hold = hold;
     if (before)
         light_average(light, odd_hold);
-    if (!light->odd)
+    if (!light->holds.odd)
         light_average(light, hold);
     return !odd || !before;
 }

@@ -52,15 +52,15 @@ struct light_count light_count(struct governor *governor)
     struct gate *gate = &governor->gate;
     struct light *light = &governor->light;
     struct light_count count = {.graphs = gate_graphs(gate)};
-    for (unsigned kind = 0; count.graphs != light->graphs_seen && kind < HOLD_GRAPH_KINDS; kind++) {
-        struct light_graph *graph = &light->graph_kinds[kind];
-        uint32_t made = atomic_load_explicit(&gate->graphs_of[kind], memory_order_relaxed) - graph->seen;
-        light->graphs_ns += made * light_graph_ns(light, graph);
+    for (unsigned kind = 0; count.graphs != light->graphs.seen && kind < HOLD_GRAPH_KINDS; kind++) {
+        struct light_graph *graph = &light->graphs.kinds[kind];
+        uint32_t made = atomic_load_explicit(&gate->made.graphs_of[kind], memory_order_relaxed) - graph->seen;
+        light->graphs.seen_ns += made * light_graph_ns(light, graph);
         graph->seen += made;
-        light->makes_unknown = light->makes_unknown || (made > 0 && graph->holds == 0);
+        light->graphs.unknown = light->graphs.unknown || (made > 0 && graph->holds == 0);
     }
-    light->graphs_seen = count.graphs;
-    count.graphs_ns = light->graphs_ns;
+    light->graphs.seen = count.graphs;
+    count.graphs_ns = light->graphs.seen_ns;
     count.launches = gate_launches(gate); /* a graph is counted there first */
     return count;
 }
@@ -70,14 +70,14 @@ static bool is_clear(struct governor *governor)
 {
     struct time_slice *time_slice = &governor->time_slice;
     return time_slice_others(time_slice) == 0 && (time_slice->ours || !time_slice_held(time_slice)) &&
-           (governor->measures || time_slice_lit(time_slice) == 0);
+           (governor->measure.on || time_slice_lit(time_slice) == 0);
 }
 
 /* Whether a hold that took so long tells what the device works for what was held. */
 static bool is_certain(struct governor *governor, uint64_t ns)
 {
-    bool clear = governor->clear && is_clear(governor) &&
-                 time_slice_light(&governor->time_slice) == governor->clear_light_ns;
+    bool clear = governor->measure.clear && is_clear(governor) &&
+                 time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
     if (clear)
         governor->light.measure_ns = governor->engine->now() + LIGHT_MEASURED_NS;
     return clear || ns < LIGHT_CERTAIN_NS;
@@ -90,8 +90,8 @@ static bool is_whole(struct governor *governor, uint32_t launches)
     const struct hold *hold = &governor->gate.hold;
     uint64_t took_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns));
     bool whole = launches < HOLD_BURST && took_ns < HOLD_MOST_NS - HOLD_PAUSE_NS;
-    light->cut = whole ? 0 : light->cut + 1;
-    light->bursts = light->cut < LIGHT_CUT;
+    light->holds.cut = whole ? 0 : light->holds.cut + 1;
+    light->holds.bursts = light->holds.cut < LIGHT_CUT;
     return whole;
 }
 
@@ -99,7 +99,7 @@ static void learn_graph(struct governor *governor, uint64_t ns, int32_t kernels)
 {
     struct hold *hold = &governor->gate.hold;
     uint32_t kind = atomic_load(&hold->graph);
-    light_learn_graph(&governor->light, &governor->light.graph_kinds[kind], ns, kernels);
+    light_learn_graph(&governor->light, &governor->light.graphs.kinds[kind], ns, kernels);
     atomic_store(&hold->known[kind], true);
 }
 
@@ -114,14 +114,14 @@ static void time_launch(struct governor *governor, uint32_t launches, uint64_t n
 {
     struct light *light = &governor->light;
     struct hold *hold = &governor->gate.hold;
-    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) + light->empty_ns;
-    bool clear = governor->clear && is_clear(governor) && is_sole(governor) &&
-                 time_slice_light(&governor->time_slice) == governor->clear_light_ns;
+    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) + light->holds.empty_ns;
+    bool clear = governor->measure.clear && is_clear(governor) && is_sole(governor) &&
+                 time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
     uint64_t now = governor->engine->now(), owed_ns = 0;
     if (launches > 0 && clear && light_known(light) && ns < LIGHT_CERTAIN_NS)
         owed_ns = light_time(light, ns > made_ns ? ns - made_ns : 0);
     if (light->timed.sure)
-        light->vouch_ns = now + LIGHT_VOUCHED_NS;
+        light->timed.vouch_ns = now + LIGHT_VOUCHED_NS;
     if (owed_ns == 0)
         return;
     log_line(LOG_DEBUG, "governor: launches take more than twice as long as while they are held");
@@ -133,44 +133,45 @@ bool light_read_hold(struct governor *governor)
     struct light *light = &governor->light;
     uint32_t launches;
     uint64_t ns;
-    if (!light->waits || !gate_held(&governor->gate, &launches, &ns))
+    if (!light->holds.waits || !gate_held(&governor->gate, &launches, &ns))
         return true;
-    light->waits = false;
-    if (light->times) {
+    light->holds.waits = false;
+    if (light->holds.times) {
         time_launch(governor, launches, ns);
         return true;
     }
-    if (light->holds_graph) {
-        light->holds_graph = false;
+    if (light->graphs.is_held) {
+        light->graphs.is_held = false;
         struct light_count count = light_count(governor);
         if (launches > 0 && is_certain(governor, ns))
             learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
         return true;
     }
-    if (launches > 0 && light->bursts && !light->single && !is_whole(governor, launches))
+    if (launches > 0 && light->holds.bursts && !light->holds.single && !is_whole(governor, launches))
         return true;
     if (launches > 0) {
         if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
             ns = budget_part(ns, time_slice_others(&governor->time_slice));
         bool same = light_learn(light, launches, ns);
-        if (light->odd)
-            light->next_ns = governor->engine->now(); /* the next one tells whether it is another program */
+        if (light->holds.odd)
+            light->holds.next_ns = governor->engine->now(); /* the next one tells whether it is another program */
         return same;
     }
     if (ns > 0) {
-        light->empty_ns = ns;
+        light->holds.empty_ns = ns;
         return true;
     }
     light_miss(light);
-    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->missed, light->all.holds);
+    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->holds.missed, light->all.holds);
     return true;
 }
 
 static bool may_hold(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return !light->never && !light->waits && terms_priority(governor->terms) == HETERO_PRIORITY_LOW && /* never light */
-           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
+    return !light->holds.never && !light->holds.waits &&
+           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && /* never light */
+           !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
            !(light_queues(light) && time_slice_others(&governor->time_slice) == 0);
 }
 
@@ -181,47 +182,47 @@ static bool is_due(struct governor *governor, uint32_t *left)
     struct light_count counted = light_count(governor);
     uint32_t count = counted.launches - counted.graphs, made = light_see(light, count);
     if (!may_hold(governor)) {
-        light->drawn = false;
+        light->holds.drawn = false;
         return false;
     }
-    if (!light->drawn && governor->engine->now() < light->next_ns)
+    if (!light->holds.drawn && governor->engine->now() < light->holds.next_ns)
         return false;
-    if (!light->drawn || light_left(light, count) < 0)
+    if (!light->holds.drawn || light_left(light, count) < 0)
         light_draw(light, count, (uint32_t)governor_random(&light->rng, UINT32_MAX));
     *left = (uint32_t)light_left(light, count);
-    return *left <= 2 * light->most + LIGHT_NEAR && (made > 0 || governor_random(&light->rng, LIGHT_RARE) == 0);
+    return *left <= 2 * light->holds.most + LIGHT_NEAR && (made > 0 || governor_random(&light->rng, LIGHT_RARE) == 0);
 }
 
 /* How many launches the next hold may have. */
 static uint32_t most_held(const struct light *light)
 {
-    if (light->empty_ns == 0 || light->single)
-        return light->empty_ns != 0;
-    return light->bursts ? HOLD_BURST : light_most(light);
+    if (light->holds.empty_ns == 0 || light->holds.single)
+        return light->holds.empty_ns != 0;
+    return light->holds.bursts ? HOLD_BURST : light_most(light);
 }
 
 /* A hold was asked for in vain. */
 static void count_unbegun(struct light *light)
 {
-    light->unbegun++;
-    if (light->bursts || light->makes_graphs || light->cut >= LIGHT_CUT || light->unbegun < LIGHT_UNBEGUN ||
-        light_known(light))
+    light->holds.unbegun++;
+    if (light->holds.bursts || light->graphs.used || light->holds.cut >= LIGHT_CUT ||
+        light->holds.unbegun < LIGHT_UNBEGUN || light_known(light))
         return;
     light_forget(light); /* what holds told that met a part of a burst */
-    light->bursts = true;
-    light->single = false;
+    light->holds.bursts = true;
+    light->holds.single = false;
 }
 
 /* Ask for a hold. Whether a launch began it. */
 static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, enum hold_of of, bool stalls,
                  uint64_t wait_ns)
 {
-    governor->clear = is_clear(governor);
-    governor->clear_light_ns = time_slice_light(&governor->time_slice);
+    governor->measure.clear = is_clear(governor);
+    governor->measure.clear_light_ns = time_slice_light(&governor->time_slice);
     bool lives = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
     bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
-    governor->light.waits = lives && begun;
-    governor->light.times = !stalls;
+    governor->light.holds.waits = lives && begun;
+    governor->light.holds.times = !stalls;
     return begun;
 }
 
@@ -229,26 +230,26 @@ static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint3
 static bool is_graph_due(struct governor *governor, uint32_t graphs, uint64_t now, uint32_t *left)
 {
     struct light *light = &governor->light;
-    if (light->graph_drawn && (int32_t)(light->graph_target - graphs) < 0) /* it was launched meanwhile */
-        light->graph_drawn = false;
-    if (!light->graph_drawn && now >= light->graph_next_ns) {
-        uint32_t made = graphs - light->graphs_held, spread = made < LIGHT_GRAPH_SPREAD ? made : LIGHT_GRAPH_SPREAD;
-        light->graph_target = graphs + (uint32_t)governor_random(&light->rng, spread + 1);
-        light->graph_drawn = true;
+    if (light->graphs.drawn && (int32_t)(light->graphs.target - graphs) < 0) /* it was launched meanwhile */
+        light->graphs.drawn = false;
+    if (!light->graphs.drawn && now >= light->graphs.next_ns) {
+        uint32_t made = graphs - light->graphs.held, spread = made < LIGHT_GRAPH_SPREAD ? made : LIGHT_GRAPH_SPREAD;
+        light->graphs.target = graphs + (uint32_t)governor_random(&light->rng, spread + 1);
+        light->graphs.drawn = true;
     }
-    *left = light->graph_target - graphs;
-    return light->graph_drawn && *left <= light->graphs_most;
+    *left = light->graphs.target - graphs;
+    return light->graphs.drawn && *left <= light->graphs.most;
 }
 
 /* Hold the next graph of a kind that no hold told of, if some were launched. */
 static bool hold_unknown(struct governor *governor, uint64_t since)
 {
     struct light *light = &governor->light;
-    if (!light->makes_unknown || since < light->unknown_next_ns)
+    if (!light->graphs.unknown || since < light->graphs.unknown_next_ns)
         return false;
-    light->holds_graph = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, true, HOLD_MOST_NS);
-    light->makes_unknown = light->holds_graph || governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
-    light->unknown_next_ns = governor->engine->now() + LIGHT_PAUSE_NS;
+    light->graphs.is_held = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, true, HOLD_MOST_NS);
+    light->graphs.unknown = light->graphs.is_held || governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
+    light->graphs.unknown_next_ns = governor->engine->now() + LIGHT_PAUSE_NS;
     return true;
 }
 
@@ -257,29 +258,29 @@ static bool hold_graph(struct governor *governor)
 {
     struct light *light = &governor->light;
     struct light_count count = light_count(governor);
-    struct light_launches made = light_between(light->counted, count);
+    struct light_launches made = light_between(light->graphs.counted, count);
     light_see_graphs(light, made);
-    light->counted = count;
-    if (!light->makes_graphs || light->empty_ns == 0 || !may_hold(governor))
+    light->graphs.counted = count;
+    if (!light->graphs.used || light->holds.empty_ns == 0 || !may_hold(governor))
         return false;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
     bool next = governor->time_slice.ours && light_wants_measure(governor);
-    light->graphs_turn = !light->graphs_turn;
-    if (!light->graphs_turn && !(next && light_known(light)))
+    light->graphs.turn = !light->graphs.turn;
+    if (!light->graphs.turn && !(next && light_known(light)))
         return false;
     if (hold_unknown(governor, since))
         return true;
     if (!next && !is_graph_due(governor, count.graphs, since, &left))
         return false;
-    light->holds_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, HOLD_MOST_NS);
+    light->graphs.is_held = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, HOLD_MOST_NS);
     uint32_t graphs = gate_graphs(&governor->gate);
-    light->graph_target = graphs + atomic_load(&governor->gate.hold.skip);
-    if (light->holds_graph) {
-        uint64_t pause_ns = light->graphs.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
-        light->graph_drawn = false;
-        light->graphs_held = graphs;
-        light->graph_next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
+    light->graphs.target = graphs + atomic_load(&governor->gate.hold.skip);
+    if (light->graphs.is_held) {
+        uint64_t pause_ns = light->graphs.all.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
+        light->graphs.drawn = false;
+        light->graphs.held = graphs;
+        light->graphs.next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
     }
     return true;
 }
@@ -289,8 +290,8 @@ static bool hold_graph(struct governor *governor)
 static bool is_unsure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return light->vouch_ns != 0 && light_may_hide(light) && governor->engine->now() >= light->vouch_ns &&
-           is_sole(governor) && light->beside > LIGHT_BESIDE;
+    return light->timed.vouch_ns != 0 && light_may_hide(light) && governor->engine->now() >= light->timed.vouch_ns &&
+           is_sole(governor) && light->timed.beside > LIGHT_BESIDE;
 }
 
 /* Whether a launch is timed where it runs now, in place of a hold that stalls. */
@@ -308,7 +309,8 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
         return;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
-    bool due = light->bursts ? begins && since >= light->next_ns && may_hold(governor) : is_due(governor, &left);
+    bool due = light->holds.bursts ? begins && since >= light->holds.next_ns && may_hold(governor)
+                                   : is_due(governor, &left);
     if (!due)
         return;
     bool stalls = !times_one(governor);
@@ -316,19 +318,19 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
               stalls ? wait_ns : LIGHT_CERTAIN_NS)) {
         count_unbegun(light);
         struct light_count count = light_count(governor);
-        light->target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
+        light->holds.target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
         return;
     }
     struct light_count count = light_count(governor);
     uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
-    light->unbegun = 0;
+    light->holds.unbegun = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
     if (!stalls && is_unsure(governor))
         pause_ns = LIGHT_UNSURE_NS;
-    light->drawn = false;
-    light->held = count.launches - count.graphs;
-    light->next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
+    light->holds.drawn = false;
+    light->holds.held = count.launches - count.graphs;
+    light->holds.next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
 }
 
 /* Whether nobody else has the device, wants it or uses it without a time slice. */
@@ -345,12 +347,12 @@ static bool is_lonely(struct governor *governor, bool only)
 {
     uint64_t siblings_ns = account_siblings(&governor->account), now = governor->engine->now();
     if (!only)
-        governor->others_at = now;
-    if (siblings_ns != governor->siblings_ns)
-        governor->siblings_at = now;
-    governor->siblings_ns = siblings_ns;
-    return elapsed(governor->others_at, now) > LIGHT_LONELY_NS &&
-           (governor->siblings_at == 0 || elapsed(governor->siblings_at, now) > LIGHT_SINGLE_NS);
+        governor->company.others_at = now;
+    if (siblings_ns != governor->company.siblings_ns)
+        governor->company.siblings_at = now;
+    governor->company.siblings_ns = siblings_ns;
+    return elapsed(governor->company.others_at, now) > LIGHT_LONELY_NS &&
+           (governor->company.siblings_at == 0 || elapsed(governor->company.siblings_at, now) > LIGHT_SINGLE_NS);
 }
 
 static bool is_heavy(struct governor *governor, bool runs)
@@ -370,9 +372,9 @@ static bool goes_light(struct governor *governor, bool runs)
 bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return (light->makes_graphs || is_unsure(governor)) && !light->never && !light_queues(light) &&
+    return (light->graphs.used || is_unsure(governor)) && !light->holds.never && !light_queues(light) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
-           !atomic_load_explicit(&governor->gate.long_kernels, memory_order_relaxed) &&
+           !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
            governor->engine->now() >= light->measure_ns;
 }
 
@@ -397,20 +399,20 @@ void light_learn_from(struct governor *governor, struct light_launches made, uin
         uint64_t owed_ns = light_reckon(light, (struct light_launches){0}, LIGHT_RECKONED_MOST_NS);
         account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
     }
-    if (light->settled || time_slice_wanted(&governor->time_slice))
+    if (light->unsettled.settled || time_slice_wanted(&governor->time_slice))
         return;
-    light->charged_ns += charged_ns;
-    light->charged.kernels += made.kernels;
-    light->charged.graphs_ns += made.graphs_ns;
+    light->unsettled.charged_ns += charged_ns;
+    light->unsettled.charged.kernels += made.kernels;
+    light->unsettled.charged.graphs_ns += made.graphs_ns;
     if (!light_known(light))
         return;
-    light->settled = true;
-    uint64_t used_ns = light_takes(light, light->charged);
-    if (!light_is(governor) || light->charged_ns <= used_ns)
+    light->unsettled.settled = true;
+    uint64_t used_ns = light_takes(light, light->unsettled.charged);
+    if (!light_is(governor) || light->unsettled.charged_ns <= used_ns)
         return;
-    light->refunded_ns = light->charged_ns - used_ns;
-    light_reckon(light, light->charged, used_ns);
-    account_refund(&governor->account, light->refunded_ns);
+    light->unsettled.refunded_ns = light->unsettled.charged_ns - used_ns;
+    light_reckon(light, light->unsettled.charged, used_ns);
+    account_refund(&governor->account, light->unsettled.refunded_ns);
 }
 
 /* What was in flight at one look is watched until it is done. Looks are at random moments, so that what is done is on
@@ -468,7 +470,7 @@ static void charge_light(struct governor *governor, struct light_course *course)
     uint64_t keeps_ns = light_keeps(&governor->light, made);
     bool begins = count.launches != course->seen.launches &&
                   elapsed(course->launched, now) > 3 * LIGHT_TICK_NS / 2; /* a tick had no launch */
-    if (governor->light.bursts && begins && keeps_ns < LIGHT_BURST_NS)
+    if (governor->light.holds.bursts && begins && keeps_ns < LIGHT_BURST_NS)
         keeps_ns = LIGHT_BURST_NS;
     time_slice_say_light(&governor->time_slice, keeps_ns + said_ns);
     course->charged_ns += used_ns;
@@ -486,8 +488,8 @@ static void charge_another(struct governor *governor, struct light_course *cours
     bool beside = time_slice_held(&governor->time_slice) || time_slice_others(&governor->time_slice) > 0;
     uint64_t took_ns = budget_part(course->unsettled_ns, beside ? 1 : 0);
     uint64_t owed_ns = took_ns > course->charged_ns ? took_ns - course->charged_ns : 0;
-    owed_ns += governor->light.refunded_ns;
-    governor->light.refunded_ns = 0;
+    owed_ns += governor->light.unsettled.refunded_ns;
+    governor->light.unsettled.refunded_ns = 0;
     account_spend(&governor->account, &governor->time_slice, governor->engine->now(), owed_ns, owed_ns);
 }
 
@@ -526,6 +528,22 @@ static bool is_quiet(const struct light_course *course, uint64_t now)
            elapsed(course->watched, now) < (LIGHT_QUIET_TIMES - 1) * LIGHT_TICK_NS;
 }
 
+/* Whether what is watched is still in flight; a long one is charged. So many others may have had work in flight before,
+ * and so many have now. */
+static bool still_stands(struct governor *governor, struct light_course *course, unsigned before, unsigned others,
+                         uint64_t now)
+{
+    struct light_watch *watch = &course->watch;
+    bool stands = gate_stands(&governor->gate, &watch->moment);
+    watch->others = before > watch->others ? before : watch->others;
+    watch->stands = watch->stands ||
+                    (stands && elapsed(watch->since, now) > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
+    if (watch->stands && !FAULT(rare_long_kernels_unseen))
+        charge_long(governor, course, now, others);
+    time_slice_busy(&governor->time_slice, watch->stands && stands);
+    return stands;
+}
+
 /* Look at what was in flight at the look before, and at what is now. */
 static void watch(struct governor *governor, struct light_course *course)
 {
@@ -536,17 +554,8 @@ static void watch(struct governor *governor, struct light_course *course)
     uint64_t now = governor->engine->now();
     if (before == 0 && is_quiet(course, now))
         return;
-    if (watch->since != 0) {
-        bool stands = gate_stands(&governor->gate, &watch->moment);
-        watch->others = before > watch->others ? before : watch->others;
-        watch->stands = watch->stands ||
-                        (stands && elapsed(watch->since, now) > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
-        if (watch->stands && !FAULT(rare_long_kernels_unseen))
-            charge_long(governor, course, now, others);
-        time_slice_busy(&governor->time_slice, watch->stands && stands);
-        if (stands)
-            return;
-    }
+    if (watch->since != 0 && still_stands(governor, course, before, others, now))
+        return;
     course->quiet = watch->stands || before > 0 ? 0 : course->quiet + (course->quiet < LIGHT_QUIET_LOOKS);
     course->watched = now;
     *watch = (struct light_watch){0};
@@ -588,27 +597,28 @@ static bool is_contradicted(struct governor *governor, struct light_course *cour
     return is;
 }
 
-/* Holds tell so, or have told nothing for long; or fences stand still; or looks tell otherwise. */
-static bool seems_another(struct governor *governor, struct light_course *course)
+/* Whether a kernel of it stands beside others for so long as none of a light program. */
+static bool stands_still(struct governor *governor, const struct light_course *course)
 {
-    uint64_t passed = atomic_load(&governor->gate.popped_ns);
+    uint64_t passed = atomic_load(&governor->gate.fences.popped_ns);
     passed = passed > course->settled ? passed : course->settled;
-    uint64_t stands_ns = governor->light.bursts ? LIGHT_BURST_STANDS_NS : LIGHT_STANDS_NS;
-    bool stands = elapsed(passed, governor->engine->now()) > stands_ns && course->launched > passed &&
-                  !is_only(governor);
-    bool missed = governor->light.failed >= LIGHT_MISSED, contradicted = is_contradicted(governor, course);
+    uint64_t stands_ns = governor->light.holds.bursts ? LIGHT_BURST_STANDS_NS : LIGHT_STANDS_NS;
+    return elapsed(passed, governor->engine->now()) > stands_ns && course->launched > passed && !is_only(governor);
+}
+
+/* Why it is another program than the one that is known; NULL: it is not. Holds tell so, or have told nothing for long;
+ * or fences stand still; or looks tell otherwise. */
+static const char *seems_another(struct governor *governor, struct light_course *course)
+{
+    bool stands = stands_still(governor, course), missed = governor->light.holds.failed >= LIGHT_MISSED,
+         contradicted = is_contradicted(governor, course);
     if (stands || missed || contradicted)
         light_forget(&governor->light);
     if (stands || contradicted)
         light_is_long(&governor->light, governor->engine->now());
-    bool is = stands || missed || contradicted || !light_read_hold(governor);
-    if (is)
-        log_line(LOG_DEBUG, "governor: light no longer: %s",
-                 stands         ? "a kernel stands"
-                 : missed       ? "holds tell nothing"
-                 : contradicted ? "more was used than holds tell"
-                                : "two holds in a row took long");
-    return is;
+    if (stands || missed || contradicted)
+        return stands ? "a kernel stands" : missed ? "holds tell nothing" : "more was used than holds tell";
+    return light_read_hold(governor) ? NULL : "two holds in a row took long";
 }
 
 /* Whether others leave it less than its share: then it has that in time slices. */
@@ -634,11 +644,12 @@ static void look_at_light(struct governor *governor, struct light_course *course
 {
     uint64_t now = governor->engine->now();
     bool idle = course->watch.since == 0;
-    governor->light.beside += (time_slice_held(&governor->time_slice) - governor->light.beside) / LIGHT_LOOKS;
+    governor->light.timed.beside += (time_slice_held(&governor->time_slice) - governor->light.timed.beside) /
+                                    LIGHT_LOOKS;
     if (is_only(governor))
-        light_queue(&governor->light, atomic_load_explicit(&governor->gate.backlog, memory_order_relaxed));
+        light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
-    unsigned holds = governor->light.all.holds + governor->light.graphs.holds;
+    unsigned holds = governor->light.all.holds + governor->light.graphs.all.holds;
     if (course->seen.launches != course->looked_at.launches)
         light_ran(&governor->light, light_between(course->looked_at, course->seen), elapsed(course->looked, now),
                   is_only(governor));
@@ -648,8 +659,11 @@ static void look_at_light(struct governor *governor, struct light_course *course
         course->settled = now;
     else
         course->unsettled_ns += elapsed(course->looked, now);
-    course->is_another = seems_another(governor, course);
-    if (!course->is_another && governor->light.all.holds + governor->light.graphs.holds != holds)
+    const char *reason = seems_another(governor, course);
+    course->is_another = reason != NULL;
+    if (reason != NULL)
+        log_line(LOG_DEBUG, "governor: light no longer: %s", reason);
+    if (!course->is_another && governor->light.all.holds + governor->light.graphs.all.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
     course->looked = now;
     course->looked_at = course->seen;
@@ -672,7 +686,8 @@ static bool is_kept_by_debt(struct governor *governor, int64_t least)
 static bool keeps_away(struct governor *governor)
 {
     return time_slice_measured(&governor->time_slice) &&
-           governor->away_ns < LIGHT_AWAY_NS + elapsed(governor->away_since, governor->engine->now()) / LIGHT_AWAY_PART;
+           governor->measure.away_ns <
+               LIGHT_AWAY_NS + elapsed(governor->measure.away_since, governor->engine->now()) / LIGHT_AWAY_PART;
 }
 
 /* Wait at the closed gate for so long. Returns for how long of it no launcher waited there: it needed nothing then. */
@@ -680,12 +695,12 @@ static uint64_t wait_closed(struct governor *governor, uint64_t ns)
 {
     struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
-    uint32_t looks = atomic_load(&gate->looks);
-    if (!governor->light.makes_graphs || atomic_load(&gate->waiting) > 0) {
+    uint32_t looks = atomic_load(&gate->queue.looks);
+    if (!governor->light.graphs.used || atomic_load(&gate->queue.waiting) > 0) {
         governor->engine->pause(ns);
         return 0;
     }
-    futex_sleep(&gate->looks, looks, ns);
+    futex_sleep(&gate->queue.looks, looks, ns);
     return elapsed(since, governor->engine->now());
 }
 
@@ -703,7 +718,7 @@ static void pay(struct governor *governor, struct light_course *course)
         uint64_t most_ns = course->watch.since != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
         wait_ns = away ? LIGHT_AWAY_LOOK_NS : wait_ns < most_ns ? wait_ns : most_ns;
         ran_ns += wait_closed(governor, wait_ns);
-        governor->away_ns += away ? wait_ns : 0;
+        governor->measure.away_ns += away ? wait_ns : 0;
         if (away)
             time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
         if (course->watch.since != 0)
@@ -722,9 +737,65 @@ static void pay(struct governor *governor, struct light_course *course)
 /* How long others cannot have the device for one launch, on average. */
 static uint64_t launch_keeps(const struct light *light)
 {
-    double part = light->makes_graphs ? light->graph_part : 0;
+    double part = light->graphs.used ? light->graphs.part : 0;
     return (uint64_t)((1 - part) * (double)light_keeps(light, (struct light_launches){.kernels = 1}) +
-                      part * light_mean(&light->graphs));
+                      part * light_mean(&light->graphs.all));
+}
+
+static void begin_light(struct governor *governor, uint64_t now)
+{
+    struct light *light = &governor->light;
+    log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
+             (unsigned)(100 * light->need), (unsigned)light_counted(light)->launch_ns, light->all.holds,
+             light->holds.single ? "one" : "several");
+    if (light->timed.vouch_ns < now) /* at first, and where a time slice told nothing */
+        light->timed.vouch_ns = now + (light->timed.vouch_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
+    uint64_t asked_ns = governor->account.asked_ns;
+    account_stopped(&governor->account,
+                    now - (asked_ns > governor->last.closed_ns ? asked_ns : governor->last.closed_ns));
+    atomic_store(&governor->gate.first_ns, now);
+    gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
+    gate_set(&governor->gate, GATE_OPEN);
+}
+
+/* Look once, and charge. Returns when. */
+static uint64_t look_once(struct governor *governor, struct light_course *course)
+{
+    watch(governor, course);
+    charge_light(governor, course);
+    if (is_kept_by_debt(governor, 0) || keeps_away(governor))
+        pay(governor, course);
+    gate_know(&governor->gate, launch_keeps(&governor->light));
+    uint64_t now = governor->engine->now();
+    spin_note(governor, now, course->watch.since != 0);
+    if (elapsed(course->looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
+        look_at_light(governor, course);
+    else if (course->launched + LIGHT_LOOK_NS > now && !course->watch.stands)
+        light_hold_now_and_then(governor, governor->light.holds.bursts ? HOLD_MOST_NS : LIGHT_STOOD_NS,
+                                course->launched < now && course->watch.since == 0);
+    return now;
+}
+
+static void end_light(struct governor *governor, struct light_course *course, bool was_heavy)
+{
+    gate_set(&governor->gate, GATE_CLOSED);
+    gate_deepen(&governor->gate, 0);
+    gate_know(&governor->gate, 0);
+    charge_light(governor, course);
+    if (course->is_another || governor->light.holds.odd)
+        charge_another(governor, course);
+    /* One that is now light and now is not would lose others what going over to it and back takes. */
+    if (!course->is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
+        light_is_long(&governor->light, governor->engine->now());
+    time_slice_busy(&governor->time_slice, course->watch.stands);
+    if (course->watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
+        governor->trail.charged_ns = course->watch.charged;
+        governor->trail.waits = false;
+    }
+    log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
+             (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
+    governor->last.closed_ns = governor->engine->now();
+    gate_forget_timing(&governor->gate);
 }
 
 void light_run(struct governor *governor)
@@ -738,50 +809,13 @@ void light_run(struct governor *governor)
                                   .seen = count,
                                   .looked_at = count,
                                   .done = count};
-    log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
-             (unsigned)(100 * governor->light.need), (unsigned)light_counted(&governor->light)->launch_ns,
-             governor->light.all.holds, governor->light.single ? "one" : "several");
     bool was_heavy = light_heavy(&governor->light, false, true);
-    if (governor->light.vouch_ns < now) /* at first, and where a time slice told nothing */
-        governor->light.vouch_ns = now + (governor->light.vouch_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
-    uint64_t asked_ns = governor->account.asked_ns;
-    account_stopped(&governor->account, now - (asked_ns > governor->closed_ns ? asked_ns : governor->closed_ns));
-    atomic_store(&governor->gate.first_ns, now);
-    gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
-    gate_set(&governor->gate, GATE_OPEN);
+    begin_light(governor, now);
     while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
            elapsed(course.launched, now) < LIGHT_RESTS_NS) {
         gate_look(&governor->gate, now);
         governor->engine->pause(watch_pause(governor, &course));
-        watch(governor, &course);
-        charge_light(governor, &course);
-        if (is_kept_by_debt(governor, 0) || keeps_away(governor))
-            pay(governor, &course);
-        gate_know(&governor->gate, launch_keeps(&governor->light));
-        now = governor->engine->now();
-        spin_note(governor, now, course.watch.since != 0);
-        if (elapsed(course.looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
-            look_at_light(governor, &course);
-        else if (course.launched + LIGHT_LOOK_NS > now && !course.watch.stands)
-            light_hold_now_and_then(governor, governor->light.bursts ? HOLD_MOST_NS : LIGHT_STOOD_NS,
-                                    course.launched < now && course.watch.since == 0);
+        now = look_once(governor, &course);
     }
-    gate_set(&governor->gate, GATE_CLOSED);
-    gate_deepen(&governor->gate, 0);
-    gate_know(&governor->gate, 0);
-    charge_light(governor, &course);
-    if (course.is_another || governor->light.odd)
-        charge_another(governor, &course);
-    /* One that is now light and now is not would lose others what going over to it and back takes. */
-    if (!course.is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
-        light_is_long(&governor->light, governor->engine->now());
-    time_slice_busy(&governor->time_slice, course.watch.stands);
-    if (course.watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
-        governor->trails_ns = course.watch.charged;
-        governor->trail_waits = false;
-    }
-    log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
-             (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
-    governor->closed_ns = governor->engine->now();
-    gate_forget_timing(&governor->gate);
+    end_light(governor, &course, was_heavy);
 }

@@ -257,7 +257,7 @@ static int64_t stands_ns(uint32_t count, uint32_t *before, int64_t *since_ns, in
 /* How many processes the page says are busy, while its counter moves; and a while longer if they are stopped. */
 static unsigned believed_busy(struct neighbour *neighbour, const struct hetero_page *page, int64_t now_ns)
 {
-    int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->busy_beats, &neighbour->busy_ns, now_ns);
+    int64_t busy_ns = stands_ns(page->busy_beat, &neighbour->beats.busy, &neighbour->beats.busy_ns, now_ns);
     bool is_stopped = page->busy > 0 && busy_ns >= BUSY_LOOK_NS && lives(neighbour, WORKS, now_ns);
     if (busy_ns >= (is_stopped ? PAGES_STOPPED_NS : BUSY_LOOK_NS))
         return 0;
@@ -267,16 +267,16 @@ static unsigned believed_busy(struct neighbour *neighbour, const struct hetero_p
 /* What the page says, as far as a counter that moves stands behind it. */
 static void believe(struct neighbour *neighbour, const struct hetero_page *page, int64_t now_ns)
 {
-    if (!neighbour->known) {
-        neighbour->known = true;
-        neighbour->beat_ns = now_ns;
-        neighbour->busy_ns = neighbour->recent_ns = now_ns - RECENT_NS; /* it has to be seen to move */
-        neighbour->busy_beats = page->busy_beat;
-        neighbour->recent_beats = page->recent;
+    if (!neighbour->beats.known) {
+        neighbour->beats.known = true;
+        neighbour->beats.looks_ns = now_ns;
+        neighbour->beats.busy_ns = neighbour->beats.recent_ns = now_ns - RECENT_NS; /* it has to be seen to move */
+        neighbour->beats.busy = page->busy_beat;
+        neighbour->beats.recent = page->recent;
     }
     uint32_t state = page->state <= PAGE_ENDS ? page->state : PAGE_IDLE;
-    int64_t beat_ns = stands_ns(page->beat, &neighbour->beats, &neighbour->beat_ns, now_ns);
-    int64_t recent_ns = stands_ns(page->recent, &neighbour->recent_beats, &neighbour->recent_ns, now_ns);
+    int64_t beat_ns = stands_ns(page->beat, &neighbour->beats.looks, &neighbour->beats.looks_ns, now_ns);
+    int64_t recent_ns = stands_ns(page->recent, &neighbour->beats.recent, &neighbour->beats.recent_ns, now_ns);
     if (state != PAGE_IDLE && (beat_ns > SILENCE_NS || !lives(neighbour, ASKS, now_ns)))
         state = PAGE_IDLE;
     neighbour->state = (enum page_state)state;
@@ -320,23 +320,23 @@ static int64_t claimable(const struct pages *pages, const struct neighbour *neig
 static void keep_book(const struct pages *pages, struct neighbour *neighbour, int64_t step_ns, bool somebody_runs)
 {
     bool asks = neighbour->state != PAGE_IDLE;
-    int64_t most_ns = asks ? BOOK_MOST : neighbour->book_ns < 0 ? 0 : neighbour->book_ns;
-    int64_t grown_ns = neighbour->book_ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
-    neighbour->book_ns = grown_ns < most_ns ? grown_ns : most_ns;
+    int64_t most_ns = asks ? BOOK_MOST : neighbour->book.ns < 0 ? 0 : neighbour->book.ns;
+    int64_t grown_ns = neighbour->book.ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
+    neighbour->book.ns = grown_ns < most_ns ? grown_ns : most_ns;
     bool claims = neighbour->state >= PAGE_ENTERS || (is_high(neighbour) && asks && !somebody_runs);
-    if (claims && !neighbour->overdrawn)
-        neighbour->book_ns -= step_ns;
-    else if (neighbour->book_ns > -BOOK_OVERRUN) /* our charge is lowered by so much */
-        neighbour->book_ns -= step_ns * neighbour->busy / (1 + neighbour->busy);
-    if (neighbour->book_ns < -BOOK_OVERDRAFT)
-        neighbour->overdrawn = true;
-    else if (neighbour->book_ns >= 0)
-        neighbour->overdrawn = false;
-    if (neighbour->overdrawn) {
+    if (claims && !neighbour->book.overdrawn)
+        neighbour->book.ns -= step_ns;
+    else if (neighbour->book.ns > -BOOK_OVERRUN) /* our charge is lowered by so much */
+        neighbour->book.ns -= step_ns * neighbour->busy / (1 + neighbour->busy);
+    if (neighbour->book.ns < -BOOK_OVERDRAFT)
+        neighbour->book.overdrawn = true;
+    else if (neighbour->book.ns >= 0)
+        neighbour->book.overdrawn = false;
+    if (neighbour->book.overdrawn) {
         neighbour->state = PAGE_IDLE;
         neighbour->owed = 0;
     }
-    bool doubted = neighbour->book_ns <= -BOOK_OVERRUN;
+    bool doubted = neighbour->book.ns <= -BOOK_OVERRUN;
     neighbour->doubted = doubted ? neighbour->busy : 0;
     if (doubted) {
         neighbour->busy = 0;
@@ -348,16 +348,25 @@ static void keep_book(const struct pages *pages, struct neighbour *neighbour, in
 static void take_light(struct pages *pages, struct neighbour *neighbour, uint64_t light_ns, int64_t step_ns)
 {
     int64_t used_ns = (int64_t)(light_ns - neighbour->light_ns);
-    int64_t book_ns = neighbour->light_book_ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
-    neighbour->light_book_ns = book_ns < LIGHT_MOST ? book_ns : LIGHT_MOST;
+    int64_t book_ns = neighbour->book.light_ns + step_ns * claimable(pages, neighbour) / HETERO_CORE_FULL;
+    neighbour->book.light_ns = book_ns < LIGHT_MOST ? book_ns : LIGHT_MOST;
     neighbour->light_ns = light_ns;
     if (used_ns < 0)
         return;
-    used_ns = used_ns < neighbour->light_book_ns ? used_ns : neighbour->light_book_ns;
-    neighbour->light_book_ns -= used_ns;
+    used_ns = used_ns < neighbour->book.light_ns ? used_ns : neighbour->book.light_ns;
+    neighbour->book.light_ns -= used_ns;
     pages->light_ns += (uint64_t)used_ns;
     if (used_ns > 0)
-        neighbour->lit_ns = pages->looked_ns;
+        neighbour->book.lit_ns = pages->looked_ns;
+}
+
+/* Whether another process of our grant has counted on our page since the last look. */
+static void look_for_siblings(struct pages *pages, int64_t now_ns)
+{
+    uint32_t beats = pages->own == NULL ? 0 : atomic_load_explicit(&pages->own->busy_beat, memory_order_relaxed);
+    if (beats != pages->busy.beats)
+        pages->busy.sibling_ns = now_ns;
+    pages->busy.beats = beats;
 }
 
 void pages_look(struct pages *pages, int64_t now_ns)
@@ -372,10 +381,7 @@ void pages_look(struct pages *pages, int64_t now_ns)
     follow_board(pages);
     if (pages->own != NULL && pages->said != PAGE_IDLE)
         atomic_fetch_add_explicit(&pages->own->beat, 1, memory_order_relaxed);
-    uint32_t busy_beats = pages->own == NULL ? 0 : atomic_load_explicit(&pages->own->busy_beat, memory_order_relaxed);
-    if (busy_beats != pages->busy_beats)
-        pages->sibling_ns = now_ns;
-    pages->busy_beats = busy_beats;
+    look_for_siblings(pages, now_ns);
     int64_t step_ns = now_ns - pages->looked_ns;
     step_ns = step_ns < 0 ? 0 : step_ns < STEP_MOST_NS ? step_ns : STEP_MOST_NS;
     pages->looked_ns = now_ns;
@@ -416,7 +422,7 @@ unsigned pages_lit(const struct pages *pages)
 {
     unsigned count = 0;
     for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++)
-        count += it->lit_ns != 0 && pages->looked_ns - it->lit_ns < LIT_NS;
+        count += it->book.lit_ns != 0 && pages->looked_ns - it->book.lit_ns < LIT_NS;
     return count;
 }
 
@@ -426,8 +432,8 @@ unsigned pages_lit(const struct pages *pages)
  * that looks has counted who lives; alone it moves nothing. */
 unsigned pages_siblings(const struct pages *pages)
 {
-    uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->counted;
-    bool moves = pages->sibling_ns != 0 && pages->looked_ns - pages->sibling_ns < BUSY_NS;
+    uint32_t busy = pages->own == NULL ? 0 : atomic_load(&pages->own->busy) - pages->busy.counted;
+    bool moves = pages->busy.sibling_ns != 0 && pages->looked_ns - pages->busy.sibling_ns < BUSY_NS;
     return !moves || busy > INT32_MAX ? 0 : busy < BUSY_MOST ? busy : BUSY_MOST;
 }
 
@@ -454,7 +460,7 @@ void pages_renew(struct pages *pages)
     pages->shown = pages->worked = false;
     if (pages->said != PAGE_IDLE)
         show_by_lock(pages, ASKS, true);
-    show_by_lock(pages, WORKS, pages->busy);
+    show_by_lock(pages, WORKS, pages->busy.said);
 }
 
 void pages_say(struct pages *pages, enum page_state state)
@@ -462,7 +468,7 @@ void pages_say(struct pages *pages, enum page_state state)
     if (pages->own == NULL)
         return;
     if (pages->said == PAGE_IDLE && state != PAGE_IDLE && pages_siblings(pages) == 0)
-        atomic_store(&pages->own->busy, pages->counted); /* some may have been killed */
+        atomic_store(&pages->own->busy, pages->busy.counted); /* some may have been killed */
     if (atomic_load_explicit(&pages->own->state, memory_order_relaxed) != (uint32_t)state)
         atomic_store(&pages->own->state, state);
     /* Last: the lock would make what a killed process of the grant left in `state` look alive. */
@@ -483,23 +489,23 @@ void pages_hush(struct pages *pages)
 void pages_say_busy(struct pages *pages, bool busy, bool counts)
 {
     struct hetero_page *own = pages->own;
-    if (own == NULL || (!busy && !pages->busy))
+    if (own == NULL || (!busy && !pages->busy.said))
         return;
-    if (counts && !pages->counted)
+    if (counts && !pages->busy.counted)
         atomic_fetch_add(&own->busy, 1);
     uint32_t said = atomic_load(&own->busy);
-    while (!counts && pages->counted && said > 0 && !atomic_compare_exchange_weak(&own->busy, &said, said - 1))
+    while (!counts && pages->busy.counted && said > 0 && !atomic_compare_exchange_weak(&own->busy, &said, said - 1))
         ;
-    pages->counted = counts;
-    pages->busy = busy;
+    pages->busy.counted = counts;
+    pages->busy.said = busy;
     show_by_lock(pages, WORKS, busy);
     atomic_fetch_add_explicit(&own->busy_beat, 1, memory_order_relaxed);
-    pages->busy_beats++;
+    pages->busy.beats++;
 }
 
 void pages_count_busy(struct pages *pages, unsigned others)
 {
-    uint32_t said = pages->own == NULL ? 0 : atomic_load(&pages->own->busy), is = others + pages->counted;
+    uint32_t said = pages->own == NULL ? 0 : atomic_load(&pages->own->busy), is = others + pages->busy.counted;
     if (pages->own != NULL && said != is)
         atomic_compare_exchange_strong(&pages->own->busy, &said, is);
 }

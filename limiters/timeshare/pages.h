@@ -78,6 +78,21 @@ _Static_assert(sizeof(struct hetero_page) == 64, "page layout");
  * is one that its neighbours pay for. */
 #define PAGES_STOPPED_NS INT64_C(1000000000)
 
+/* What another's counters were, and since when by our clock. */
+struct neighbour_beats {
+    bool known;
+    uint32_t looks, busy, recent;
+    int64_t looks_ns, busy_ns, recent_ns;
+};
+
+/* What another may still claim. */
+struct neighbour_book {
+    int64_t ns;       /* of time that it runs, or says that it does */
+    int64_t light_ns; /* of time that it says it used without a time slice */
+    int64_t lit_ns;   /* when it was last believed that it used some so; 0: never */
+    bool overdrawn;   /* until the book is even it is ignored */
+};
+
 /* Another grant, and what it is believed. */
 struct neighbour {
     struct hetero_board_row row;
@@ -95,17 +110,19 @@ struct neighbour {
     unsigned owed;
     uint64_t light_ns; /* what the page says */
 
-    /* What its counters were, and since when by our clock. */
-    bool known;
-    uint32_t beats, busy_beats, recent_beats;
-    int64_t beat_ns, busy_ns, recent_ns;
     int64_t ran_ns; /* since when it runs; 0: it does not */
 
-    int64_t book_ns;                    /* what it may still claim */
-    int64_t light_book_ns;              /* and what it may say that it used without a time slice */
-    int64_t lit_ns;                     /* when it was last believed that it used some so; 0: never */
-    bool overdrawn;                     /* until its book is even it is ignored */
+    struct neighbour_beats beats;
+    struct neighbour_book book;
     int64_t absent_until_ns, absent_ns; /* it did not come when it could: until when, for how long */
+};
+
+/* What we say of work in flight, and which siblings do. */
+struct pages_busy {
+    bool said;          /* we say that work of ours is in flight */
+    bool counted;       /* and are counted in `busy` of our page */
+    uint32_t beats;     /* what its `busy_beat` was when we looked last */
+    int64_t sibling_ns; /* when another process of the grant was last seen to have counted there; 0: never */
 };
 
 struct pages {
@@ -127,10 +144,7 @@ struct pages {
     uint64_t light_ns;    /* what neighbours were believed to have used without a time slice since the start */
     bool asks;            /* we wait for a time slice, or have one: neighbours' books count */
     enum page_state said; /* the last that we said; our siblings may have said something since */
-    bool busy;            /* we say that work of ours is in flight */
-    bool counted;         /* and are counted in `busy` of our page */
-    uint32_t busy_beats;  /* what its `busy_beat` was when we looked last */
-    int64_t sibling_ns;   /* when another process of the grant was last seen to have counted there; 0: never */
+    struct pages_busy busy;
 };
 
 /* The clock of looks. */

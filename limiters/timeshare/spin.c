@@ -39,15 +39,15 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
     spin_note(governor, now_ns, any_works);
     if (!any_works)
         gate_give_token(gate, GATE_TOKEN_NONE);
-    bool small = works && atomic_load(&gate->smalls) > 0 && governor_balance(governor) >= -ACCOUNT_MUCH_NS;
+    bool small = works && atomic_load(&gate->queue.smalls) > 0 && governor_balance(governor) >= -ACCOUNT_MUCH_NS;
     gate_let_small_through(gate, small ? SPINS_SMALL : 0);
-    if (!any_works || atomic_load(&gate->waiting) == 0)
+    if (!any_works || atomic_load(&gate->queue.waiting) == 0)
         return;
     uint64_t stood_ns = elapsed(spin->since_ns, now_ns);
     if (stood_ns > SPINS_LONG_NS && !spin->long_passed) {
         spin->long_passed = true;
         gate_give_token(gate, GATE_TOKEN_ANY);
-    } else if (atomic_load(&gate->token) == GATE_TOKEN_NONE && spin->passes < SPINS &&
+    } else if (atomic_load(&gate->queue.token) == GATE_TOKEN_NONE && spin->passes < SPINS &&
                stood_ns >= SPINS_NS << spin->passes && governor_balance(governor) >= -ACCOUNT_MUCH_NS) {
         spin->passes++;
         gate_give_token(gate, works ? GATE_TOKEN_APART : GATE_TOKEN_ANY);

@@ -24,6 +24,15 @@
 #define TIME_SLICE_PATIENCE_NS INT64_C(300000000)
 #define TIME_SLICE_DEFERS_NS   INT64_C(100000000)
 
+/* That the grant owes more than a second, which siblings are told by locks. */
+struct owing {
+    bool much;
+    int byte;         /* which of the bytes that say that, with work of ours in flight, is ours; 0: none */
+    void *keeper;     /* the mapping that keeps it locked, whatever descriptors the program closes */
+    int64_t asked_ns; /* when it was last asked whether siblings have one, */
+    bool siblings;    /* and whether one had */
+};
+
 struct time_slice {
     struct pages pages;
     const char *directory; /* the caller's */
@@ -36,13 +45,7 @@ struct time_slice {
     int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
     int works;            /* which of the bytes that say that our work is in flight is ours; 0: none */
     int64_t counted_ns;   /* when siblings' were counted last */
-    struct owing {
-        bool much;        /* the grant owes more than a second */
-        int byte;         /* which of the bytes that say that, with work of ours in flight, is ours; 0: none */
-        void *keeper;     /* the mapping that keeps it locked, whatever descriptors the program closes */
-        int64_t asked_ns; /* when it was last asked whether siblings have one, */
-        bool siblings;    /* and whether one had */
-    } owing;
+    struct owing owing;
     bool high;  /* the priority with which it was asked for */
     bool leads; /* no sibling enters, or has a time slice */
     bool ours;

@@ -785,7 +785,7 @@ static bool waits_out_of_debt(const struct tenant *tenant)
     if (tenant->region == NULL)
         return tenant_is_kept(tenant);
     const struct hetero_region *region = tenant->region;
-    bool waits = atomic_load(&tenant->governor->gate.waiting) > 0;
+    bool waits = atomic_load(&tenant->governor->gate.queue.waiting) > 0;
     for (unsigned card = 0; card < 2; card++)
         waits = waits && budget_balance(&region->devices[card], region->gang.asked_ns, machine_now(),
                                         tenant->row.gang_core) >= 0;

@@ -195,12 +195,12 @@ TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it)
     struct stream_key key = {.stream = stream_handles};
     open_a_gate_for_long_kernels(&gate);
     EXPECT(true, gate_enter(&gate, &key));
-    EXPECT(true, gate.sole != 0);
+    EXPECT(true, gate.sole.whose != 0);
     EXPECT(true, gate_enter(&gate, &key));
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole != 0);
+    EXPECT(true, gate.sole.whose != 0);
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole == 0);
+    EXPECT(true, gate.sole.whose == 0);
 }
 
 /* It cannot begin as another launch is being made, and the next fence is far. */
@@ -209,13 +209,13 @@ TEST(the_sole_launch_ends_where_a_hold_could_not_begin)
     static struct gate gate;
     struct stream_key key = {.stream = stream_handles};
     open_a_gate_for_long_kernels(&gate);
-    gate.stride = 64;
-    gate.others = 1;
+    gate.fences.stride = 64;
+    gate.inside.others = 1;
     hold_ask(&gate.hold, 1, 0, HOLD_OF_KERNELS, true);
     gate_set(&gate, GATE_HOLDS);
     EXPECT(true, gate_enter(&gate, &key));
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole == 0);
+    EXPECT(true, gate.sole.whose == 0);
 }
 
 /* Whether no thread can be started: its stack would take more than there is. */
@@ -484,7 +484,7 @@ TEST(a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives)
     for (int end = 0; end < 5; end++) {
         launch_for(&gate, 500 * MS);
         gate_before_context_ends(&gate, stream_handles);
-        gate.long_kernels = true;
+        gate.sole.long_kernels = true;
         launch_for(&gate, 0); /* by patience */
         gate_after_context_ended(&gate, stream_handles, true);
         moment_ns = done_ns;

@@ -33,7 +33,7 @@ static void program(void)
         return;
     if (sim.rest_ns == 0 && sim.free_at > sim.clock + (sim.in_flight - 1) * sim.kernel_ns)
         return;
-    atomic_store(&sim.governor->gate.waiting, 1);
+    atomic_store(&sim.governor->gate.queue.waiting, 1);
     if (atomic_load(&sim.governor->gate.state) == GATE_CLOSED)
         return;
     sim.inside = true;
@@ -46,7 +46,7 @@ static void program(void)
     sim.host_until = sim.clock + sim.host_ns;
     if (sim.rest_ns > 0)
         sim.host_until = sim.free_at + sim.rest_ns;
-    atomic_store(&sim.governor->gate.waiting, 0);
+    atomic_store(&sim.governor->gate.queue.waiting, 0);
     sim.inside = false;
 }
 
@@ -142,7 +142,7 @@ static void govern(uint32_t core, uint64_t ns)
     uint64_t end = sim.clock + ns;
     while (sim.clock < end) {
         program();
-        if (atomic_load(&sim.governor->gate.waiting) == 0) {
+        if (atomic_load(&sim.governor->gate.queue.waiting) == 0) {
             sim_pause(50 * US);
             continue;
         }

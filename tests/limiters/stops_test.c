@@ -114,7 +114,7 @@ TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing)
         tenant_start(&tenants[0]);
         tenant_start(&tenants[1]);
         EXPECT(true, machine_run(800 * MS));
-        while (tenant_runs(&tenants[0]) || atomic_load(&tenants[0].governor->gate.waiting) == 0)
+        while (tenant_runs(&tenants[0]) || atomic_load(&tenants[0].governor->gate.queue.waiting) == 0)
             EXPECT(true, machine_run(20 * US));
         tenant_stop_launchers(&tenants[0]);
         EXPECT(true, machine_run(8 * SECOND));
@@ -187,7 +187,7 @@ TEST(a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the
     struct tenant *tenant = add_long(0, 30);
     tenant_start(tenant);
     EXPECT(true, machine_run(2 * SECOND));
-    while (tenant_runs(tenant) || tenant->governor->trails_ns == 0)
+    while (tenant_runs(tenant) || tenant->governor->trail.charged_ns == 0)
         EXPECT(true, machine_run(MS));
     tenant_stop(tenant);
     EXPECT(true, machine_run(20 * SECOND));

@@ -42,8 +42,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that they are timed beside others": (
         (
             "timeshare/light_run.c",
-            "    return (light->makes_graphs || is_unsure(governor)) &&",
-            "    return light->makes_graphs &&",
+            "    return (light->graphs.used || is_unsure(governor)) &&",
+            "    return light->graphs.used &&",
         ),
         "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
     ),
@@ -58,8 +58,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what is done behind a wait": (
         (
             "timeshare/governor.c",
-            "governor->trails_ns = works || gate_waits(&governor->gate) ? now : 0;",
-            "governor->trails_ns = works ? now : 0;",
+            "charged_ns = works || gate_waits(&governor->gate) ? now : 0;",
+            "charged_ns = works ? now : 0;",
         ),
         "waits_test: work_behind_functions_on_the_host_has_its_share",
     ),
@@ -139,7 +139,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
     ),
     "the book": (
-        ("timeshare/pages.c", "    if (neighbour->overdrawn) {", "    if (false) {"),
+        ("timeshare/pages.c", "    if (neighbour->book.overdrawn) {", "    if (false) {"),
         "shares_test: a_tenant_that_never_gives_its_time_slice_up_"
         "costs_its_neighbour_its_own_share_at_most",
     ),
@@ -182,7 +182,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what a page may say that it used without a time slice": (
         (
             "timeshare/pages.c",
-            "used_ns = used_ns < neighbour->light_book_ns ? used_ns : neighbour->light_book_ns;",
+            "used_ns = used_ns < neighbour->book.light_ns ? used_ns : neighbour->book.light_ns;",
             "",
         ),
         "shares_test: a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share",
@@ -208,7 +208,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that processes of a grant are in its time slice together": (
         (
             "timeshare/governor.c",
-            "elapsed(governor->stamped_at, now) < IDLE_NS && account_allows",
+            "elapsed(governor->company.stamped_at, now) < IDLE_NS && account_allows",
             "false && account_allows",
         ),
         "siblings_test: "

@@ -35,7 +35,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "a_gang_whose_processes_launch_unlike_numbers_has_its_share",
     ),
     "busy devices whose launchers wait": (
-        ("timeshare/gang_end.c", "pass < 2 && !helped", "pass < 1 && !helped"),
+        ("timeshare/gang_end.c", "crossed && help_kept", "false && help_kept"),
         "processes_that_wait_for_each_other_in_any_way_go_on",
     ),
     "what is written after a clock is read": (
@@ -61,13 +61,13 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what goes on until a step of several nodes is done": (
         (
             "timeshare/gang.c",
-            "(row_is_by_hand(row) || alone) && !census->died",
+            "(by_hand || alone) && !census->died",
             "false",
         ),
         "a_gang_of_two_nodes_has_its_share_whatever_their_clocks_say",
     ),
     "what is idle while nobody waits": (
-        ("timeshare/gang.c", "bool holds = claimed && ", "bool holds = "),
+        ("timeshare/gang.c", "bool holds = look->claimed && ", "bool holds = "),
         "what_a_gang_alone_leaves_idle_costs_it_nothing",
     ),
     "what is not charged at the end of a row": (
@@ -87,18 +87,18 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "processes_that_exchange_nothing_each_have_their_share",
     ),
     "trying again where nothing was held back": (
-        ("timeshare/gang_end.c", "gang->probe_due_ns = now_ns + PROBE_AGAIN_NS;", ";"),
+        ("timeshare/gang_end.c", "gang->probe.due_ns = now_ns + PROBE_AGAIN_NS;", ";"),
         "whether_processes_wait_for_each_other_is_found_out",
     ),
     "who falls asleep while it is told to come": (
-        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->wakes, 1);", "{"),
+        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->queue.wakes, 1);", "{"),
         "a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once",
     ),
     "what high priority is not charged": (
         (
             "timeshare/gang.c",
-            "        spent_ns = 0;\n    }\n    gang->intruded",
-            "    }\n    gang->intruded",
+            "    if (note_intrusion(gang, census, spent_ns))\n        spent_ns = 0;",
+            "    note_intrusion(gang, census, spent_ns);",
         ),
         "high_priority_in_a_row_is_counted_and_charged_to_nobody",
     ),

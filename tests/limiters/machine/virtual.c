@@ -1640,7 +1640,7 @@ bool tenant_is_kept(const struct tenant *tenant)
 {
     struct governor *governor = tenant->governor;
     uint64_t now = machine.now_ns + (uint64_t)tenant->skew_ns;
-    return atomic_load(&governor->gate.waiting) > 0 && pending_ns(tenant) == 0 &&
+    return atomic_load(&governor->gate.queue.waiting) > 0 && pending_ns(tenant) == 0 &&
            account_balance(&governor->account, now) >= 0;
 }
 
