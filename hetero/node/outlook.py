@@ -79,7 +79,7 @@ class Outlook:
     def look(self, snapshot: Snapshot) -> None:
         """Ask the drivers of the devices that `choose` did not know enough about."""
         uuids = self._unseen
-        if self._seen:
+        if any(use.memory for use in self._uses.values()):
             devices = self.discovery.devices
             chosen = (one for one in devices if one.usable and self.request.chooses(one))
             uuids = uuids | {device.uuid for device in chosen} - self._seen
