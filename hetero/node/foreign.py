@@ -24,6 +24,7 @@ from hetero.model import (
 )
 from hetero.model.frozen import frozen
 from hetero.model.units import GiB, MiB, rounded_memory
+from hetero.node.inventory import grants_by_device
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
@@ -104,14 +105,11 @@ def foreign_uses(
 
     It is of no memory where no such use was found.
     """
-    grants_by_device: dict[str, list[Grant]] = {}
-    for grant in snapshot.grants:
-        for uuid in dict.fromkeys(piece.device for piece in grant.allocation.pieces):
-            grants_by_device.setdefault(uuid, []).append(grant)
+    grants_by_uuid = grants_by_device(snapshot.grants)
     pids = {
         pid
         for device, usage in usages
-        if device.uuid in grants_by_device
+        if device.uuid in grants_by_uuid
         for pid in usage.processes or ()
     }
     owner_by_pid: dict[int, Owner | None] = {}
@@ -123,7 +121,7 @@ def foreign_uses(
         owner_by_pid = owner_finder.of(sorted(pids), snapshot.grants)
     use_by_uuid = {}
     for device, usage in usages:
-        grants = grants_by_device.get(device.uuid, [])
+        grants = grants_by_uuid.get(device.uuid, [])
         if usage.processes is not None:
             use_by_uuid[device.uuid] = _by_process(device, usage, grants, owner_by_pid)
         elif usage.memory is not None:

@@ -87,11 +87,19 @@ def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
     return Inventory(discovery.devices, tuple(standing), tuple(pods.values()))
 
 
+def grants_by_device(grants: Iterable[Grant]) -> dict[str, list[Grant]]:
+    """Return the grants that have a part of each device, by its UUID."""
+    grants_by_uuid: dict[str, list[Grant]] = {}
+    for grant in grants:
+        for uuid in dict.fromkeys(piece.device for piece in grant.allocation.pieces):
+            grants_by_uuid.setdefault(uuid, []).append(grant)
+    return grants_by_uuid
+
+
 def sharing_changed(device: Device, grants: Iterable[Grant]) -> str | None:
-    """Return why a device waits for grants that share it otherwise than the settings say now."""
+    """Return why a device waits for grants on it that share it otherwise than the settings say."""
     is_by_service = services.by_service(device)
     for grant in grants if device.enforcement.by_limiter else ():
-        holds_device = any(piece.device == device.uuid for piece in grant.allocation.pieces)
-        if holds_device and (device.uuid in grant.served) != is_by_service:
+        if (device.uuid in grant.served) != is_by_service:
             return f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
     return None

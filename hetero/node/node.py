@@ -19,7 +19,7 @@ from hetero.model.frozen import frozen
 from hetero.node.card_book import CardBook
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
-from hetero.node.inventory import devices_of, inventory_of, sharing_changed
+from hetero.node.inventory import devices_of, grants_by_device, inventory_of, sharing_changed
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import holders
@@ -258,9 +258,10 @@ class Node:
     def inventory(self, discovery: Discovery, snapshot: Snapshot) -> Inventory:
         """Return the devices with what stands on them; those that are held back are cordoned."""
         inventory = inventory_of(discovery, snapshot)
+        reason_by_uuid = self._reasons_held_back(inventory.devices, snapshot)
         devices = tuple(
             evolve(device, cordon=reason)
-            if device.cordon is None and (reason := self.held_back(device, snapshot))
+            if device.cordon is None and (reason := reason_by_uuid.get(device.uuid))
             else device
             for device in inventory.devices
         )
@@ -271,8 +272,23 @@ class Node:
 
         Its programs run on: neither the card nor they are at fault.
         """
-        reason = self._uncertain(device.vendor, snapshot)
-        return (reason or sharing_changed(device, snapshot.grants) or "")[:SHOWN] or None
+        return self._reasons_held_back([device], snapshot).get(device.uuid)
+
+    def _reasons_held_back(self, devices: Collection[Device], snapshot: Snapshot) -> dict[str, str]:
+        """Return `held_back` of those devices that are, by UUID; each grant is looked at once."""
+        vendors = {device.vendor for device in devices}
+        reason_by_vendor = {vendor: self._uncertain(vendor, snapshot) for vendor in vendors}
+        grants_by_uuid = grants_by_device(snapshot.grants)
+        reasons = (
+            reason_by_vendor[device.vendor]
+            or sharing_changed(device, grants_by_uuid.get(device.uuid, ()))
+            for device in devices
+        )
+        return {
+            device.uuid: reason[:SHOWN]
+            for device, reason in zip(devices, reasons, strict=True)
+            if reason
+        }
 
     def expect_certain(self, snapshot: Snapshot, vendors: Iterable[str]) -> None:
         """Raise `Refused` where it is not known what standing grants take of vendors' devices."""
