@@ -79,7 +79,7 @@ def run(
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own
         if which(command[0], path=environment.get("PATH")):  # what cannot start has had no grant
-            report_grant(handle.grant, node.ledger.row(handle.grant.id))
+            report_grant(handle.grant, node.ledger.row(handle.grant))
             for debt_wait in waits(node, handle.grant):
                 warn(debt_wait.what)
         _become(command, environment)

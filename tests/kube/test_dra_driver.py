@@ -118,7 +118,8 @@ async def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
         mounts = {one["containerPath"]: one["hostPath"] for one in specs(at)[name]["mounts"]}
         limits = read_limits(Path(mounts["/etc/hetero/grant"]))
         assert [("memory-0", 3000), ("memory-1", 3000)] == [(one.name, one.core) for one in limits]
-        row = at.node.ledger.row(identity_of("u-two"))
+        (grant,) = (one for one in at.node.snapshot().grants if one.id == identity_of("u-two"))
+        row = at.node.ledger.row(grant)
         assert row is not None
         assert (3000, frozenset({"memory-0", "memory-1"})) == (row.core, row.devices)
         assert row.length >= row.asked == row.period * 3000 // CORE_FULL

@@ -359,7 +359,7 @@ async def test_metrics_tell_the_row_of_a_gang_and_how_often_it_overran() -> None
     async with world() as at:
         await at.kubelet.admit(at.bind("gang", memory=GiB, core=50, count=2))
         await at.kubelet.admit(at.bind("pod", memory=GiB, core=10))
-        rows = [at.node.ledger.row(entry.id) for entry in at.node.snapshot().grants]
+        rows = [at.node.ledger.row(entry) for entry in at.node.snapshot().grants]
         (row,) = filter(None, rows)
 
         assert row.length > 0

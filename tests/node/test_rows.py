@@ -208,7 +208,7 @@ def test_a_gang_that_is_off_has_no_row_on_any_board(node: Node) -> None:
     handle, _ = admit_program(grants_of(node), asked(50, Gang(off=True)), command=["job"])
 
     assert [[(0, 0, 0, 0)]] * 2 == list(on_boards(node))
-    assert node.ledger.row(handle.grant.id) is None
+    assert node.ledger.row(handle.grant) is None
     drop(handle)
 
 

@@ -61,7 +61,14 @@ from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.locks import is_held, lock, try_lock
 from hetero.node.ledger.queue import Queue
 from hetero.node.ledger.residual_share import with_rest
-from hetero.node.ledger.rows import GangRow, Periods, gang_row, place_rows, with_spare
+from hetero.node.ledger.rows import (
+    GangRow,
+    Periods,
+    gang_row,
+    may_be_gang,
+    place_rows,
+    with_spare,
+)
 from hetero.node.ledger.state import make, prepare
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
@@ -453,8 +460,10 @@ class Ledger:
         except OSError as error:
             raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
 
-    def row(self, grant_id: str) -> GangRow | None:
+    def row(self, grant: Grant) -> GangRow | None:
         """Return the row of a grant that stands; None if it is no gang."""
+        if not may_be_gang(len(grant.limits), grant.allocation.gang):
+            return None  # the others need not be read for that
         grants = self._read().grants
         limits_by_grant = with_rest(
             {
@@ -462,7 +471,7 @@ class Ledger:
                 for grant_on_file in grants
             }
         )
-        return gang_rows(grants, limits_by_grant, self.periods()).get(grant_id)
+        return gang_rows(grants, limits_by_grant, self.periods()).get(grant.id)
 
     def stands(self, grant_id: str) -> bool:
         """Return whether a process, a link or a pin keeps the grant."""

@@ -66,10 +66,9 @@ def gang_row(
     A gang has several devices that are limited, or was made one by hand.
     """
     limited_devices = [limit for limit in limits if limit.core < CORE_FULL]
-    is_by_hand = gang is not None and gang.row is not None
     if policy is Policy.OFF or (gang is not None and gang.off):
         return None
-    if not limited_devices or (len(limited_devices) < 2 and not is_by_hand):
+    if not limited_devices or not may_be_gang(len(limited_devices), gang):
         return None
     core_share = min(limit.core for limit in limited_devices)
     length_ns = period_ns * core_share // CORE_FULL
@@ -84,8 +83,13 @@ def gang_row(
         period=period_ns,
         asked=length_ns,
         devices=frozenset(limit.name for limit in limited_devices),
-        by_hand=is_by_hand,
+        by_hand=gang is not None and gang.row is not None,
     )
+
+
+def may_be_gang(device_count: int, gang: Gang | None) -> bool:
+    """Whether a grant may have a row that is limited on so many devices: one, if made by hand."""
+    return device_count > 1 or (gang is not None and gang.row is not None)
 
 
 def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> dict[str, GangRow]:
