@@ -122,7 +122,7 @@ def pin(
         )
         _expect_room(evolve(grant, owner=owner), discovery, snapshot)
         # Pinned only when it is confined: until then it ends with this process.
-        handle = node.ledger.add(grant)
+        handle = node.ledger.add(grant, own_snapshot.grants)
     draft = GrantDraft(node, discovery, handle)
     with (
         draft.confined(container=True, sweep=False) as edits,

@@ -101,7 +101,7 @@ class LocalGrants:
                         label=label,
                         asker=self.asker,
                     )
-                    added_handle = node.ledger.add(grant)
+                    added_handle = node.ledger.add(grant, own_snapshot.grants)
                     if ticket is not None:
                         node.ledger.queue.remove(ticket)
                     break
@@ -116,7 +116,10 @@ class LocalGrants:
                 final_grant = draft.committed(edits.parts, container=container, share=share)
                 with node.ledger.admission() as own_snapshot:
                     _expect_new(own_snapshot, container=container, share=share)
-                    handle = evolve(node.ledger.replace(handle, final_grant), sliced=is_sliced)
+                    handle = evolve(
+                        node.ledger.replace(handle, final_grant, own_snapshot.grants),
+                        sliced=is_sliced,
+                    )
                 _watched(self, handle, watch)  # its slice has another name now
         if not is_contained:  # a process sees all of the machine's cards
             edits = hidden(allocation, discovery).merged(edits)

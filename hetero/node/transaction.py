@@ -1,8 +1,8 @@
 """The transaction that makes a grant: added to the ledger, confined by vendors, committed.
 
     grant = new_grant(node, allocation, discovery, command=…)
-    with node.ledger.admission():
-        handle = node.ledger.add(grant)
+    with node.ledger.admission() as snapshot:
+        handle = node.ledger.add(grant, snapshot.grants)
     draft = GrantDraft(node, discovery, handle)
     with draft.confined() as edits:
         …  # write down draft.committed(edits.parts) in the ledger

@@ -251,14 +251,17 @@ class Ledger:
                 snapshot = self._sweep()
             yield snapshot
 
-    def add(self, grant: Grant) -> GrantHandle:
-        """Make `grant` stand under a new id; within `admission`. All of it, or nothing."""
+    def add(self, grant: Grant, standing_grants: Sequence[Grant]) -> GrantHandle:
+        """Make `grant` stand under a new id; within `admission`. All of it, or nothing.
+
+        `standing_grants` are those that the admission read, so that nothing is read again.
+        """
         grant = evolve(grant, id=self._new_id())
         descriptor = self._build(grant)
         try:
             if grant.share:
                 self._record(grant)
-            grants = [*self._read(except_id=grant.id).grants, grant]
+            grants = (*standing_grants, grant)
             self._write_limits(grants)
             self._settle_debts(grants, new_id=grant.id)
         except (OSError, HeteroError) as error:
@@ -270,13 +273,16 @@ class Ledger:
             raise HeteroError(f"{subject}: {error.strerror}") from None
         return GrantHandle(grant, self.directory(grant.id), descriptor)
 
-    def replace(self, handle: GrantHandle, grant: Grant) -> GrantHandle:
+    def replace(
+        self, handle: GrantHandle, grant: Grant, standing_grants: Sequence[Grant]
+    ) -> GrantHandle:
         """Replace the grant that this process holds by `grant`, under a new id; within `admission`.
 
-        After an error only the handle's descriptor is left of both.
+        `standing_grants` as in `add`. After an error only the handle's descriptor is left of both.
         """
         self._remove(handle.grant.id)
-        new_handle = self.add(grant)
+        other_grants = [other for other in standing_grants if other.id != handle.grant.id]
+        new_handle = self.add(grant, other_grants)
         os.dup2(new_handle.descriptor, handle.descriptor, inheritable=False)
         os.close(new_handle.descriptor)
         return evolve(new_handle, descriptor=handle.descriptor)
@@ -286,8 +292,7 @@ class Ledger:
     ) -> None:
         """Make `grant` stand under its own id until `unpin`; within `admission`.
 
-        It replaces the grant that this process held for it. `standing_grants` are those that the
-        admission read: a kubelet waits meanwhile, so nothing is read again.
+        It replaces the grant that this process held for it. `standing_grants` as in `add`.
         """
         self._remove(instead_of.grant.id)
         os.close(self._build(grant))
