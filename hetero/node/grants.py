@@ -85,6 +85,11 @@ class LocalGrants:
         discovery = node.discover_for(request)
         waited = None if ticket is None else self._own_place(ticket)
         outlook = Outlook(node, discovery, request, anyway=anyway)
+        # Drivers are asked of what it would get now, too: mostly the admission chooses the same.
+        snapshot = node.with_system(node.ledger.unswept())
+        outlook.ahead = requests_ahead(node, discovery, snapshot, before=ticket)
+        if outlook.choose(snapshot) is None:
+            outlook.look(snapshot)
         while True:
             with node.ledger.admission() as own_snapshot:
                 _expect_new(own_snapshot, container=container, share=share)

@@ -23,10 +23,13 @@ class _Asked(MemoryVendor):
     def __init__(self, devices: tuple[Device, ...]) -> None:
         super().__init__(devices)
         self.asked: list[str] = []
+        #: A file, and whether it was there at each question.
+        self.lock_path, self.was_locked = Path(), list[bool]()
 
     @hookimpl
     def hetero_observe(self, device: Device) -> Usage | None:
         self.asked.append(device.uuid)
+        self.was_locked.append(self.lock_path.exists())
         return self.usage.get(device.uuid)
 
 
@@ -44,6 +47,15 @@ def card_of(answer: Allocation | Refusal | None) -> str:
     assert isinstance(answer, Allocation)
     (piece,) = answer.pieces
     return piece.device
+
+
+def test_a_driver_is_asked_before_the_ledger_was_ever_locked(node: Node, vendor: _Asked) -> None:
+    vendor.lock_path = node.ledger.path / "lock"
+    handle = admit(node, request(memory=GiB))
+
+    assert [False] == vendor.was_locked
+    assert vendor.lock_path.exists()
+    drop(handle)
 
 
 def test_a_card_that_another_took_meanwhile_has_one_more_asked_about(

@@ -232,6 +232,13 @@ class Ledger:
                 return self._sweep()
         return self._read()
 
+    def unswept(self) -> Snapshot:
+        """Return the standing grants without a sweep and without waiting: an admission may differ.
+
+        After a reboot it has grants that no longer stand, and lacks shares.
+        """
+        return self._read()
+
     @contextmanager
     def admission(self) -> Iterator[Snapshot]:
         """Hold the ledger: grants stay as they are until the block ends, but for those that die.
