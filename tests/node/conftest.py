@@ -69,7 +69,7 @@ def taken_of(entries: Iterable[Grant], device: str) -> tuple[int, int, int]:
 _SYSTEM = {"posix", "_io", "fcntl", "mmap", "ctypes"}
 _LOOKS = {
     *("access", "fspath", "fstat", "getpid", "geteuid", "getuid", "is_dir", "listdir", "lstat"),
-    *("_path_normpath", "read", "readlink", "scandir", "stat", "urandom"),
+    *("_path_normpath", "read", "readall", "readlink", "scandir", "stat", "urandom"),
 }
 
 

@@ -87,7 +87,7 @@ def write_board(directory: Path, rows: Sequence[Row], *, overrun_ns: int = 0) ->
     if len(rows) > MAX_ROWS:
         raise BadInput(f"{directory.name}: at most {MAX_ROWS} grants share a device")
     make(directory, mode=0o755)
-    packed_rows = [row.packed(inode) for row in rows if (inode := _inode(directory / row.id))]
+    packed_rows = [row.packed(inode) for row in rows if (inode := _inode(f"{directory}/{row.id}"))]
     body = b"".join(packed_rows).ljust(MAX_ROWS * _ROW.size, b"\0")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
     try:
@@ -120,10 +120,10 @@ def write_board(directory: Path, rows: Sequence[Row], *, overrun_ns: int = 0) ->
         os.close(descriptor)
 
 
-def _inode(page_path: Path) -> int:
+def _inode(page_path: str) -> int:
     """Return the inode of a page; 0 where there is none."""
     try:
-        return page_path.stat().st_ino
+        return os.stat(page_path).st_ino
     except FileNotFoundError:
         return 0
 

@@ -31,7 +31,7 @@ import os
 import shlex
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from itertools import chain
@@ -51,6 +51,7 @@ from hetero.node.ledger.grant_dir import (
     GRANT,
     USAGE,
     board_of,
+    contents_of,
     create,
     cut_back,
     replace,
@@ -222,6 +223,13 @@ class Ledger:
     def directory(self, grant_id: str) -> Path:
         """Return the directory of a grant."""
         return self._grants / grant_id
+
+    def _place(self, grant_id: str) -> str:
+        """Return `directory` as text, for what is done for every grant at every look.
+
+        To make a `Path` takes as long as to open a file.
+        """
+        return f"{self.path}/grants/{grant_id}"
 
     def snapshot(self) -> Snapshot:
         """Return the standing grants. Sweeps first, unless the ledger is locked."""
@@ -487,7 +495,7 @@ class Ledger:
 
     def stands(self, grant_id: str) -> bool:
         """Return whether a process, a link or a pin keeps the grant."""
-        directory = str(self.directory(grant_id))  # done for every grant at every look
+        directory = self._place(grant_id)
         if os.path.islink(entry_path := f"{directory}/{ALLOCATION}"):  # a share
             return os.path.exists(entry_path)
         container_link = f"{directory}/{CONTAINER}"
@@ -529,20 +537,25 @@ class Ledger:
         return sorted(name for name in directory_names if with_drafts or not name.startswith("."))
 
     def _read(
-        self, unreadable_grants: Iterable[Unreadable] = (), *, except_id: str | None = None
+        self,
+        unreadable_grants: Iterable[Unreadable] = (),
+        *,
+        except_id: str | None = None,
+        known_ids: Collection[str] = (),
     ) -> Snapshot:
+        """Return what stands; of grants in `known_ids` that is known."""
         grants: list[Grant] = []
         unreadable_grants = list(unreadable_grants)
         stale_ids: list[str] = []
         for grant_id in self._names():
             if grant_id == except_id:
                 continue
-            if not self.stands(grant_id):
+            if grant_id not in known_ids and not self.stands(grant_id):
                 stale_ids.append(grant_id)
                 continue
-            path = self.directory(grant_id) / ALLOCATION
+            path = f"{self._place(grant_id)}/{ALLOCATION}"
             try:
-                grant = _entry(path.read_text(), str(path))
+                grant = _entry(contents_of(path).decode(), path)
             except (BadInput, OSError, UnicodeDecodeError) as error:
                 if not self.stands(grant_id):
                     continue  # it ended while we looked
@@ -560,17 +573,20 @@ class Ledger:
         written as the entry says, in case a change was killed.
         """
         self._expect_this_boot()
+        standing_ids: set[str] = set()
         for directory_name in self._names(with_drafts=True):
             if directory_name.startswith("."):
                 shutil.rmtree(self._grants / directory_name, ignore_errors=True)
-            elif not self.stands(directory_name):
+            elif self.stands(directory_name):
+                standing_ids.add(directory_name)
+            else:
                 self._record_end(directory_name)
                 self._keep_debt(directory_name)
                 self._remove(directory_name)
         self.queue.sweep()
-        snapshot = self._read(self._restore())
+        snapshot = self._read(self._restore(), known_ids=standing_ids)
         self._cut_back(snapshot.grants)
-        sweep_pages(self.boards, self._names())
+        sweep_pages(self.boards, set(self._names()))
         self._write_limits(snapshot.grants)
         self._settle_debts(snapshot.grants)
         return snapshot
@@ -610,7 +626,7 @@ class Ledger:
         for grant in grants:
             for file_name, size_bytes in ((ALIVE, 0), (USAGE, usage_region.SIZE)):
                 with suppress(OSError):  # it ended meanwhile
-                    cut_back(self.directory(grant.id) / file_name, size_bytes)
+                    cut_back(f"{self._place(grant.id)}/{file_name}", size_bytes)
 
     def _write_limits(self, grants: Sequence[Grant]) -> None:
         """Write every grant file and board as the entries require."""
@@ -618,14 +634,14 @@ class Ledger:
             {grant.id: (grant.allocation.policy, grant.limits) for grant in grants}
         )
         for grant in grants:
-            path, limits = self.directory(grant.id) / GRANT, limits_by_grant[grant.id]
+            path, limits = f"{self._place(grant.id)}/{GRANT}", limits_by_grant[grant.id]
             allocation = grant.allocation
             wanted_contents = grant_file.pack(
                 grant.id, limits, policy=allocation.policy, priority=allocation.priority
             )
             with suppress(OSError, ValueError):
-                if not grant_file.holds_limits(path.read_bytes(), wanted_contents):
-                    grant_file.store_limits(path, limits, policy=allocation.policy)
+                if not grant_file.holds_limits(contents_of(path), wanted_contents):
+                    grant_file.store_limits(Path(path), limits, policy=allocation.policy)
         periods = self.periods()
         gangs = gang_rows(grants, limits_by_grant, periods)
         rows: dict[str, list[Row]] = {}
@@ -638,11 +654,12 @@ class Ledger:
                     priority=grant_file.PRIORITIES[grant.allocation.priority],
                     gang=_on(gangs.get(grant.id), device_limit),
                 )
-                rows.setdefault(board_of(self.boards, device_limit.name).name, []).append(row)
-        for device, board_rows in rows.items():
-            write_board(self.boards / device, board_rows, overrun_ns=periods.overrun or 0)
+                rows.setdefault(device_limit.name, []).append(row)
+        boards = {board_of(self.boards, device): board_rows for device, board_rows in rows.items()}
+        for board_directory, board_rows in boards.items():
+            write_board(board_directory, board_rows, overrun_ns=periods.overrun or 0)
         for board_directory in self.boards.glob("*"):
-            if board_directory.name not in rows:
+            if board_directory not in boards:
                 remove_board(board_directory)
 
     def _expect_this_boot(self) -> None:

@@ -75,7 +75,7 @@ def make(path: Path, *, mode: int) -> None:
         path.chmod(mode)
 
 
-def resize(path: Path, size_bytes: int) -> None:
+def resize(path: Path | str, size_bytes: int) -> None:
     """Bring a file that programs may write to a size; not while one has a lease on it.
 
     The kernel ends a lease 45 s after this has asked for it.
