@@ -436,9 +436,8 @@ class Ledger:
         """Write to the log that a program's grant is seen to have ended."""
         if self.persistent is None:
             return
-        path = self.directory(grant_id) / ALLOCATION
         with suppress(HeteroError, OSError, UnicodeDecodeError):
-            grant = codec.loads(path.read_text(), Grant, source=str(path))
+            grant = self._entry_of(grant_id)
             if grant.command and not (grant.container or grant.share or grant.owner):
                 record(
                     self.persistent,
@@ -553,9 +552,8 @@ class Ledger:
             if grant_id not in known_ids and not self.stands(grant_id):
                 stale_ids.append(grant_id)
                 continue
-            path = f"{self._place(grant_id)}/{ALLOCATION}"
             try:
-                grant = _entry(contents_of(path).decode(), path)
+                grant = self._entry_of(grant_id)
             except (BadInput, OSError, UnicodeDecodeError) as error:
                 if not self.stands(grant_id):
                     continue  # it ended while we looked
@@ -565,6 +563,10 @@ class Ledger:
         return Snapshot(
             grants=tuple(grants), unreadable=tuple(unreadable_grants), stale=tuple(stale_ids)
         )
+
+    def _entry_of(self, grant_id: str) -> Grant:
+        path = f"{self._place(grant_id)}/{ALLOCATION}"
+        return _entry(contents_of(path).decode(), path)
 
     def _sweep(self) -> Snapshot:
         """With the lock held: bring the ledger in line with the facts, and return what stands.
@@ -593,9 +595,8 @@ class Ledger:
 
     def _keep_debt(self, grant_id: str) -> None:
         """Keep what a grant that ends owes; one whose entry is unreadable owes nothing."""
-        path = self.directory(grant_id) / ALLOCATION
         with suppress(BadInput, OSError, UnicodeDecodeError):
-            account = self._account(_entry(path.read_text(), str(path)))
+            account = self._account(self._entry_of(grant_id))
             if any(owed(account)):
                 grants = self._read(except_id=grant_id).grants
                 self.debts.keep(account, [self._account(grant) for grant in grants])
