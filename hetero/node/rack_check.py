@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -62,9 +63,10 @@ def expect_a_rack(path: Path, *, keys: Mapping[str, Sequence[str]], vendors: Seq
     if len(cards) > _MOST_CARDS:
         line_number = cards[_MOST_CARDS].line_number
         raise ValueError(f"line {line_number}: it has {len(cards)} cards, at most {_MOST_CARDS}")
+    card_counts = Counter(card.value_of("vendor")[1] for card in cards)
     for card in cards:
         _expect_size(card)
-        _expect_links(card, cards)
+        _expect_links(card, card_counts[card.value_of("vendor")[1]])
     _expect_different(cards)
 
 
@@ -79,18 +81,16 @@ def _expect_size(card: _Section) -> None:
         raise ValueError(f"line {line_number}: memory {size!r} {fault}: write 23034 MiB")
 
 
-def _expect_links(card: _Section, cards: Iterable[_Section]) -> None:
+def _expect_links(card: _Section, card_count: int) -> None:
     line_number, links = card.value_of("links")
-    vendor_name = card.value_of("vendor")[1]
-    last_number = sum(other.value_of("vendor")[1] == vendor_name for other in cards) - 1
     for link in links.split():
         peer, _, word = link.partition(":")
         if not (peer.isdecimal() and word):
             raise ValueError(f"line {line_number}: {link!r} is no link: write 1:NV18")
-        if int(peer) > last_number:
+        if int(peer) >= card_count:
             raise ValueError(
                 f"line {line_number}: link {link!r} is to no card: those of its vendor are 0 to "
-                f"{last_number}"
+                f"{card_count - 1}"
             )
 
 
