@@ -7,6 +7,7 @@ given together, links, and counters that are for the shares of one policy. Pure.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 from attrs import evolve, field, frozen
 
@@ -88,6 +89,8 @@ def foreign_drivers(slices: Iterable[ResourceSlice]) -> dict[str, dict[str, int]
     """Return how many devices other drivers publish on each node, by driver and node."""
     count_by_driver: dict[str, dict[str, int]] = {}
     for resource_slice in slices:
+        if resource_slice.spec.get("driver") == DRIVER:
+            continue  # most are
         spec = read(SliceSpec, resource_slice.spec)
         if spec.driver not in ("", DRIVER) and spec.node_name and spec.devices:
             count_by_node = count_by_driver.setdefault(spec.driver, {})
@@ -141,7 +144,8 @@ class _Pool:
     def add(self, entry: SliceDevice) -> None:
         """Note an entry. Raises `BadInput` or `ValueError`."""
         if not entry.consumes_counters:
-            device = _device(entry, _amounts(_ours(entry)), _granularity(entry))
+            sizes = _sizes(tuple(entry.capacity.items()), entry.allow_multiple_allocations)
+            device = _device(entry, sizes)
             self._note(device, entry)
             self._wholes[entry.name] = (device.uuid,)
             return
@@ -149,7 +153,7 @@ class _Pool:
         unknown_sets = {*set_names} - self.capacity_by_set.keys()
         if unknown_sets:
             raise BadInput(f"counters {', '.join(sorted(unknown_sets))} are in no slice")
-        named_device = _device(entry, self.capacity_by_set[set_names[0]], Whole())
+        named_device = _device(entry, _Sizes(self.capacity_by_set[set_names[0]], Whole()))
         template_name = _text(entry, "template")
         if template_name:
             template = _template(entry, template_name)
@@ -170,10 +174,7 @@ class _Pool:
 
     def _note(self, device: Device, entry: SliceDevice) -> None:
         """Note a device of an entry; of a module's parts each has what its own entries say."""
-        value_by_taint = {taint.key: taint.value for taint in entry.taints}
-        health = _text(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
-        cordon = value_by_taint.get(CORDONED)
-        self.devices.setdefault(device.uuid, evolve(device, health=health, cordon=cordon))
+        self.devices.setdefault(device.uuid, device)
         number = _number(entry, "number")
         if number is not None and device.uuid == _text(entry, "uuid"):
             self._numbers[device.uuid] = number
@@ -219,15 +220,46 @@ class _Pool:
         return evolve(device, granularity=granularity, group=group_by_uuid.get(device.uuid))
 
 
-def _device(entry: SliceDevice, capacity: Counters, granularity: Granularity) -> Device:
+@frozen
+class _Sizes:
+    """What cards of one model have in common: how much of what, and in which steps it is given."""
+
+    capacity: Counters
+    granularity: Granularity
+    card: Mapping[str, int] = field(factory=dict)
+
+
+@lru_cache(maxsize=256)  # thousands of cards are of a few models
+def _sizes(capacities: tuple[tuple[str, DeviceCapacity], ...], is_shared: bool) -> _Sizes:
+    """Return the sizes of a device that consumes no counters. Raises `BadInput`."""
+    capacity_by_name = dict(capacities)
+    amounts = _amounts(
+        {
+            counter: capacity_by_name[capacity_name]
+            for capacity_name, counter in CAPACITIES.items()
+            if capacity_name in capacity_by_name
+        }
+    )
+    if not is_shared:
+        return _Sizes(amounts, Whole())
+    memory, core = (capacity_by_name.get(name, DeviceCapacity()) for name in ("memory", "cores"))
+    granularity = Fractional(
+        memory=_grain(memory),
+        core=_grain(core),
+        together=core.request_policy.default not in ("", "0"),
+    )
+    most_core = _most(core)
+    card = {CORE: most_core} if most_core and most_core != amounts[CORE] else {}
+    return _Sizes(amounts, granularity, card)
+
+
+def _device(entry: SliceDevice, sizes: _Sizes) -> Device:
     """Return the device that an entry names. Raises `BadInput` or `ValueError`."""
     uuid, vendor, model, enforcement = (_text(entry, attribute_name) for attribute_name in _NAMES)
     if not uuid or not vendor:
         raise BadInput("it has no uuid or no vendor")
-    card: dict[str, int] = {}
-    if isinstance(granularity, Fractional):
-        most_core = _most(entry.capacity.get("cores", DeviceCapacity()))
-        card = {CORE: most_core} if most_core and most_core != capacity[CORE] else {}
+    value_by_taint = {taint.key: taint.value for taint in entry.taints}
+    health = _text(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
     index, numa, reserved = (
         _number(entry, attribute_name) for attribute_name in ("index", "numaNode", "reservedMemory")
     )
@@ -236,10 +268,12 @@ def _device(entry: SliceDevice, capacity: Counters, granularity: Granularity) ->
         vendor=vendor,
         model=model,
         index=index or 0,
-        capacity=capacity,
-        card=card,
-        granularity=granularity,
+        capacity=sizes.capacity,
+        card=sizes.card,
+        granularity=sizes.granularity,
         enforcement=Enforcement(enforcement),
+        health=health,
+        cordon=value_by_taint.get(CORDONED),
         numa=numa,
         pci=_text(entry, "resource.kubernetes.io/pciBusID") or None,
         attributes={"reserved": str(reserved)} if reserved else {},
@@ -256,32 +290,11 @@ def _number(entry: SliceDevice, attribute_name: str) -> int | None:
     return value.number if value else None
 
 
-def _ours(entry: SliceDevice) -> dict[str, DeviceCapacity]:
-    """Return the capacities of an entry by the names of our counters."""
-    return {
-        counter: entry.capacity[capacity_name]
-        for capacity_name, counter in CAPACITIES.items()
-        if capacity_name in entry.capacity
-    }
-
-
 def _amounts(capacities: Mapping[str, DeviceCapacity]) -> dict[str, int]:
     amounts = {
         name: quantity({name: capacity.value}, name) for name, capacity in capacities.items()
     }
     return {**_NOTHING, **{name: amount or 0 for name, amount in amounts.items()}}
-
-
-def _granularity(entry: SliceDevice) -> Granularity:
-    if not entry.allow_multiple_allocations:
-        return Whole()
-    capacity = entry.capacity
-    memory, core = (capacity.get(name, DeviceCapacity()) for name in ("memory", "cores"))
-    return Fractional(
-        memory=_grain(memory),
-        core=_grain(core),
-        together=core.request_policy.default not in ("", "0"),
-    )
 
 
 def _grain(capacity: DeviceCapacity) -> Grain:
