@@ -42,6 +42,7 @@ from hetero.model import (
     Device,
     DeviceAllocation,
     Inventory,
+    Templated,
     Usage,
     codec,
 )
@@ -491,8 +492,9 @@ def _row(
         usage=Usage(),
         grants=tuple(dict.fromkeys(holder for holder, _ in pieces)),
     )
-    templates = template_views(device, row.free, pieces)
-    return evolve(row, templates=templates) if templates else row
+    if not isinstance(device.granularity, Templated):
+        return row
+    return evolve(row, templates=template_views(device, row.free, pieces))
 
 
 def _shown(holder: tuple[PodView, ...]) -> Iterator[PodView]:
