@@ -33,9 +33,10 @@ static nvmlReturn_t init(void)
         nvidia_refresh(rack);
     if (rack && !fake_opened())
         fake_open();
-    open_count += rack != NULL;
+    bool is_loaded = rack && rack->device_count; /* no card, no driver: as on a machine of another vendor */
+    open_count += is_loaded;
     pthread_mutex_unlock(&lock);
-    return rack ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
+    return is_loaded ? NVML_SUCCESS : NVML_ERROR_DRIVER_NOT_LOADED;
 }
 
 EXPORT nvmlReturn_t nvmlInit(void)

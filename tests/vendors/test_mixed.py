@@ -80,6 +80,17 @@ def test_seven_vendors_are_ok(seven: Node) -> None:
     assert dict.fromkeys(VENDORS, "ok") | {"amd": "absent"} == states
 
 
+@pytest.mark.parametrize("present", ["amd", "iluvatar", "nvidia"])
+def test_a_vendor_without_a_card_is_absent_as_where_its_driver_is_not_loaded(
+    tmp_path: Path, present: str
+) -> None:
+    node = Node(tmp_path, card(present, "Some card", "16 GiB"))
+    rows = json.loads(node.run("vendors", "--json").stdout)["items"]
+
+    states = {row["name"]: row["state"] for row in rows}
+    assert dict.fromkeys(PLUGINS, "absent") | {present: "ok"} == states
+
+
 def test_the_inventory_shows_a_line_for_every_card_within_100_columns(seven: Node) -> None:
     lines = seven.run("inventory").stdout.splitlines()
     header = next(number for number, line in enumerate(lines) if line.startswith("#"))
