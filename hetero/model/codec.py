@@ -1,7 +1,7 @@
 """Turns every value of the model into JSON and back, in one versioned form for files and `--json`.
 
-cattrs reads a value by its class. A program that reads nothing, as most programs that start a
-container, does not import it.
+What is in the form that is written here is read by reader.py. Only what is not, such as a damaged
+file, is read by cattrs, which says where the error is.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import fields, has, resolve_types
+from attrs import fields, has
 
-from hetero.model import Grain, Granularity, Link
 from hetero.model.errors import BadInput
+from hetero.model.reader import TAGS, UNIONS, read, tag
 
 if TYPE_CHECKING:
     from cattrs import BaseConverter
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 VERSION = 1
 
 T = TypeVar("T")
-
-
-#: Under which key the name of its class, in small letters, is with a value of a union.
-_UNIONS: dict[Any, str] = {Grain: "grain", Granularity: "kind"}
-_TAGS = {cls: tag for union, tag in _UNIONS.items() for cls in get_args(union)}
 
 
 def to_plain(value: object) -> Any:
@@ -46,7 +41,7 @@ def to_plain(value: object) -> Any:
     if not has(cls):
         return value
     plain = {name: to_plain(getattr(value, name)) for name in _names(cls)}
-    return {**plain, _TAGS[cls]: _tag(cls)} if cls in _TAGS else plain
+    return {**plain, TAGS[cls]: tag(cls)} if cls in TAGS else plain
 
 
 @cache
@@ -66,19 +61,19 @@ def loads(text: str, cls: type[T], *, source: str) -> T:
 
     The document names a class by its `TITLE`, else by its name.
     """
-    import cattrs
-
     try:
         document = json.loads(text, parse_constant=_no_number)
         version = document.pop("version", VERSION)
         if version > VERSION:
             raise BadInput(f"{source}: written by a newer hetero (schema {version})")
         with suppress(Exception):
-            return _quick().structure(document, cls)
+            return read(document, cls)
         return _exact().structure(document, cls)  # which fails, too, and says where
     except BadInput:
         raise
     except Exception as error:  # cattrs and json raise many kinds; all mean the same here
+        import cattrs
+
         message = str(error) or type(error).__name__
         title = getattr(cls, "TITLE", cls.__name__)
         if isinstance(error, cattrs.BaseValidationError):
@@ -91,41 +86,17 @@ def _no_number(constant_name: str) -> float:
 
 
 @cache
-def _quick() -> BaseConverter:
-    """Return the converter for all classes, made once.
-
-    It generates no code, which takes longer than a program's few documents. It looks at a class at
-    its first use. With one grant that stands, an admission by `_exact` alone executes 8 % more
-    instructions; the threshold is 5 % (`benchmarks/admission.py --count --standing 1`).
-    """
-    from cattrs import BaseConverter
-
-    converter = BaseConverter()
-    converter.register_structure_hook_factory(
-        has, lambda cls: resolve_types(cls) and converter.structure_attrs_fromdict
-    )
-    converter.register_structure_hook(  # 64 devices have 4,032
-        Link, lambda link, _: Link(str(link["peer"]), str(link["kind"]), int(link["weight"]))
-    )
-    return _taught(converter)
-
-
-@cache
 def _exact() -> BaseConverter:
-    """Return the converter whose errors name the place in a document."""
-    from cattrs import Converter
+    """Return cattrs' converter, whose errors name the place in a document.
 
-    return _taught(Converter())
-
-
-def _taught(converter: BaseConverter) -> BaseConverter:
-    """Return the converter with the rules of our form. Unknown keys are ignored, for newer writers.
-
-    A Mapping is our read-only face of a dict; JSON has its keys as strings.
+    Unknown keys are ignored, for newer writers. A Mapping is our read-only face of a dict; JSON has
+    its keys as strings.
     """
+    from cattrs import Converter
     from cattrs.cols import is_mapping
     from cattrs.strategies import configure_tagged_union
 
+    converter = Converter()
     converter.register_structure_hook_func(
         is_mapping,
         lambda value, mapping_type: {
@@ -133,10 +104,6 @@ def _taught(converter: BaseConverter) -> BaseConverter:
             for key, element in value.items()
         },
     )
-    for union, tag in _UNIONS.items():
-        configure_tagged_union(union, converter, tag_name=tag, tag_generator=_tag)
+    for union, key in UNIONS.items():
+        configure_tagged_union(union, converter, tag_name=key, tag_generator=tag)
     return converter
-
-
-def _tag(cls: type) -> str:
-    return cls.__name__.lower()

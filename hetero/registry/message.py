@@ -6,7 +6,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import ClassVar, TypeVar
 
 from attrs import field
@@ -231,9 +231,3 @@ def _is_string(tested_text: str) -> bool:
     """Whether the kernel takes a text: without NUL, and no half of a character."""
     without_halves = tested_text.encode(errors="replace").decode() == tested_text
     return without_halves and "\0" not in tested_text and len(tested_text) < _STRING
-
-
-@cache
-def prepare() -> None:
-    """Import and make here what reading takes, so that no fork of this process has to."""
-    read(written(WorkerRequest(ask="vendor", within=0.0)), WorkerRequest, source="a question")

@@ -28,7 +28,6 @@ from hetero.registry.message import (
     WorkerRequest,
     framed,
     is_last,
-    prepare,
     read,
     written,
 )
@@ -71,7 +70,6 @@ class Forks:
 
     def start(self, plugin: Plugin, request_fd: int, reply_fd: int) -> int:
         """Start a process that answers what it reads; return its PID."""
-        prepare()  # else half of what the process computes is an import that all of them share
         pid = os.fork()
         if pid == 0:
             become(plugin, request_fd, reply_fd)

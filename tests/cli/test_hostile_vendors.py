@@ -93,7 +93,8 @@ def test_what_all_vendors_processes_read_by_was_imported_before_they_were_forked
     hetero: Run, environ: Mapping[str, str]
 ) -> None:
     # What was there when the process was forked is not searched for garbage in it.
-    says = "import gc, sys\nraise RuntimeError(sys.modules['cattrs'] in gc.get_objects())"
+    reader = "sys.modules['hetero.model.reader']"
+    says = f"import gc, sys\nraise RuntimeError({reader} in gc.get_objects())"
     install(Path(environ["PYTHONPATH"]), "telling", says)
     rows = json.loads(hetero("vendors", "--json").stdout)["items"]
 
