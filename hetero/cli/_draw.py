@@ -9,11 +9,11 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from attrs import frozen
 from rich import cells
 
 from hetero.cli._render import Cell, Flow, Memory, Outline, Part, Table, Text
 from hetero.cli._terminal import to_ascii, unescaped
+from hetero.model.frozen import frozen
 from hetero.model.visible import visible
 
 if TYPE_CHECKING:

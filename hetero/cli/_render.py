@@ -45,7 +45,7 @@ class Text:
 Cell: TypeAlias = "Text | tuple[Text, ...]"
 
 
-@define
+@define(eq=False, repr=False)
 class Memory:
     """What earlier frames showed of a table: its columns stay, those that went, too.
 
@@ -56,7 +56,7 @@ class Memory:
     gone: set[str] = field(factory=set)
 
 
-@define
+@define(eq=False, repr=False)
 class Table:
     """Rows under named columns, of which some are dropped where not all fit: none is cut.
 
@@ -81,7 +81,7 @@ class Table:
         self.rows.append(tuple(Text(cell) if isinstance(cell, str) else cell for cell in cells))
 
 
-@define
+@define(eq=False, repr=False)
 class Outline:
     """Rows of an outer table, each with rows of an inner one below it, and sentences between."""
 

@@ -16,14 +16,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
-
 from hetero.container.cdi import mount_options
 from hetero.container.edits import confine, in_place
 from hetero.container.preload import PLACE, TARGET, libraries, preload_of
 from hetero.container.request import EGPU, HETERO, request_in
 from hetero.model import Edits
 from hetero.model.errors import HeteroError, Refused
+from hetero.model.frozen import frozen
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import PRELOAD, replace

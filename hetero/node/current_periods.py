@@ -13,7 +13,7 @@ from hetero.node.ledger.rows import Periods
 from hetero.node.settings import DEFAULT, load_settings
 
 
-@define
+@define(eq=False, repr=False)
 class CurrentPeriods:
     """Reads how the settings cut time for gangs at the moment.
 

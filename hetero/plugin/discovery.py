@@ -25,7 +25,7 @@ _MOST_CARDS = 64
 _reads_links = ContextVar("reads_links", default=True)
 
 
-@define
+@define(eq=False, repr=False)
 class Lingering:
     """A state of cards that comes and goes: it holds for `seconds` after it was last seen.
 

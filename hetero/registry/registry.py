@@ -82,7 +82,7 @@ def given(plugin: object) -> Plugin:
     return _Given(str(plugin_name), "in process", plugin)
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class _Member:
     """A plugin, its process, and what is known of it so far."""
 

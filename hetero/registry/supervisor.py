@@ -27,7 +27,7 @@ _KEPT = ("enforce",)
 ABANDONED = 3
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class Supervisor:
     """One vendor behind processes of its own. Threads may ask; they wait for each other.
 
@@ -162,7 +162,7 @@ class Supervisor:
         self._asked_again = time.monotonic() + pause_s
 
 
-@define(eq=False)
+@define(eq=False, repr=False)
 class InProcess:
     """A vendor asked in this process, without a deadline: an object that this program made."""
 

@@ -12,8 +12,9 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from attrs import define, field, frozen
+from attrs import define, field
 
+from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.holders import held_files
 from hetero.node.ledger.ledger import ALIVE, Grant
@@ -43,7 +44,7 @@ class Owner:
     slots: frozenset[int] = frozenset()
 
 
-@define
+@define(eq=False, repr=False)
 class Owners:
     """Remembers the grant of a process for as long as it runs the same program.
 

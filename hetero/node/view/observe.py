@@ -294,7 +294,7 @@ class Timeshare:
     lent: tuple[float | None, ...]
 
 
-@define
+@define(eq=False, repr=False)
 class CoreMeter:
     """Measures the device time of grants by what their processes count.
 

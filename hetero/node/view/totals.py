@@ -10,7 +10,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Counters
 from hetero.node.view.observe import DeviceView
 
 
-@define(kw_only=True)
+@define(kw_only=True, eq=False, repr=False)
 class Total:
     """Sums over the devices of a model. Core is in percent of a card, memory in bytes.
 
