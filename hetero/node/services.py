@@ -7,7 +7,6 @@ the node agent that started it. By its directory here the next of these finds it
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +16,7 @@ from hetero.model import Device, Enforcement
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Ledger
-from hetero.node.ledger.state import make
+from hetero.node.ledger.state import make, remove_all
 from hetero.plugin.service import Service
 from hetero.registry.message import Serve
 from hetero.registry.registry import Discovery, Registry
@@ -108,7 +107,7 @@ def stop_unused(
             continue
         try:
             registry.serve(device, Serve.STOP, directory=service_dir)
-            shutil.rmtree(service_dir, ignore_errors=True)
+            remove_all(service_dir)
         except HeteroError as error:
             faults.append(str(error))
     return tuple(faults)

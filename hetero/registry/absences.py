@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -117,9 +116,11 @@ def _try_lock(descriptor: int) -> bool:
 
 def _wait_for_lock(descriptor: int) -> None:
     """Wait until who asks is done, for a while."""
+    from random import random  # here: most commands wait for nobody
+
     deadline_s = time.monotonic() + _WAITED_S
     while not _try_lock(descriptor) and time.monotonic() < deadline_s:
-        time.sleep(_PAUSE_S * (0.5 + random.random()))
+        time.sleep(_PAUSE_S * (0.5 + random()))
     with suppress(OSError):  # the others need not wait for this one
         fcntl.flock(descriptor, fcntl.LOCK_UN)
 

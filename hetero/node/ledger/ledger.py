@@ -29,7 +29,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -70,7 +69,7 @@ from hetero.node.ledger.rows import (
     place_rows,
     with_spare,
 )
-from hetero.node.ledger.state import make, prepare
+from hetero.node.ledger.state import make, prepare, remove_all
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
 EDITS, ENDED = "edits.json", "ended"
@@ -398,7 +397,7 @@ class Ledger:
         except BaseException as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            shutil.rmtree(draft_directory, ignore_errors=True)
+            remove_all(draft_directory)
             remove_pages(self.boards, grant.id)
             if isinstance(error, OSError):
                 raise HeteroError(f"the ledger {self.path}: {error.strerror}") from None
@@ -578,7 +577,7 @@ class Ledger:
         standing_ids: set[str] = set()
         for directory_name in self._names(with_drafts=True):
             if directory_name.startswith("."):
-                shutil.rmtree(self._grants / directory_name, ignore_errors=True)
+                remove_all(self._grants / directory_name)
             elif self.stands(directory_name):
                 standing_ids.add(directory_name)
             else:
@@ -695,7 +694,7 @@ class Ledger:
         with suppress(FileNotFoundError):
             self.directory(grant_id).rename(hidden_directory)
         remove_pages(self.boards, grant_id)
-        shutil.rmtree(hidden_directory, ignore_errors=True)
+        remove_all(hidden_directory)
 
     def _new_id(self) -> str:
         while True:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import random
 import struct
 import time
 from collections.abc import Callable
@@ -42,6 +41,10 @@ def lock(
     Time counts from when `progress` last gave something else than before: where hundreds come at
     once, those who hold the lock one after the other are at work.
     """
+    if try_lock(descriptor):
+        return True
+    from random import random  # here: most locks are free
+
     began_s = changed_s = time.monotonic()
     seen_progress = progress()
     while not try_lock(descriptor):
@@ -52,7 +55,7 @@ def lock(
                 return False
             seen_progress, changed_s = progress_now, now_s
         pause_s = min(max(waited_s / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        time.sleep(pause_s * (0.5 + random.random()))
+        time.sleep(pause_s * (0.5 + random()))
     return True
 
 

@@ -10,7 +10,6 @@ The lock is the kernel's, as that of a grant: it goes with the process, however 
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,7 +23,7 @@ from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import create, cut_back, write
 from hetero.node.ledger.locks import is_held, try_lock
-from hetero.node.ledger.state import make
+from hetero.node.ledger.state import make, remove_all
 
 _ENTRY, _ALIVE = "entry.json", "alive"
 #: Seconds after which a process that did not look again is taken for stopped: it looks far sooner.
@@ -93,7 +92,7 @@ class Queue:
         except BaseException as error:
             if descriptor >= 0:
                 os.close(descriptor)
-            shutil.rmtree(draft_directory, ignore_errors=True)
+            remove_all(draft_directory)
             if isinstance(error, OSError):
                 raise HeteroError(f"the ledger {self.path.parent}: {error.strerror}") from None
             raise
@@ -116,14 +115,14 @@ class Queue:
         hidden_directory = self.path / f".{number}.gone"
         with suppress(OSError):
             (self.path / str(number)).rename(hidden_directory)
-        shutil.rmtree(hidden_directory, ignore_errors=True)
+        remove_all(hidden_directory)
 
     def sweep(self) -> None:
         """Take out what nobody waits for any more; with the ledger locked."""
         with suppress(OSError):
             for directory_name in os.listdir(self.path):
                 if directory_name.startswith("."):
-                    shutil.rmtree(self.path / directory_name, ignore_errors=True)
+                    remove_all(self.path / directory_name)
         for number in self.numbers():
             if not self._stands(number):
                 self.remove(number)

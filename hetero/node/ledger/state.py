@@ -86,3 +86,10 @@ def resize(path: Path | str, size_bytes: int) -> None:
             os.truncate(descriptor, size_bytes)
         finally:
             os.close(descriptor)
+
+
+def remove_all(directory: Path) -> None:
+    """Remove a directory with all that is in it, as far as that can be removed."""
+    from shutil import rmtree  # here: few commands remove anything, and it imports three archivers
+
+    rmtree(directory, ignore_errors=True)
