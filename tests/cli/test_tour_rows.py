@@ -12,17 +12,22 @@ from pathlib import Path
 
 import hetero_simulator
 import pytest
+from make_picture import RECORD
 
 from hetero.cli._render import age
-from hetero.node.demo import PLACED_ASKS, placed_vendors
+from hetero.model import codec
+from hetero.node.demo import PLACED_ASKS, Demo, placed_vendors
+from hetero.node.demo import RACK as DEMO_RACK
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
 from hetero.node.rack_check import expect_a_rack
+from hetero.node.view.observe import NodeView
 from hetero.registry.registry import Registry
 from hetero.registry.vendor_row import VendorRow, addressable
 from tests.programs import next_line
 
 from .conftest import Begin, Run
+from .test_demo import figureless
 
 ROOT = Path(__file__).parents[2]
 SAVED = ("simulate", "--cluster", str(ROOT / "tests/kube/clusters/saved.json"))
@@ -204,6 +209,15 @@ def test_row_27_each_vendor_with_simulated_cards_has_a_demo(hetero: Run) -> None
     assert "vir10_3c_32g" in shown["ascend"].stdout
 
 
+@pytest.mark.measured
+def test_row_27_the_vendor_of_the_plain_demo_is_no_other_demo(hetero: Run) -> None:
+    done = hetero("demo", "--vendor", "nvidia", "--seconds", "2", PYTHONPATH="")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert figureless(RECORD.read_text()) == figureless(done.stdout)
+    assert "HETERO_RACK=seven hetero inventory" in done.stdout
+
+
 def test_row_28_benchmarks_are_listed_with_a_sentence_each(hetero: Run, tmp_path: Path) -> None:
     done = hetero("bench")
 
@@ -339,3 +353,43 @@ def test_row_a7_that_others_are_not_seen_is_told_once(tmp_path: Path) -> None:
 
     assert (node.unseen, None) == (first_news, second_news)
     assert "not seen" in (node.unseen or "")
+
+
+def test_row_a6_what_the_demo_refuses_would_fit_on_its_card_but_for_the_grant(
+    hetero: Run, environ: Mapping[str, str]
+) -> None:
+    mixed = {**environ, "HETERO_RACK": DEMO_RACK}
+    view_json = subprocess.run(
+        (sys.executable, "-c", "from hetero.node.demo import tell; tell()"),
+        env=mixed,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    device = codec.loads(view_json, NodeView, source="test").devices[0].device
+    demo = Demo(device, "hetero-job-cuda", mixed)
+
+    ending = demo.over_memory()
+
+    assert f"--device {device.uuid[:12]} --memory {demo.memory}Mi " in ending.command
+    assert (1, True) == (ending.code, "CUDA_ERROR_OUT_OF_MEMORY" in ending.output)
+    granted = ("--device", device.uuid, "--memory", f"{3 * demo.memory}Mi")
+    wanted = ending.command.partition(" -- ")[2].split()
+    assert 0 == hetero("run", *granted, "--", *wanted, HETERO_RACK=DEMO_RACK).returncode
+
+
+@pytest.mark.parametrize("words", [("run", "-m", "1Gi", "--", "true"), ("fit",), ("inventory",)])
+def test_row_a11_a_simulated_card_is_advised_only_where_there_is_a_simulator(
+    hetero: Run, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    hidden = tmp_path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text("import sys\nsys.modules['hetero_simulator'] = None\n")
+
+    with_simulator, without = (hetero(*words, PYTHONPATH=path) for path in ("", str(hidden)))
+
+    assert with_simulator.returncode == without.returncode
+    told, told_without = (done.stdout + done.stderr for done in (with_simulator, without))
+    assert "try `export HETERO_RACK=mixed`" in told
+    assert "HETERO_RACK" not in told_without
+    assert "no device" in told_without
