@@ -20,7 +20,7 @@ from hetero.node.ledger.grant_dir import replace
 
 KIND = "hetero.io/share"
 _VERSION = "0.3.0"
-_NAME = re.compile(r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+_NAME = r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 
 @frozen
@@ -124,7 +124,7 @@ class Specs:
 
 def check_name(share_name: str) -> None:
     """Raise `BadInput` for a name that CDI does not allow for a device."""
-    if _NAME.fullmatch(share_name) is None:
+    if re.fullmatch(_NAME, share_name) is None:
         raise BadInput(
             f"share {share_name!r}: a name is a letter, then up to 62 letters, digits or . _ -, "
             "the last one not a sign"

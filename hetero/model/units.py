@@ -32,11 +32,11 @@ _FACTORS = {
     "TIB": 1024 * GiB,
 }
 #: No number is longer: Python turns only so many digits into one.
-_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)", re.ASCII)
-_WHOLE = re.compile(r"\d{1,30}", re.ASCII)
-_DURATION = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)", re.ASCII)
+_QUANTITY = r"(?a)(\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)"
+_WHOLE = r"(?a)\d{1,30}"
+_DURATION = r"(?a)(\d{1,9}(?:\.\d{1,9})?)\s*([smhd]?)"
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_PERCENT = re.compile(r"(\d{1,30})\s*%?", re.ASCII)
+_PERCENT = r"(?a)(\d{1,30})\s*%?"
 #: More devices than any machine or request has.
 _MOST_DEVICES = 1024
 
@@ -49,7 +49,7 @@ def parse_memory(text: str) -> int:
     since a bare number means MiB elsewhere. A fraction of a byte is rounded up: tables print
     `22.4Gi`. Raises `BadInput`.
     """
-    quantity = _QUANTITY.fullmatch(text.strip())
+    quantity = re.fullmatch(_QUANTITY, text.strip())
     unit_bytes = _FACTORS.get(quantity[2].upper()) if quantity else None
     if quantity is None or unit_bytes is None:
         raise BadInput(f"memory {text!r} is not a size: write 3000Mi, 3G or 50%")
@@ -71,7 +71,7 @@ def parse_memory(text: str) -> int:
 
 def parse_percent(text: str, *, of: str, most: int = 100) -> int:
     """Return the percentage in `30` or `30%`; `of` names it in the error. Raises `BadInput`."""
-    match = _PERCENT.fullmatch(text.strip())
+    match = re.fullmatch(_PERCENT, text.strip())
     if match is None or not 1 <= int(match[1]) <= most:
         raise BadInput(f"{of} {text!r} is not a percentage: write a whole number from 1 to {most}")
     return int(match[1])
@@ -82,7 +82,7 @@ def parse_duration(text: str, *, of: str) -> float:
 
     Raises `BadInput`.
     """
-    match = _DURATION.fullmatch(text.strip())
+    match = re.fullmatch(_DURATION, text.strip())
     if match is None or not float(match[1]):
         raise BadInput(f"{of} {text!r} is no time: write 90, 90s, 10m, 2h or 1d")
     return float(match[1]) * _SECONDS[match[2]]
@@ -90,7 +90,7 @@ def parse_duration(text: str, *, of: str) -> float:
 
 def parse_count(text: str, *, of: str) -> int:
     """Return the number of devices in `text`; `of` names it in the error. Raises `BadInput`."""
-    if _WHOLE.fullmatch(text.strip()) is None or not 1 <= int(text) <= _MOST_DEVICES:
+    if re.fullmatch(_WHOLE, text.strip()) is None or not 1 <= int(text) <= _MOST_DEVICES:
         raise BadInput(
             f"{of} {text!r} is not a number of devices: write a whole number from 1 to "
             f"{_MOST_DEVICES}"

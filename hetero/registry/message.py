@@ -30,12 +30,12 @@ SHOWN = 400
 #: The most bytes of a name that the grant file holds, and of a string that execve(2) passes on.
 _NAME, _STRING = 63, 1 << 17
 #: Names that are parts of paths, those of variables, and what is filled into paths of a container.
-_WORD = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}")
-_TEMPLATE = re.compile(r"([^{}\0]|\{[A-Za-z_][A-Za-z0-9_-]*\}){1,4096}")
+_WORD = r"[a-z0-9][a-z0-9_-]{0,62}"
+_VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
+_TEMPLATE = r"([^{}\0]|\{[A-Za-z_][A-Za-z0-9_-]*\}){1,4096}"
 #: Variables that programs of other vendors need: a program that is given none of a vendor's devices
 #: has the vendor's variables set to "no device".
-_NOT_ITS_OWN = re.compile(r"PATH|HOME|USER|SHELL|PWD|TERM|LANG|TMPDIR|(LC|LD|HETERO|PYTHON).*")
+_NOT_ITS_OWN = r"PATH|HOME|USER|SHELL|PWD|TERM|LANG|TMPDIR|(LC|LD|HETERO|PYTHON).*"
 #: Above what 64 bits with a sign hold.
 _TOO_MANY = 1 << 63
 
@@ -169,16 +169,16 @@ def expect_sound(request: WorkerRequest, reply: WorkerReply) -> None:
 
 def _expect_vendor(vendor: Vendor) -> None:
     for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
-        if not _WORD.fullmatch(word):
+        if not re.fullmatch(_WORD, word):
             raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
     runtime, container = vendor.runtime, vendor.container
     runtime_words = (*runtime.variables, *runtime.options, runtime.template)
     for variable_name in filter(None, (*vendor.visible, *runtime_words)):
-        if not _VARIABLE.fullmatch(variable_name) or _NOT_ITS_OWN.fullmatch(variable_name):
+        if not re.fullmatch(_VARIABLE, variable_name) or re.fullmatch(_NOT_ITS_OWN, variable_name):
             raise BadInput(f"gave {variable_name[:_NAME]!r} as a variable that names its devices")
     runtime_texts = filter(None, (runtime.mounts, runtime.name))
     for no_device_text in (*container.device_nodes, *container.files, *runtime_texts):
-        if not _TEMPLATE.fullmatch(no_device_text):
+        if not re.fullmatch(_TEMPLATE, no_device_text):
             raise BadInput(
                 f"gave {no_device_text[:_NAME]!r} as a path: braces have names of attributes"
             )

@@ -24,10 +24,10 @@ _STATES = ("run/runc", "run/crun", "run/containerd/runc/*", "run/docker/runtime-
 
 #: The cgroup of a container, and what is below it: engines name it by the container's id, of 64
 #: hexadecimal digits (docker-<id>.scope, libpod-<id>.scope, cri-containerd-<id>.scope, <id>).
-_CONTAINER = re.compile(r"^\d+:[^:]*:(.*[0-9a-f]{64}[^/]*)", re.M)
+_CONTAINER = r"(?m)^\d+:[^:]*:(.*[0-9a-f]{64}[^/]*)"
 #: Cgroups of engines that run a process of their own in each pod, its sandbox, before all others
 #: and until after them. CRI-O (crio-<id>) does where containers see each other's processes alone.
-_BESIDE_SANDBOX = re.compile(r"/((docker|cri-containerd)-)?[0-9a-f]{64}(\.scope)?$")
+_BESIDE_SANDBOX = r"/((docker|cri-containerd)-)?[0-9a-f]{64}(\.scope)?$"
 #: PF_EXITING of the kernel's include/linux/sched.h, and where flags are in `stat_of`.
 _EXITING, _FLAGS = 0x4, 6
 
@@ -72,7 +72,9 @@ def is_of_pod(cgroup: str, pod_uid: str) -> bool:
 def container_cgroup(pid: int) -> str | None:
     """Return the cgroup of the container that a process is in; None for one in no container."""
     with suppress(OSError):
-        cgroup_match = _CONTAINER.search(Path(f"/proc/{pid}/cgroup").read_text(errors="replace"))
+        cgroup_match = re.search(
+            _CONTAINER, Path(f"/proc/{pid}/cgroup").read_text(errors="replace")
+        )
         return cgroup_match and cgroup_match[1]
     return None
 
@@ -184,7 +186,9 @@ def _runs(thread_id: int) -> bool:
 def _runs_in(cgroups: Collection[str], uid: str) -> bool:
     """Whether one of these cgroups is of a container of a pod, and not of its sandbox alone."""
     pod_cgroups = [cgroup for cgroup in cgroups if is_of_pod(cgroup, uid)]
-    return len(pod_cgroups) > 1 or any(not _BESIDE_SANDBOX.search(cgroup) for cgroup in pod_cgroups)
+    return len(pod_cgroups) > 1 or any(
+        not re.search(_BESIDE_SANDBOX, cgroup) for cgroup in pod_cgroups
+    )
 
 
 def _known() -> Iterator[tuple[str, ContainerInfo]]:
