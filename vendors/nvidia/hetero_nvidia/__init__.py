@@ -123,17 +123,21 @@ def hetero_watch(faults: Mapping[str, str]) -> dict[str, str | None]:
     """Wait for a critical Xid, or until the driver wants nothing more done about a noted one.
 
     The driver needs a moment to say what it wants done, so what is noted is not looked at first.
+    Events of programs put no look off: one that faults again and again would keep a card ill.
     """
     _, event_set = _events()
+    pause_s = (_LOOK_MS if faults else _WAIT_MS) / 1000
+    due_s = time.monotonic() + pause_s
     while True:
-        event = _EVENTS.find(
-            pynvml.nvmlEventSetWait_v2, event_set, _LOOK_MS if faults else _WAIT_MS
-        )
+        left_ms = max(0, round((due_s - time.monotonic()) * 1000))
+        event = _EVENTS.find(pynvml.nvmlEventSetWait_v2, event_set, left_ms)
         if event and event.eventData not in _PASSING:
             uuid = get(pynvml.nvmlDeviceGetUUID, event.device)
             return {uuid: f"Xid {event.eventData}: see the kernel log, reset the card"}
-        if not event and (well_again := [uuid for uuid in faults if _recovered(uuid)]):
-            return dict.fromkeys(well_again)
+        if time.monotonic() >= due_s:
+            if well_again := [uuid for uuid in faults if _recovered(uuid)]:
+                return dict.fromkeys(well_again)
+            due_s = time.monotonic() + pause_s
 
 
 @cache
