@@ -121,6 +121,20 @@ async def test_pods_on_a_card_that_fails_are_told_and_others_are_not() -> None:
         ) == event["message"]
 
 
+async def test_pods_on_a_card_that_failed_while_no_agent_ran_are_told_once() -> None:
+    async with world() as at:
+        await at.kubelet.admit(at.bind("first", memory=16 * GiB, core=100))
+        await at.crash()
+        at.vendor.devices[0] = evolve(at.vendor.devices[0], health="fell off the bus")
+        await at.start()
+        await until(lambda: at.api.events)
+        await asyncio.sleep(3 * DISCOVER)
+
+        assert [("first", "CardUnhealthy")] == [
+            (event["involvedObject"]["name"], event["reason"]) for event in at.api.events
+        ]
+
+
 async def test_the_inventory_is_written_once_and_again_only_when_it_changes() -> None:
     async with world() as at:
         await until(lambda: at.api.writes == 1)

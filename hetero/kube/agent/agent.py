@@ -257,7 +257,8 @@ class Agent:
         if changed_devices and self.driver:
             self.allocator.reconcile_due.set()  # claims say how their devices are
         await self.cards.tell_of_idle_cordons(self.guard.events)
-        await self._tell_of_health(device for device in changed_devices if not device.healthy)
+        if self.allocator.pods.listed:
+            await self._tell_of_health(self.cards.newly_unhealthy())
         await self.plugins.learn_names(self.discovery.devices)
         if self.by_claims is None:
             return

@@ -41,6 +41,8 @@ class NodeCards:
     _cordons: Mapping[str, str] | None = field(init=False, default=None)  # None: not known yet
     _idle: tuple[str, ...] = field(init=False, default=())  # cordons that mean no card
     _unmatched: tuple[str, ...] = field(init=False, default=())  # settings that name no card here
+    # By UUID, the health of each device when `newly_unhealthy` was asked last.
+    _health_told: Mapping[str, str | None] = field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
         self.resting = RestingCards(self.node.ledger.path / "resting.json", _publish_later)
@@ -117,6 +119,19 @@ class NodeCards:
         log.warning("%s", sentence)
         if self._metadata is not None:
             await events.tell(self._metadata, reason, sentence, kind="Node")
+
+    def newly_unhealthy(self) -> tuple[Device, ...]:
+        """Return the devices that are unhealthy for another reason than when this was asked last.
+
+        At first that is each that is unhealthy: it may have become so while no agent ran.
+        """
+        devices, health_before = self.discovery.devices, self._health_told
+        self._health_told = {device.uuid: device.health for device in devices}
+        return tuple(
+            device
+            for device in devices
+            if not device.healthy and device.health != health_before.get(device.uuid)
+        )
 
     def look(self) -> tuple[Device, ...]:
         """Discover; return the devices that are new, or whose health changed.
