@@ -522,3 +522,27 @@ def test_a_type_as_hamis_nodes_have_it_means_that_model(type_name: str, model: s
     assert chosen.model.allows(model)
     assert not chosen.model.allows("NVIDIA H200")
     assert (False, True) == (avoided.model.allows(model), avoided.model.allows("NVIDIA H200"))
+
+
+def test_hamis_words_choose_among_the_cards_of_every_vendor() -> None:
+    """A word that means nothing would be passed over in silence."""
+    assert [] == [
+        names.count
+        for vendor in WORDS.vendors
+        for names in vendor.resource_names
+        if None in (names.choice.include_uuid, names.choice.exclude_uuid)
+    ]
+
+
+def test_cards_of_amds_are_chosen_by_type_and_uuid() -> None:
+    notes = {
+        "amd.com/use-gputype": "MI300X, mi210",
+        "amd.com/nouse-gputype": "MI250",
+        "amd.com/use-gpu-uuid": "GPU-a",
+        "amd.com/nouse-gpu-uuid": "GPU-b",
+    }
+    chosen = asked({"amd.com/gpu": "1"}, notes=notes).request
+
+    assert chosen.model.allows("AMD Instinct MI300X")
+    assert not chosen.model.allows("AMD Instinct MI250")
+    assert Selector(include=("GPU-a",), exclude=("GPU-b",)) == chosen.uuid

@@ -26,7 +26,15 @@ VENDOR = plugin.Vendor(
     container=plugin.ContainerEdits(device_nodes=("/dev/kfd", "{render}")),
     resource_names=(
         plugin.ResourceNames(
-            count="amd.com/gpu", memory=("amd.com/gpumem",), core=("amd.com/gpucores",)
+            count="amd.com/gpu",
+            memory=("amd.com/gpumem",),
+            core=("amd.com/gpucores",),
+            choice=plugin.DeviceChoice(
+                include_model="amd.com/use-gputype",
+                exclude_model="amd.com/nouse-gputype",
+                include_uuid="amd.com/use-gpu-uuid",
+                exclude_uuid="amd.com/nouse-gpu-uuid",
+            ),
         ),
     ),
 )
