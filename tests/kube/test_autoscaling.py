@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.inventory import Inventories
 from hetero.kube.words.node_sizes import node_sizes
 from hetero.model.units import GiB
+from hetero.node.settings import NodeSettings
 from hetero.plugin.resource_names import MeantDevices, ResourceNames
 from hetero.testing import rack
 from tests.kube.binaries import LABS
@@ -53,6 +55,16 @@ def test_a_nodes_cards_are_summed_up_by_the_units_of_each_resource() -> None:
         devices, lambda _: (coarse, by_shape)
     )
     assert {} == node_sizes(devices, lambda _: ())
+
+
+def test_cards_that_are_promised_more_than_once_count_as_all_that_is_promised() -> None:
+    """Else a kubelet would fail pods that the scheduler has room for."""
+    twice = NodeSettings(memory_scale=Decimal(2), core_scale=Decimal("1.5"))
+    devices = [*map(twice.scaled, rack(16 * GiB, 16 * GiB))]
+
+    assert SIZES | {MEMORY: 65536, "example.com/percent": 400, CORE: 300} == node_sizes(
+        devices, lambda _: (NAMES,)
+    )
 
 
 def stated(at: World) -> Plain:
@@ -162,6 +174,32 @@ def test_amounts_of_memory_are_written_in_units_of_the_resource(asked: str, writ
     assert {**limits, "nvidia.com/gpumem": written} == admitted["limits"]
     assert {"nvidia.com/gpumem": written} == admitted["requests"]
     assert resources == admitted_resources(HOOK, resources)
+
+
+def test_words_that_mean_nothing_are_not_counted_by_a_kubelet() -> None:
+    """A card with room for three such pods, as HAMi's example is, states 100 percent of it."""
+    asked = {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": "3000",
+        "nvidia.com/gpumem-percentage": "50",
+        "nvidia.com/gpucores": "0",
+        "nvidia.com/priority": "5",
+    }
+    admitted = admitted_resources(evolve(HOOK, autoscaler=True), {"limits": asked})
+    assert {
+        "nvidia.com/gpu": "1",
+        "nvidia.com/gpumem": "3000",
+        "nvidia.com/gpucores": "0",
+        "nvidia.com/priority": "1",
+    } == admitted["limits"]
+
+    smlu = {"cambricon.com/mlu.smlu.vmemory": "0", "cambricon.com/mlu370.smlu.vmemory": "8"}
+    cores = {"cambricon.com/mlu.smlu.vcore": "30", "cambricon.com/mlu370.smlu.vcore": "90"}
+    admitted = admitted_resources(
+        evolve(HOOK, autoscaler=True), {"limits": {"cambricon.com/vmlu": "1", **smlu, **cores}}
+    )
+    cores.pop("cambricon.com/mlu370.smlu.vcore")
+    assert {"cambricon.com/vmlu": "1", **smlu, **cores} == admitted["limits"]
 
 
 def admitted_resources(hook: Webhook, resources: Plain) -> Plain:

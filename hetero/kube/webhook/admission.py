@@ -336,7 +336,7 @@ class Webhook:
             path, resources = _resources_of(spec, container_request.container)
             new_resources = _with_count(resources, container_request)
             if self.autoscaler:
-                new_resources = _in_units(new_resources, container_request.resource_names)
+                new_resources = _counted(new_resources, container_request.resource_names)
             if self.old_kubelets and path.startswith("/spec/initContainers"):
                 part_names = {*container_request.resource_names.resources} - {
                     container_request.resource_names.count
@@ -416,22 +416,40 @@ def _with_count(resources: Plain, container_request: ContainerRequest) -> Plain:
     return {**resources, **new_resources}
 
 
-def _in_units(resources: Plain, resource_names: ResourceNames) -> Plain:
-    """Return a container's resources with memory in the resources' own units, without suffix."""
+def _counted(resources: Plain, resource_names: ResourceNames) -> Plain:
+    """Return a container's resources with what is taken of a card, as a kubelet counts it.
 
-    def in_units(amounts: Plain) -> Plain:
-        sizes = {
-            resource: bytes_of(amounts, resource, resource_names.memory_unit)
+    Memory is in the resources' own units, without suffix. A word that another one of the container
+    goes before means nothing, and is left out.
+    """
+    unit = resource_names.memory_unit
+
+    def counted(amounts: Plain) -> Plain:
+        memory_units = {
+            resource: -(-(bytes_of(amounts, resource, unit) or 0) // unit)
             for resource in resource_names.memory
         }
-        return amounts | {
-            resource: str(-(-size // resource_names.memory_unit))
-            for resource, size in sizes.items()
-            if size is not None
+        units = memory_units | {
+            resource: quantity(amounts, resource) or 0
+            for resource in (*resource_names.core, resource_names.memory_percent)
+            if resource is not None
+        }
+        memory_names = (*resource_names.memory, resource_names.memory_percent)
+        meant = {
+            next((name for name in names if units.get(name or "")), None)
+            for names in (memory_names, resource_names.core)
+        }
+        if resource_names.priority is not None:  # who does not go first waits, whatever it says
+            units[resource_names.priority] = min(quantity(amounts, resource_names.priority) or 0, 1)
+            meant.add(resource_names.priority)
+        return {
+            resource: str(units[resource]) if resource in units else amount
+            for resource, amount in amounts.items()
+            if resource not in units or resource in meant or not units[resource]
         }
 
     return {
-        list_name: in_units(amounts) if list_name in ("limits", "requests") else amounts
+        list_name: counted(amounts) if list_name in ("limits", "requests") else amounts
         for list_name, amounts in resources.items()
     }
 

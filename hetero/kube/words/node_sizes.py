@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.words.host import pod_host
-from hetero.model import MEMORY, SLOTS, Device
+from hetero.model import CORE, MEMORY, SLOTS, Device
 from hetero.plugin.resource_names import ResourceNames
 
 
@@ -21,7 +21,8 @@ def node_sizes(
     """Return the sum over the devices of each such resource, in the resource's own units.
 
     `names_of` returns a vendor's resource names. A device counts whether it is usable or not: who
-    holds a part of it is counted, too.
+    holds a part of it is counted, too. One that is promised more than once counts as all that is
+    promised: of that its kubelet is to take pods.
     """
     sums = Counter[str]()
     for device in devices:
@@ -31,13 +32,19 @@ def node_sizes(
                 continue
             memory = device.capacity.get(MEMORY, 0) // names.memory_unit
             amounts |= dict.fromkeys(names.memory, memory)
-            amounts |= dict.fromkeys(names.core, names.core_whole)
+            amounts |= dict.fromkeys(names.core, _promised(names.core_whole, device, CORE))
             if names.memory_percent:
-                amounts[names.memory_percent] = 100
+                amounts[names.memory_percent] = _promised(100, device, MEMORY)
             if names.priority:  # 0 or 1 of each sharer
                 amounts[names.priority] = device.capacity.get(SLOTS, 0)
         sums.update(amounts)
     return dict(sums)
+
+
+def _promised(whole: int, device: Device, counter: str) -> int:
+    """Return how many parts its node promises of a device whose card has `whole` of them."""
+    of_card = device.of_card(counter)
+    return whole * device.capacity[counter] // of_card if of_card else whole
 
 
 def surpassed(sizes: Mapping[str, int], pods: Iterable[Pod]) -> str | None:
