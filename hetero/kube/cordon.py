@@ -72,7 +72,11 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
             )
     else:
         own_text = annotations.get(CORDONED, "")
-        own_cordons = cordons({CORDONED: own_text}, node=node_name)
+        own_cordons = {
+            name: own_reason
+            for name, own_reason in cordons({CORDONED: own_text}, node=node_name).items()
+            if name.lower() != device.uuid.lower()  # as its node reads names
+        }
         changes = {CORDONED: cordons_text({**own_cordons, device.uuid: reason})}
     notes = idle_cordons(
         {name: text for name, text in {**annotations, **changes}.items() if text is not None},

@@ -112,6 +112,18 @@ async def test_hamis_annotation_is_obeyed_and_taken_back_by_uncordon(tmp_path: P
         assert "MEMORY-0" == annotations(at)[HAMIS]
 
 
+async def test_a_card_that_is_cordoned_in_another_spelling_gets_the_new_reason(
+    tmp_path: Path,
+) -> None:
+    async with world() as at:
+        annotate(at, **{OURS: "Memory-1,MEMORY-0"})
+        await until(lambda: cordons_of(at) == ["", ""])
+        await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap")
+        await until(lambda: cordons_of(at) == ["", "swap"])
+
+        assert {"MEMORY-0": "", "memory-1": "swap"} == json.loads(annotations(at)[OURS])
+
+
 async def test_an_annotation_that_cannot_be_read_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
