@@ -18,7 +18,16 @@ from hetero.kube.dra.way import AllocationWay
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.words.annotations import INVENTORY, Held, published
 from hetero.kube.words.settings import Settings
-from hetero.model import CORE, MEMORY, POLICY_SLOTS, SLOTS, Counters, Device, occupancies
+from hetero.model import (
+    CORE,
+    MEMORY,
+    POLICY_SLOTS,
+    SLOTS,
+    ContainerKind,
+    Counters,
+    Device,
+    occupancies,
+)
 from hetero.node.inventory import inventory_of
 from hetero.node.tenants import containers
 from hetero.node.view.observe import observe_node
@@ -299,6 +308,21 @@ class Site:
                 of = capacity_by_uuid[uuid][CORE] if counter == CORE else 1
                 taken_by_uuid[uuid][counter] = round(sample.value * of)
         return taken_by_uuid
+
+    def shared_parts(self) -> list[str]:
+        """Return the parts that several containers have which run at the same time."""
+        holder_by_part: dict[tuple[str, str], str] = {}
+        shared: list[str] = []
+        for grant in self.at.node.snapshot().grants:
+            kind = grant.owner.get("kind")
+            for piece in grant.allocation.pieces:
+                # An init container has the one of a container that runs after it.
+                if piece.part is None or kind == ContainerKind.INIT.value:
+                    continue
+                holder = holder_by_part.setdefault((piece.device, piece.part), str(grant.label))
+                if holder != str(grant.label):
+                    shared.append(f"{piece.part}: {holder} and {grant.label}")
+        return shared
 
     def charges(self) -> dict[str, Counter[str]]:
         """Return what a quota counts, and what it should of all that stands on the node."""

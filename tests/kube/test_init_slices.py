@@ -83,10 +83,22 @@ async def with_two_main_containers(it: Site, card: Card) -> None:
     await expect_equal_books(it)
 
 
+async def with_equal_containers(it: Site, card: Card) -> None:
+    """Of four containers that ask alike three run at a time, and have a slice each."""
+    equal = card.part(2)
+    pod = pod_of("pod", equal, equal, init=[equal], sidecars=[equal])
+    pod["spec"]["initContainers"].reverse()  # the sidecar starts after the init container
+    assert None is await it.apply(pod)
+    assert [] == it.shared_parts()
+    assert 3 == len({*parts(it)["pod"]})
+    await expect_equal_books(it)
+
+
 def test_init_containers_hand_one_slice_to_the_largest_main_one_and_a_sidecar_has_its_own(
     tmp_path: Path,
 ) -> None:
-    tell_of_each(tmp_path, HANDED, with_a_sidecar, on_a_full_card, with_two_main_containers)
+    stories = (with_a_sidecar, on_a_full_card, with_two_main_containers, with_equal_containers)
+    tell_of_each(tmp_path, HANDED, *stories)
 
 
 async def with_another_agent(it: Site, card: Card) -> None:

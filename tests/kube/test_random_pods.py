@@ -76,6 +76,7 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int, look: int) -> None:
         held_back = {device.uuid for device in it.at.agent.discovery.devices if device.cordon}
         books = it.within_slots(await it.settled(driver=step % look == 0), held_back)
         assert not (wrong := differences(books)), f"seed {seed}, step {step}: {wrong}"
+        assert [] == it.shared_parts(), f"seed {seed}, step {step}"
         charges = it.charges()
         assert charges["agent"] == charges["quota"], f"seed {seed}, step {step}"
         for uuid, taken in books["scheduler"].items():

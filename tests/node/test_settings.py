@@ -277,6 +277,8 @@ def test_partitioned_cards_are_given_as_the_node_wants(
     assert usable == {device.uuid: device.usable for device in offered}
     counted = {device.uuid for device in offered if getattr(device.granularity, "counted", False)}
     assert counted == ({"alike", "uneven"} if parts == "single" else set())
+    excluded = {device.uuid for device in offered if device.excluded}  # another plugin may serve it
+    assert excluded == ({"alike", "uneven"} if parts == "none" else set())
 
 
 def test_single_leaves_cards_alone_that_nobody_partitions(tmp_path: Path) -> None:
