@@ -193,6 +193,7 @@ async def _live(it: Site, _: Card, *, seed: int, claims: int, look: int) -> None
         await until(lambda: _tainted(it) == others.uuids)
         books = await it.settled(driver=step % look == 0)
         assert not (wrong := differences(books)), f"seed {seed}, step {step}: {wrong}"
+        assert [] == it.shared_parts(), (seed, step)
         device_by_uuid = {
             device["attributes"]["uuid"]["string"]: name
             for name, device in pool.devices.items()
