@@ -38,7 +38,8 @@ class Others:
                 self._resize()
             elif chance < 0.22 and self.changes_settings:
                 await self._change_settings()
-        self.it.at.agent.cards.due.set()
+        if chance < 0.22:
+            self.it.at.agent.cards.due.set()
 
     @property
     def uuids(self) -> set[str]:

@@ -12,6 +12,7 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from attrs import define, field
 
+from hetero.kube.agent import agent
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
 from hetero.kube.dra.way import AllocationWay
@@ -216,12 +217,13 @@ class Site:
     async def _published(self, right: Callable[[Held], bool]) -> None:
         """Wait until the node's inventory says what is right of what runs on."""
 
-        def is_right() -> bool:
-            self.at.agent.cards.due.set()  # the agent looks now, not at its next time
+        def told() -> Held:
             notes = self.at.api.nodes["n1"]["metadata"]["annotations"]
-            return right(published(notes[INVENTORY], node="n1")[1].ended_pods)
+            return published(notes[INVENTORY], node="n1")[1].ended_pods
 
-        await until(is_right)
+        await until(lambda: right(self.at.agent.allocator.running_on))
+        self.at.agent.cards.due.set()  # it looks now, not at its next time
+        await until(lambda: right(told()))
 
     @property
     def capacity(self) -> dict[str, Counters]:
@@ -370,7 +372,13 @@ async def site(
 ) -> AsyncIterator[Site]:
     """Run a node of a registry's cards, which offers these resources, and a scheduler."""
     with pytest.MonkeyPatch.context() as patch:
-        async with world(registry=registry, awaited=resources[0], allocation=allocation) as at:
+        # Eight drivers are asked by their processes: as seldom as an agent does by itself.
+        async with world(
+            registry=registry,
+            awaited=resources[0],
+            allocation=allocation,
+            look_s=agent.DISCOVER,
+        ) as at:
             made = Site(at, registry, frozenset(resources), allocation)
             patch.setattr(containers, "container_cgroup", made.cgroups.get)
             async with Api(Access(server=at.url)).open() as made._api:

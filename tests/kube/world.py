@@ -269,8 +269,12 @@ async def world(
     allocation: AllocationWay = AllocationWay.CLASSIC,
     names: ResourceNames | None = None,
     autoscaler: bool = False,
+    look_s: float = DISCOVER,
 ) -> AsyncIterator[World]:
-    """Run the world of a vendor in memory, or of those of a registry, until it is left."""
+    """Run the world of a vendor in memory, or of those of a registry, until it is left.
+
+    Its agent looks at the cards every `look_s` seconds.
+    """
     vendor = MemoryVendor(
         rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
     )
@@ -293,7 +297,7 @@ async def world(
             autoscaler=autoscaler,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(agent, "DISCOVER", DISCOVER)
+            patch.setattr(agent, "DISCOVER", look_s)
             async with made.api.serve() as made.url:
                 await made.kubelet.start()
                 await made.start()
