@@ -34,18 +34,33 @@ def left_for_init(
     what they leave, and the piece of the one that receives its slice.
     """
     left: dict[str, Counters] = {}
-    main_pieces = [piece for allocation in main for piece in allocation.pieces]
+    received = taken_by_receivers(main)
     for device in devices:
         if not device.cut_at_admission:
             left[device.uuid] = free_after_sidecars[device.uuid]
             continue
-        receiver = _receiver(piece for piece in main_pieces if piece.device == device.uuid)
-        handed = receiver.takes if receiver else {}
+        handed = received.get(device.uuid, {})
         left[device.uuid] = {
             counter: amount + handed.get(counter, 0)
             for counter, amount in free_after_main[device.uuid].items()
         }
     return left
+
+
+def taken_by_receivers(main: Iterable[Allocation]) -> dict[str, Counters]:
+    """Return what the piece that would receive a slice takes of each device, by UUID.
+
+    `main` are the allocations of main containers.
+    """
+    pieces_by_uuid: dict[str, list[DeviceAllocation]] = {}
+    for allocation in main:
+        for piece in allocation.pieces:
+            pieces_by_uuid.setdefault(piece.device, []).append(piece)
+    return {
+        uuid: receiver.takes
+        for uuid, pieces in pieces_by_uuid.items()
+        if (receiver := _receiver(pieces))
+    }
 
 
 def with_common_slices(

@@ -16,7 +16,7 @@ from hetero.model import Allocation, Ask, Counters, Device, Refusal, Request, oc
 from hetero.model.rounding import Portion
 from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.device_groups import owed
-from hetero.placement.handing_on import left_for_init, with_common_slices
+from hetero.placement.handing_on import left_for_init, taken_by_receivers, with_common_slices
 from hetero.placement.match import allocate, fit_into, groups, missing, named
 from hetero.placement.offer import offer
 from hetero.placement.placement_policy import PlacementPolicy, binpack
@@ -42,9 +42,10 @@ class _Tries:
     left: int = MOST_TRIES
     #: By the phase, the number of requests that remained, and what was left.
     failed: set[object] = field(factory=set)
-    #: The allocations chosen so far, and whether later ones depend on more of them than they leave.
-    chosen: list[Allocation] = field(factory=list)
-    depends_on_chosen: bool = False
+    #: The allocations chosen so far for main containers, and whether those of init containers
+    #: depend on more of them than they leave: they may have the slices of these.
+    chosen_main: list[Allocation] = field(factory=list)
+    hands_on: bool = False
 
 
 def place_pod(
@@ -128,7 +129,7 @@ def _place_pod(
         return [allocation] if isinstance(allocation, Allocation) else None
 
     hands_on = bool(init_requests) and any(device.cut_at_admission for device in devices)
-    tries_left.depends_on_chosen = hands_on
+    tries_left.hands_on = hands_on
 
     def after_sidecars(free_after_sidecars: _Free) -> _Found | None:
         free_before_main = _copy(free_after_sidecars)
@@ -139,7 +140,7 @@ def _place_pod(
         def after_main(free_after_main: _Free) -> _Found | None:
             if not hands_on:
                 return init_allocations
-            main = tries_left.chosen[len(sidecar_requests) :]
+            main = tries_left.chosen_main
             left = left_for_init(devices, free_before_main, free_after_main, main)
             return _fit_each(devices, left, init_requests, policy)
 
@@ -221,7 +222,7 @@ def _search(
         phase=phase,
         devices_differ=names_devices,
     )
-    if allocations is None and not tries_left.depends_on_chosen:
+    if allocations is None and not tries_left.hands_on:
         tries_left.failed.add(search_state)
     return allocations
 
@@ -247,11 +248,13 @@ def _try(
             return None
         if len(chosen_cuts) == len(request.asks):
             allocation = allocate(request, chosen_cuts)
-            tries_left.chosen.append(allocation)
+            is_main = phase is _Phase.CONTAINERS
+            tries_left.chosen_main += [allocation] * is_main
             following = _search(
                 devices, free, other_requests, policy, place_later_phases, tries_left, phase=phase
             )
-            tries_left.chosen.pop()
+            if is_main:
+                tries_left.chosen_main.pop()
             return None if following is None else [allocation, *following]
         ask = request.asks[len(chosen_cuts)]
         taken_uuids = {device.uuid for device, _ in chosen_cuts}
@@ -269,6 +272,7 @@ def _try(
             policy,
             downgrade_level=downgrade_level,
             names_devices=devices_differ,
+            received=taken_by_receivers(tries_left.chosen_main) if tries_left.hands_on else {},
         )
         for device, cut in ways:
             if tries_left.left <= 0:
@@ -320,18 +324,22 @@ def _ways(
     *,
     downgrade_level: int,
     names_devices: bool,
+    received: Mapping[str, Counters],
 ) -> list[tuple[Device, Portion]]:
     """Return the devices that can serve the ask up to a downgrade level, the cheapest first.
 
-    One stands for all equal devices, unless requests tell devices apart.
+    One stands for all equal devices, unless requests tell devices apart. Devices of which as much
+    is left differ in what init containers could receive of them: `received`, by UUID.
     """
     ranked_cuts = []
     tried_kinds: set[object] = set()
     for position, device in enumerate(devices):
         device_free = free[device.uuid]
         cut = offer(device, ask, request, device_free)
-        kind_key = (device.vendor, device.model, device.group, *device_free.values())
-        kind_key = (device.uuid,) if names_devices else kind_key
+        kind_key: tuple[object, ...] = (device.uuid,)
+        if not names_devices:
+            receives = tuple(received.get(device.uuid, {}).items())
+            kind_key = (device.vendor, device.model, device.group, receives, *device_free.values())
         if (
             isinstance(cut, Portion)
             and cut.downgrade <= downgrade_level

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 from attrs import evolve
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hetero.model import (
@@ -104,6 +104,11 @@ def test_a_pod_of_several_containers_fits_exactly_when_some_assignment_does(
     assert bool(expected) == isinstance(asked.find(of_sizes(main, init, sidecars)), Placement)
 
 
+# A card has room for the init container alone and not beside the others. And main containers have
+# room in several ways: the first leaves no large slice, be the cards equal by then or later.
+@example(main=[2, 2], init=[4], sidecars=[], used=[4])
+@example(main=[4, 3, 2], init=[6], sidecars=[], used=[2, 3])
+@example(main=[1, 2, 3, 1], init=[5], sidecars=[], used=[3, 4])
 @given(**sizes_of_pods)
 def test_where_slices_are_cut_at_admission_a_pod_fits_exactly_when_all_of_them_do(
     main: list[int], init: list[int], sidecars: list[int], used: list[int]
