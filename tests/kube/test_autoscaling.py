@@ -114,6 +114,18 @@ async def test_the_kubelet_counts_no_spare_slots_of_full_cards() -> None:
         await until(lambda: 11 == [*at.kubelet.devices[CARD].values()].count("Healthy"))
 
 
+async def test_a_card_is_full_for_its_kubelet_once_the_pod_that_fills_it_was_given_it() -> None:
+    """Its grants stand before: a kubelet that counted no slot by then would fail the pod."""
+    async with world(names=NAMES, autoscaler=True) as at:
+        pod = at.bind("pod", "first", "second", memory=8 * GiB, core=50)
+        await until(lambda: 2 == len(at.standing()))
+        taken_slots = at.agent.plugins.alignment.taken_slots
+        assert frozenset() == taken_slots().full_devices
+
+        await at.kubelet.admit(pod)
+        assert {"memory-0"} == taken_slots().full_devices
+
+
 async def test_without_an_autoscaler_no_status_is_written() -> None:
     async with world(names=NAMES) as at:
         await asyncio.sleep(1.0)

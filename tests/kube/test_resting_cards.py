@@ -9,6 +9,7 @@ from time import monotonic
 
 import grpc
 import pytest
+from attrs import evolve
 
 from hetero.kube.agent import resting_cards
 from hetero.kube.agent.resting_cards import FIRST, LONGEST, RestingCards
@@ -81,6 +82,8 @@ async def test_what_a_card_rests_for_is_published_and_told_once(
     assert f"card {OURS[0]} {cordon}" == sentence
     assert str(cordon).startswith("rests until ")
     assert str(cordon).endswith(" UTC: limiters: no space")
+    (cordoned,) = cards.published([evolve(DEVICES[0], cordon="loud fan")])
+    assert "loud fan" == cordoned.cordon
 
     await cards.note_refusal(OURS[1:2], OURS, "no room")
     assert cards.untold[1].startswith(f"cards {', '.join(OURS)} rest until ")
