@@ -389,7 +389,7 @@ def test_row_a11_a_simulated_card_is_advised_only_where_there_is_a_simulator(
     with_simulator, without = (hetero(*words, PYTHONPATH=path) for path in ("", str(hidden)))
 
     assert with_simulator.returncode == without.returncode
-    told, told_without = (done.stdout + done.stderr for done in (with_simulator, without))
-    assert "try `export HETERO_RACK=mixed`" in told
-    assert "HETERO_RACK" not in told_without
-    assert "no device" in told_without
+    text, text_without = (done.stdout + done.stderr for done in (with_simulator, without))
+    assert "try `export HETERO_RACK=mixed`" in text
+    assert "HETERO_RACK" not in text_without
+    assert "no device" in text_without
