@@ -338,7 +338,7 @@ def _ways(
         cut = offer(device, ask, request, device_free)
         kind_key: tuple[object, ...] = (device.uuid,)
         if not names_devices:
-            receives = tuple(received.get(device.uuid, {}).items())
+            receives = tuple(received[device.uuid].items()) if device.uuid in received else ()
             kind_key = (device.vendor, device.model, device.group, receives, *device_free.values())
         if (
             isinstance(cut, Portion)
