@@ -8,14 +8,16 @@
 
 #include <stdlib.h>
 
-/* Stalls of one context's streams, one at a time. A stalled stream waits for the number of its stall in a word of host
+/* Stalls of one context's streams, one at a time. A stalled stream waits for its sequence number in a word of host
  * memory. Events before and behind the stalled work tell how long it ran. */
 struct held_stream {
-    CUcontext context;                /* in which all calls are made */
-    CUevent begun_event, ended_event; /* recorded behind the wait, and behind the stalled work */
-    _Atomic uint32_t *released_count; /* in host memory: the number of the last stall that may go on */
-    CUdeviceptr device_address;       /* of released_count, as the device has it */
-    _Atomic uint32_t hold_count;      /* stalls so far: the number of the last one */
+    CUcontext context;        /* in which all calls are made */
+    CUevent work_start_event; /* recorded after the wait: the stalled work starts */
+    CUevent work_end_event;   /* recorded after the stalled work */
+    /* In host memory, the value that streams wait for: stalls up to this sequence number may go on. */
+    _Atomic uint32_t *released_sequence;
+    CUdeviceptr device_address;     /* of released_sequence, as the device has it */
+    _Atomic uint32_t last_sequence; /* the sequence number of the last stall */
 };
 
 struct thread_state { /* of the calling thread, to be restored */
@@ -44,23 +46,23 @@ static bool make_parts(struct held_stream *hold)
 {
     void *word = NULL;
     if (DRIVER(StreamWaitValue32_v2) == NULL ||
-        DRIVER(MemHostAlloc)(&word, sizeof *hold->released_count, WORD_FLAGS) != 0)
+        DRIVER(MemHostAlloc)(&word, sizeof *hold->released_sequence, WORD_FLAGS) != 0)
         return false;
-    hold->released_count = word;
-    *hold->released_count = 0;
+    hold->released_sequence = word;
+    *hold->released_sequence = 0;
     return DRIVER(MemHostGetDevicePointer_v2)(&hold->device_address, word, 0) == CUDA_SUCCESS &&
-           create_own_event(&hold->begun_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
-           create_own_event(&hold->ended_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
+           create_own_event(&hold->work_start_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS &&
+           create_own_event(&hold->work_end_event, CU_EVENT_DEFAULT) == CUDA_SUCCESS;
 }
 
 static void drop_parts(struct held_stream *hold)
 {
-    if (hold->begun_event != NULL)
-        destroy_own_event(hold->begun_event);
-    if (hold->ended_event != NULL)
-        destroy_own_event(hold->ended_event);
-    if (hold->released_count != NULL)
-        DRIVER(MemFreeHost)((void *)hold->released_count);
+    if (hold->work_start_event != NULL)
+        destroy_own_event(hold->work_start_event);
+    if (hold->work_end_event != NULL)
+        destroy_own_event(hold->work_end_event);
+    if (hold->released_sequence != NULL)
+        DRIVER(MemFreeHost)((void *)hold->released_sequence);
 }
 
 void *make_hold(void *context)
@@ -91,8 +93,8 @@ void drop_hold(void *argument)
         drop_parts(hold);
         leave(&state);
     }
-    forget_own_event(hold->begun_event); /* where the context is gone, they are, too */
-    forget_own_event(hold->ended_event);
+    forget_own_event(hold->work_start_event); /* where the context is gone, they are, too */
+    forget_own_event(hold->work_end_event);
     free(hold);
 }
 
@@ -102,13 +104,13 @@ bool hold_stream(void *argument, void *stream, bool stalls)
     struct held_stream *hold = argument;
     if (!enter(hold, &state))
         return false;
-    uint32_t hold_number = atomic_fetch_add(&hold->hold_count, 1) +
-                           1; /* before the wait, so that a release includes this stall */
+    /* Before the wait, so that a release includes this stall. */
+    uint32_t sequence = atomic_fetch_add(&hold->last_sequence, 1) + 1;
     bool is_held = !stream_is_capturing(stream) &&
-                   (!stalls || DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, hold_number,
+                   (!stalls || DRIVER(StreamWaitValue32_v2)(stream, hold->device_address, sequence,
                                                             CU_STREAM_WAIT_VALUE_GEQ) == CUDA_SUCCESS);
     if (is_held)
-        DRIVER(EventRecord)(hold->begun_event, stream);
+        DRIVER(EventRecord)(hold->work_start_event, stream);
     leave(&state);
     return is_held;
 }
@@ -119,14 +121,14 @@ void stamp_stream(void *argument, void *stream)
     struct held_stream *hold = argument;
     if (!enter(hold, &state))
         return;
-    DRIVER(EventRecord)(hold->ended_event, stream);
+    DRIVER(EventRecord)(hold->work_end_event, stream);
     leave(&state);
 }
 
 void release_stream(void *argument)
 {
     struct held_stream *hold = argument;
-    atomic_store(hold->released_count, atomic_load(&hold->hold_count));
+    atomic_store(hold->released_sequence, atomic_load(&hold->last_sequence));
 }
 
 bool stream_held_ns(void *argument, uint64_t *held_ns)
@@ -137,8 +139,9 @@ bool stream_held_ns(void *argument, uint64_t *held_ns)
     *held_ns = 0;
     if (!enter(hold, &state))
         return true;
-    bool has_passed = DRIVER(EventQuery)(hold->ended_event) != CUDA_ERROR_NOT_READY;
-    if (has_passed && DRIVER(EventElapsedTime)(&elapsed_ms, hold->begun_event, hold->ended_event) == CUDA_SUCCESS)
+    bool has_passed = DRIVER(EventQuery)(hold->work_end_event) != CUDA_ERROR_NOT_READY;
+    if (has_passed &&
+        DRIVER(EventElapsedTime)(&elapsed_ms, hold->work_start_event, hold->work_end_event) == CUDA_SUCCESS)
         *held_ns = (uint64_t)(elapsed_ms * 1e6F);
     leave(&state);
     return has_passed;
