@@ -21,7 +21,7 @@ static bool view_fits(int device)
 {
     long peak_count = atomic_load(&views[device].peak_count);
     return peak_count == 0 || peak_count % VIEWS_PER_BLOCK != 0 ||
-           atomic_load(&views[device].live_count) < peak_count || uncounted_fits(device, BLOCK) ||
+           atomic_load(&views[device].live_count) < peak_count || uncounted_fits(device, BLOCK_BYTES) ||
            FAULT(views_unsettled);
 }
 

@@ -44,7 +44,7 @@ static uint64_t level_bytes(size_t element_bytes, hipExtent extent)
     extent.width += extent.width == 0;
     extent.depth += extent.depth == 0;
     if (extent.height == 0)
-        return BLOCK + block_bytes_of(pitched_bytes(extent.width, element_bytes, 1));
+        return BLOCK_BYTES + block_bytes_of(pitched_bytes(extent.width, element_bytes, 1));
     uint64_t large_bytes = tiled_bytes(extent, 16, element_bits, false),
              small_bytes = tiled_bytes(extent, 12, element_bits, false);
     uint64_t array_bytes_taken = large_bytes / 9 <= small_bytes / 4 ? large_bytes : small_bytes,
@@ -52,7 +52,7 @@ static uint64_t level_bytes(size_t element_bytes, hipExtent extent)
     array_bytes_taken = extent.depth > 1 && thick_bytes <= 2 * large_bytes && thick_bytes > array_bytes_taken
                             ? thick_bytes
                             : array_bytes_taken;
-    return array_bytes_taken < BLOCK - ALIGNMENT ? BLOCK : block_bytes_of(array_bytes_taken + ALIGNMENT);
+    return array_bytes_taken < BLOCK_BYTES - ALIGNMENT ? BLOCK_BYTES : block_bytes_of(array_bytes_taken + ALIGNMENT);
 }
 
 uint64_t with_levels(size_t element_bytes, hipExtent extent, unsigned levels)

@@ -87,10 +87,10 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define UUID_IS_TEXT         1 /* the sixteen digits of the card's unique id */
 
 /* The sizes in which it takes memory, in bytes. */
-#define SUBALLOCATED_BELOW   (BLOCK + 1) /* blocks.h */
+#define SUBALLOCATED_BELOW   (BLOCK_BYTES + 1) /* blocks.h */
 #define ARRAYS_SHARE_UP_TO   0
 #define PITCH_STEP           256u
-#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK - 1) / BLOCK * BLOCK)
+#define VIRTUAL_TAKES(bytes) (((bytes) + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES)
 
 #define MIPMAP_SHAPE         HIP_ARRAY3D_DESCRIPTOR
 #define LAUNCH_COUNT         int

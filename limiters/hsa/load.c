@@ -52,7 +52,7 @@ hsa_status_t destroy_reader(typeof(&hsa_code_object_reader_destroy) real, hsa_co
 static bool is_in_first_block(int device, uint64_t bytes)
 {
     static _Atomic uint64_t filled_bytes[HETERO_MAX_DEVICES];
-    bool has_room = atomic_fetch_add(&filled_bytes[device], bytes) + bytes <= BLOCK;
+    bool has_room = atomic_fetch_add(&filled_bytes[device], bytes) + bytes <= BLOCK_BYTES;
     if (!has_room)
         atomic_fetch_sub(&filled_bytes[device], bytes);
     return has_room;

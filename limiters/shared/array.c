@@ -14,7 +14,7 @@
 
 static uint64_t round_to_blocks(uint64_t bytes)
 {
-    return bytes > UINT64_MAX - BLOCK ? UINT64_MAX : (bytes + BLOCK - 1) / BLOCK * BLOCK;
+    return bytes > UINT64_MAX - BLOCK_BYTES ? UINT64_MAX : (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
 }
 
 result_t charge_array(int device, uint64_t bytes)
@@ -47,7 +47,7 @@ result_t settle_array(result_t answer, uint64_t key, int device, uint64_t bytes,
 /* Whether an array is in a block that may outlive it. One that is charged two blocks may have two to itself. */
 static bool is_in_kept_block(int device, uint64_t bytes)
 {
-    return BLOCKS_ARE_KEPT && counted(device) && bytes > 0 && bytes <= 2 * BLOCK;
+    return BLOCKS_ARE_KEPT && counted(device) && bytes > 0 && bytes <= 2 * BLOCK_BYTES;
 }
 
 void array_freed(const struct entry *entry)

@@ -41,7 +41,7 @@ uint64_t block_bytes_of(uint64_t bytes)
 {
     if (bytes < SUBALLOCATED_BELOW)
         return 0;
-    return FAULT_VALUE(sizes_unrounded, round_up(bytes, BLOCK), bytes);
+    return FAULT_VALUE(sizes_unrounded, round_up(bytes, BLOCK_BYTES), bytes);
 }
 
 bool is_suballocation(const struct entry *entry)
@@ -104,10 +104,10 @@ static result_t charge_suballocation(uint64_t block_number, int device, context_
     if (count_suballocation(block_number, context) ||
         (CONTEXTS_HAVE_BLOCKS && add_block(block_number, device, context, true)))
         return RESULT_OK;
-    result_t charge_result = charge(device, BLOCK);
+    result_t charge_result = charge(device, BLOCK_BYTES);
     if (charge_result != RESULT_OK || add_block(block_number, device, context, false))
         return charge_result;
-    refund(device, BLOCK);
+    refund(device, BLOCK_BYTES);
     return count_suballocation(block_number, context) ? RESULT_OK : ERROR(OUT_OF_MEMORY);
 }
 
@@ -115,7 +115,7 @@ result_t settle_suballocation_of(uint32_t kind, pointer_t pointer, int device, v
 {
     const struct entry entry = {
         .key = (uintptr_t)pointer, .kind = kind, .device = device, .owner = owner, .link = &suballocation_tag};
-    result_t answer = charge_suballocation(entry.key / BLOCK, device, context_of_memory());
+    result_t answer = charge_suballocation(entry.key / BLOCK_BYTES, device, context_of_memory());
     if (answer != RESULT_OK)
         undo(pointer);
     else
@@ -170,7 +170,7 @@ bool blocks_trim(int device)
     size_t total_bytes;
     pointer_t pointer;
     while (BLOCKS_ARE_KEPT && table_take_match(is_empty_block, &device, &entry))
-        freed_bytes += table_get(HELD_SHARED, entry.key * BLOCK, &shared_entry) ? 0 : BLOCK;
+        freed_bytes += table_get(HELD_SHARED, entry.key * BLOCK_BYTES, &shared_entry) ? 0 : BLOCK_BYTES;
     bool has_kept = freed_bytes > 0 ||
                     (BLOCKS_ARE_KEPT && !FAULT(unused_scratch_kept) && table_find(is_scratch, &device, &entry));
     if (has_kept && DRIVER(DeviceTotalMem_v2)(&total_bytes, ordinal_of(device)) == RESULT_OK &&
@@ -233,12 +233,12 @@ static uint64_t suballocation_freed(const struct entry *entry, bool is_block_kep
 {
     struct entry block_entry;
     pthread_mutex_lock(&blocks_mutex);
-    bool is_last = table_add(HELD_BLOCK, entry->key / BLOCK, -1, &block_entry) && block_entry.count == 0 &&
+    bool is_last = table_add(HELD_BLOCK, entry->key / BLOCK_BYTES, -1, &block_entry) && block_entry.count == 0 &&
                    block_entry.link == &charged_tag && !is_block_kept;
     is_last = is_last &&
               table_take(HELD_BLOCK, block_entry.key, &block_entry); /* its context may end in another thread */
     pthread_mutex_unlock(&blocks_mutex);
-    return is_last ? BLOCK : 0;
+    return is_last ? BLOCK_BYTES : 0;
 }
 
 void pointer_freed(const struct entry *entry)
@@ -257,9 +257,9 @@ struct entry shared_entry_of(const struct entry *allocation)
 {
     bool is_suballocated = is_suballocation(allocation);
     return (struct entry){.kind = HELD_SHARED,
-                          .key = is_suballocated ? allocation->key / BLOCK * BLOCK : allocation->key,
+                          .key = is_suballocated ? allocation->key / BLOCK_BYTES * BLOCK_BYTES : allocation->key,
                           .device = allocation->device,
-                          .bytes = is_suballocated ? BLOCK : allocation->bytes,
+                          .bytes = is_suballocated ? BLOCK_BYTES : allocation->bytes,
                           .owner = allocation->owner};
 }
 
@@ -274,10 +274,10 @@ uint64_t shared_freed_bytes(const struct entry *entry)
 result_t charge_shared(const struct entry *allocation)
 {
     struct entry block_entry, previous;
-    uint64_t key = allocation->key / BLOCK;
+    uint64_t key = allocation->key / BLOCK_BYTES;
     if (!is_suballocation(allocation) || !table_get(HELD_BLOCK, key, &block_entry) || block_entry.link != NULL)
         return RESULT_OK;
-    result_t charge_result = charge(allocation->device, BLOCK);
+    result_t charge_result = charge(allocation->device, BLOCK_BYTES);
     if (charge_result != RESULT_OK)
         return charge_result;
     pthread_mutex_lock(&blocks_mutex);
@@ -286,14 +286,14 @@ result_t charge_shared(const struct entry *allocation)
     if (is_uncharged)
         table_put(&block_entry, &previous);
     pthread_mutex_unlock(&blocks_mutex);
-    refund(allocation->device, is_uncharged ? 0 : BLOCK);
+    refund(allocation->device, is_uncharged ? 0 : BLOCK_BYTES);
     return RESULT_OK;
 }
 
 void block_context_ended(const struct entry *entry)
 {
     if (entry->link != NULL)
-        refund(entry->device, BLOCK);
+        refund(entry->device, BLOCK_BYTES);
 }
 
 /* Charge `bytes` more to a joint charge, which grows in units of `unit_bytes`. */
@@ -314,7 +314,7 @@ static result_t charge_jointly(struct joint_charge *joint, int device, uint64_t 
 
 result_t charge_small_array(int device, uint64_t bytes)
 {
-    return charge_jointly(&small_arrays[device], device, bytes, BLOCK);
+    return charge_jointly(&small_arrays[device], device, bytes, BLOCK_BYTES);
 }
 
 void refund_small_array(int device, uint64_t bytes)
@@ -359,7 +359,7 @@ uint64_t managed_charged_bytes(int device)
 uint64_t small_arrays_excess_bytes(int device)
 {
     pthread_mutex_lock(&blocks_mutex);
-    uint64_t bytes = small_arrays[device].charged_bytes - round_up(small_arrays[device].live_bytes, BLOCK);
+    uint64_t bytes = small_arrays[device].charged_bytes - round_up(small_arrays[device].live_bytes, BLOCK_BYTES);
     pthread_mutex_unlock(&blocks_mutex);
     return bytes;
 }

@@ -28,7 +28,7 @@
 
 #include <stdbool.h>
 
-#define BLOCK (UINT64_C(2) << 20)
+#define BLOCK_BYTES (UINT64_C(2) << 20)
 
 /* Unit in which nvidia-uvm allocates managed memory: on the same card 64 MiB took 128 MiB. */
 #define MANAGED_BATCH (UINT64_C(128) << 20)

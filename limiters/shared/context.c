@@ -222,10 +222,10 @@ result_t settle_stream(stream_t stream, int device)
  * destroyed, so it is checked before. */
 static bool stream_fits(int device)
 {
-    if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK))
+    if (device < 0 || !stream_takes_more(device) || uncounted_fits(device, BLOCK_BYTES))
         return true;
-    reclaim(device, BLOCK);
-    return uncounted_fits(device, BLOCK);
+    reclaim(device, BLOCK_BYTES);
+    return uncounted_fits(device, BLOCK_BYTES);
 }
 
 result_t create_stream(result_t (*real)(stream_t *, unsigned), stream_t *stream, unsigned flags)

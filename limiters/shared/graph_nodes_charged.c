@@ -40,7 +40,7 @@ static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
 {
     struct entry entry = nodes_entry_of(context);
     uint64_t block_bytes = block_bytes_of(entry.link_bytes + bytes);
-    uint64_t needed_bytes = block_bytes > BLOCK ? block_bytes - BLOCK : 0,
+    uint64_t needed_bytes = block_bytes > BLOCK_BYTES ? block_bytes - BLOCK_BYTES : 0,
              growth_bytes = needed_bytes > entry.bytes ? needed_bytes - entry.bytes : 0;
     result_t answer = growth_bytes > 0 ? charge(device, growth_bytes) : RESULT_OK;
     if (answer != RESULT_OK)

@@ -8,7 +8,7 @@
 enum {
     HELD_POINTER = 1, /* key: address; owner: context; link: a tag of blocks.c or charge.c, or NULL */
     HELD_SHARED,      /* key: address; other processes may have it open */
-    HELD_BLOCK,       /* key: address / BLOCK; count: sub-allocations in it; owner: context; link: a tag of
+    HELD_BLOCK,       /* key: address / BLOCK_BYTES; count: sub-allocations in it; owner: context; link: a tag of
                          blocks.c if the block is charged, or NULL */
     CONTEXT_BLOCK,    /* key: context; number: key of its own HELD_BLOCK; UINT64_MAX: an allocation has it */
     CONTEXT_BYTES,    /* key: context; bytes: that it takes by itself, not charged */

@@ -23,15 +23,17 @@ void limits_after_fork(void)
     limits_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* The bytes that a buffer takes beyond its built-in size. */
-static uint64_t extra_bytes(int device, TYPE(limit) limit, uint64_t value, uint64_t built_in)
+/* The bytes that a buffer takes beyond its default size; both sizes are of one thread where it is the stack. A heap or
+ * queue is charged whole, with 2 MiB (measured, above). */
+static uint64_t extra_bytes(int device, TYPE(limit) limit, uint64_t requested_bytes, uint64_t default_bytes)
 {
     uint64_t bytes;
-    if (value <= built_in)
+    if (requested_bytes <= default_bytes)
         return 0;
     if (limit != VALUE(LIMIT_STACK_SIZE))
-        return value > UINT64_MAX - 2 * BLOCK ? UINT64_MAX : block_bytes_of(value) + BLOCK;
-    bool overflows = __builtin_mul_overflow(value - built_in, threads_of(device), &bytes);
+        return requested_bytes > UINT64_MAX - 2 * BLOCK_BYTES ? UINT64_MAX
+                                                              : block_bytes_of(requested_bytes) + BLOCK_BYTES;
+    bool overflows = __builtin_mul_overflow(requested_bytes - default_bytes, threads_of(device), &bytes);
     return overflows ? UINT64_MAX : block_bytes_of(bytes);
 }
 

@@ -81,7 +81,7 @@ static int64_t uncharged_bytes(int device)
     pthread_mutex_lock(&tables_mutex);
     uint64_t table_count = device_tables[device].table_count;
     uint64_t extra_tables = table_count <= TABLES_PER_BLOCK ? 0 : table_count - TABLES_PER_BLOCK;
-    uint64_t total_bytes = block_bytes_of(extra_tables * (BLOCK / TABLES_PER_BLOCK));
+    uint64_t total_bytes = block_bytes_of(extra_tables * (BLOCK_BYTES / TABLES_PER_BLOCK));
     int64_t growth_bytes = (int64_t)(total_bytes - device_tables[device].charged_bytes);
     device_tables[device].charged_bytes = total_bytes;
     pthread_mutex_unlock(&tables_mutex);

@@ -125,7 +125,7 @@ static uint64_t uncharged_context_bytes(int device, uint64_t bytes)
 {
     bool is_charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 &&
                       device_figures[device].context_count == 0;
-    return BLOCK + (is_charged ? 0 : bytes);
+    return BLOCK_BYTES + (is_charged ? 0 : bytes);
 }
 
 void context_made(const struct driver_baseline *baseline, context_t context)
