@@ -65,11 +65,11 @@ enum fault fault_chosen(void)
 
 int fault_pause(void)
 {
-    const struct timespec pause = {.tv_nsec = 50000};
-    /* The signal handlers of an attack check whether they interrupt the limiter's code: so it runs here for a while. */
+    const struct timespec sleep_50_us = {.tv_nsec = 50000};
+    /* Spin inside the limiter, so that the signal handlers of the tests in tests/attacks interrupt its code here. */
     for (volatile int spin = 0; spin < 20000; spin++)
         continue;
-    nanosleep(&pause, NULL);
+    nanosleep(&sleep_50_us, NULL);
     return 1;
 }
 

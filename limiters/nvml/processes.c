@@ -62,20 +62,20 @@ void rows_keep_own(struct process_rows *rows)
     rows->row_count = kept_count;
 }
 
-nvmlReturn_t rows_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs)
+nvmlReturn_t rows_end(struct process_rows *rows, nvmlReturn_t result, unsigned *out_count, void *out_structs)
 {
-    if (answer == NVML_SUCCESS && out_count == NULL)
-        answer = NVML_ERROR_INVALID_ARGUMENT;
-    if (answer == NVML_SUCCESS) {
+    if (result == NVML_SUCCESS && out_count == NULL)
+        result = NVML_ERROR_INVALID_ARGUMENT;
+    if (result == NVML_SUCCESS) {
         rows_keep_own(rows);
         if (rows->row_count > *out_count || (rows->row_count != 0 && out_structs == NULL))
-            answer = NVML_ERROR_INSUFFICIENT_SIZE;
+            result = NVML_ERROR_INSUFFICIENT_SIZE;
         else if (rows->row_count != 0)
             memcpy(out_structs, rows->structs, rows->row_count * rows->row_bytes);
         *out_count = rows->row_count;
     }
     rows_free(rows);
-    return answer;
+    return result;
 }
 
 /* --------------------------------------------------------------------------------------------------- memory in use */
@@ -126,16 +126,16 @@ static void add_unlisted(struct process_rows *rows, nvmlDevice_t handle)
     }
 }
 
-static nvmlReturn_t infos_end(struct process_rows *rows, nvmlReturn_t answer, nvmlDevice_t handle, bool is_compute,
+static nvmlReturn_t infos_end(struct process_rows *rows, nvmlReturn_t result, nvmlDevice_t handle, bool is_compute,
                               unsigned *out_count, void *out_structs)
 {
-    if (answer == NVML_SUCCESS) {
+    if (result == NVML_SUCCESS) {
         rows_keep_own(rows);
         fill_memory(rows);
         if (is_compute)
             add_unlisted(rows, handle);
     }
-    return rows_end(rows, answer, out_count, out_structs);
+    return rows_end(rows, result, out_count, out_structs);
 }
 
 /* A body for the functions that fill an array of one type of struct. */
@@ -146,14 +146,14 @@ static nvmlReturn_t infos_end(struct process_rows *rows, nvmlReturn_t answer, nv
         struct process_rows rows;                                                                                      \
         if (!rows_begin(&rows, device, sizeof *out, offsetof(row, pid)))                                               \
             return real(device, count, out);                                                                           \
-        nvmlReturn_t answer = real(device, &rows.row_count, (row *)rows.structs);                                      \
+        nvmlReturn_t result = real(device, &rows.row_count, (row *)rows.structs);                                      \
         return end;                                                                                                    \
     }
 
-LIST(compute_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, answer, device, true, count, out))
-LIST(compute_processes, nvmlProcessInfo_v2_t, infos_end(&rows, answer, device, true, count, out))
-LIST(other_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, answer, device, false, count, out))
-LIST(other_processes, nvmlProcessInfo_v2_t, infos_end(&rows, answer, device, false, count, out))
+LIST(compute_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, result, device, true, count, out))
+LIST(compute_processes, nvmlProcessInfo_v2_t, infos_end(&rows, result, device, true, count, out))
+LIST(other_processes_v1, nvmlProcessInfo_v1_t, infos_end(&rows, result, device, false, count, out))
+LIST(other_processes, nvmlProcessInfo_v2_t, infos_end(&rows, result, device, false, count, out))
 
 nvmlReturn_t process_details(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProcessDetailList_v1_t *), nvmlDevice_t handle,
                              nvmlProcessDetailList_v1_t *list)
@@ -164,9 +164,9 @@ nvmlReturn_t process_details(nvmlReturn_t (*real)(nvmlDevice_t, nvmlProcessDetai
     nvmlProcessDetailList_v1_t driver_list = *list;
     driver_list.numProcArrayEntries = rows.row_count;
     driver_list.procArray = (nvmlProcessDetail_v1_t *)rows.structs;
-    nvmlReturn_t answer = real(handle, &driver_list);
+    nvmlReturn_t result = real(handle, &driver_list);
     rows.row_count = driver_list.numProcArrayEntries;
-    return infos_end(&rows, answer, handle, list->mode == 0, &list->numProcArrayEntries, list->procArray);
+    return infos_end(&rows, result, handle, list->mode == 0, &list->numProcArrayEntries, list->procArray);
 }
 
 /* ------------------------------------------------------------------------------------------- accounting and sessions
@@ -205,12 +205,12 @@ nvmlReturn_t accounting_stats_v2(nvmlReturn_t (*real)(nvmlDevice_t, nvmlAccounti
 }
 
 /* If `*out_count` is 0, NVML sets it to the number of sessions and succeeds. */
-static nvmlReturn_t sessions_end(struct process_rows *rows, nvmlReturn_t answer, unsigned *out_count, void *out_structs)
+static nvmlReturn_t sessions_end(struct process_rows *rows, nvmlReturn_t result, unsigned *out_count, void *out_structs)
 {
     bool asks_count_only = out_count != NULL && *out_count == 0;
-    answer = rows_end(rows, answer, out_count, out_structs);
-    return asks_count_only && answer == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : answer;
+    result = rows_end(rows, result, out_count, out_structs);
+    return asks_count_only && result == NVML_ERROR_INSUFFICIENT_SIZE ? NVML_SUCCESS : result;
 }
 
-LIST(encoder_sessions, nvmlEncoderSessionInfo_t, sessions_end(&rows, answer, count, out))
-LIST(capture_sessions, nvmlFBCSessionInfo_t, sessions_end(&rows, answer, count, out))
+LIST(encoder_sessions, nvmlEncoderSessionInfo_t, sessions_end(&rows, result, count, out))
+LIST(capture_sessions, nvmlFBCSessionInfo_t, sessions_end(&rows, result, count, out))
