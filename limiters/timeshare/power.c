@@ -125,18 +125,18 @@ static double above_idle(const struct power *power, uint32_t mw)
     return mw > power->idle_mw ? mw - power->idle_mw : 0;
 }
 
-/* Samples are taken at regular moments, but stamped when the driver came to it: the beat, which is the remainder of
- * their moments by the period, is where most stamps are. */
-static uint64_t beat_of(const struct power_reading *reading, uint32_t period_ms)
+/* Samples are periodic, but their timestamps are late by a varying time. Their phase (timestamp modulo period, in ms)
+ * is taken as the most frequent one. */
+static uint64_t sampling_phase_ms(const struct power_reading *reading, uint32_t period_ms)
 {
-    unsigned stamps[POWER_PERIOD_MOST_MS] = {0};
+    unsigned samples_at_phase[POWER_PERIOD_MAX_MS] = {0};
     for (unsigned i = 0; i < reading->count; i++)
-        stamps[reading->samples[i].at_ns / MS % period_ms]++;
-    unsigned best = 0;
+        samples_at_phase[reading->samples[i].at_ns / MS % period_ms]++;
+    unsigned phase_ms = 0;
     for (unsigned ms = 1; ms < period_ms; ms++)
-        if (stamps[ms] > stamps[best])
-            best = ms;
-    return best;
+        if (samples_at_phase[ms] > samples_at_phase[phase_ms])
+            phase_ms = ms;
+    return phase_ms;
 }
 
 /* Compare each new sample with what the filter would make of our activity and of the others', if its stamp is late by
@@ -146,16 +146,16 @@ static void take_samples(struct power *power, struct power_fit *fit, uint64_t la
 {
     const struct power_model *model = power->model;
     uint64_t first = power->newest > POWER_BINS ? power->newest - POWER_BINS + 1 : 0, ms = first;
-    uint64_t beat = beat_of(reading, model->period_ms);
+    uint64_t phase_ms = sampling_phase_ms(reading, model->period_ms);
     double own = 0, others = 0;
     for (unsigned i = 0; i < reading->count; i++) {
-        uint64_t stamp = reading->samples[i].at_ns / MS;
-        /* A stamp may be a little before the beat as well. */
-        uint64_t at = (stamp + 2 - beat) / model->period_ms * model->period_ms + beat;
-        if (reading->samples[i].at_ns <= power->sampled_ns || at < first + model->memory_ms + late_ms ||
-            at >= power->newest)
+        uint64_t stamp_ms = reading->samples[i].at_ns / MS;
+        /* A timestamp may be a little early as well. */
+        uint64_t at_ms = (stamp_ms + 2 - phase_ms) / model->period_ms * model->period_ms + phase_ms;
+        if (reading->samples[i].at_ns <= power->sampled_ns || at_ms < first + model->memory_ms + late_ms ||
+            at_ms >= power->newest)
             continue;
-        for (; ms <= at - late_ms; ms++) {
+        for (; ms <= at_ms - late_ms; ms++) {
             own += model->forgotten * (power->own[bin(ms)] / 1e3 - own);
             others += model->forgotten * (power->others[bin(ms)] / 1e3 - others);
         }

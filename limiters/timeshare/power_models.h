@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define POWER_PERIOD_MOST_MS 100u
+#define POWER_PERIOD_MAX_MS 100u
 
 struct power_model {
     const char *device; /* what the driver calls the model, whole */
