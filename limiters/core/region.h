@@ -75,12 +75,12 @@ struct hetero_region_slot {
 /* A member of a gang (timeshare/gang.h): the governor of one process on one device. It writes its own; but for what it
  * says, whoever has the gang's lead. */
 struct hetero_region_member {
-    _Atomic uint32_t taken;      /* 0: free */
-    _Atomic uint32_t device;     /* of the grant */
-    _Atomic uint32_t says;       /* MEMBER_* of timeshare/gang.h */
-    _Atomic uint32_t epoch;      /* which change of the gang's phase it has followed */
-    _Atomic uint32_t moved;      /* fences that have passed; it wraps around */
-    _Atomic uint32_t launches;   /* made so far; it wraps around */
+    _Atomic uint32_t taken;           /* 0: free */
+    _Atomic uint32_t device;          /* of the grant */
+    _Atomic uint32_t says;            /* MEMBER_* of timeshare/gang.h */
+    _Atomic uint32_t epoch;           /* which change of the gang's phase it has followed */
+    _Atomic uint32_t signaled_fences; /* fences that have passed; it wraps around */
+    _Atomic uint32_t launches;        /* made so far; it wraps around */
     _Atomic uint32_t passes;     /* how often its waiting launchers may make an operation each; written by the lead */
     _Atomic uint32_t depth;      /* what is in flight in a row may take so many ms; written by the lead */
     _Atomic uint64_t stamp_ns;   /* when it said so; CLOCK_MONOTONIC, as all here */

@@ -186,10 +186,10 @@ bool gang_rest(struct gang *gang, uint64_t now_ns)
  * node; long kernels come again and again. */
 static void note_move(struct gang *gang, uint64_t after_ns)
 {
-    uint64_t known = gang->moves_ns - gang->moves_ns / MOVES_FADE;
+    uint64_t known = gang->progress_interval_ns - gang->progress_interval_ns / MOVES_FADE;
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
     after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
-    gang->moves_ns = after_ns > known ? after_ns : known;
+    gang->progress_interval_ns = after_ns > known ? after_ns : known;
 }
 
 static bool take_lead(struct gang *gang, uint64_t now_ns)
@@ -200,17 +200,17 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
         return false;
     if (!atomic_compare_exchange_strong(&gang->shared->lead, &lead, ((now_ns + LEASE_NS) & ~WHO) | mine))
         return false;
-    if (!ours || now_ns - gang->led_ns > STALE_NS) { /* nothing was seen yet, or it is old */
+    if (!ours || now_ns - gang->led_at_ns > STALE_NS) { /* nothing was seen yet, or it is old */
         uint32_t reached = atomic_load(&gang->shared->reached);
         for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-            gang->seen[n].moved = gang->shared->members[n].moved;
-            gang->seen[n].moved_ns = now_ns;
+            gang->seen[n].signaled_fences = gang->shared->members[n].signaled_fences;
+            gang->seen[n].progress_at_ns = now_ns;
         }
-        gang->used_ns = gang->help.let_ns = now_ns;
-        gang->moves_ns = MOVES_NS;
+        gang->used_at_ns = gang->help.let_at_ns = now_ns;
+        gang->progress_interval_ns = MOVES_NS;
         gang->help.crossed_ns = stuck_ns(gang);
     }
-    gang->led_ns = now_ns;
+    gang->led_at_ns = now_ns;
     return true;
 }
 
@@ -235,17 +235,17 @@ static bool counts(struct gang *gang, const struct descriptor *usage, unsigned n
 }
 
 /* Work of a member came further, or it has none. */
-static void note_moved(struct gang *gang, uint32_t number, uint32_t says, uint32_t moved, uint64_t now_ns)
+static void note_progress(struct gang *gang, uint32_t number, uint32_t says, uint32_t signaled_fences, uint64_t now_ns)
 {
     struct gang_seen *seen = &gang->seen[number];
     bool busy = says & MEMBER_BUSY;
-    if (busy && moved == seen->moved)
+    if (busy && signaled_fences == seen->signaled_fences)
         return;
-    bool helped = gang->help.any_ns >= seen->moved_ns && now_ns - gang->help.any_ns < HELPS_NS;
+    bool helped = gang->help.any_at_ns >= seen->progress_at_ns && now_ns - gang->help.any_at_ns < HELPS_NS;
     if (busy && !helped && gang->shared->rescue_ns == 0)
-        note_move(gang, elapsed(later(seen->moved_ns, gang->row.opened_ns), now_ns));
-    seen->moved = moved;
-    seen->moved_ns = now_ns;
+        note_move(gang, elapsed(later(seen->progress_at_ns, gang->row.opened_at_ns), now_ns));
+    seen->signaled_fences = signaled_fences;
+    seen->progress_at_ns = now_ns;
 }
 
 static void count_active(struct census *census, const struct hetero_region_member *member, uint32_t says,
@@ -259,24 +259,24 @@ static void count_active(struct census *census, const struct hetero_region_membe
     census->held = census->held || (says & MEMBER_HELD);
     census->intruded = census->intruded || (says & MEMBER_INTRUDED);
     census->late = census->late || member->epoch != epoch;
-    census->claimed_ns = later(member->claimed_ns, census->claimed_ns);
+    census->claimed_at_ns = later(member->claimed_ns, census->claimed_at_ns);
 }
 
 static void count_busy(const struct gang *gang, struct census *census, uint32_t number, uint32_t says, uint64_t now_ns)
 {
     const struct hetero_region_member *member = &gang->shared->members[number];
     const struct gang_seen *seen = &gang->seen[number];
-    uint64_t moved_ns = later(seen->moved_ns, atomic_load(&gang->shared->since_ns));
+    uint64_t progress_at_ns = later(seen->progress_at_ns, atomic_load(&gang->shared->since_ns));
     uint32_t at = position(member), device = member->device % HETERO_MAX_DEVICES;
     census->busy_devices |= UINT32_C(1) << device;
     census->beside[device] = says / MEMBER_BESIDE;
-    census->stood_ns = later(seen->moved_ns, census->stood_ns);
+    census->any_progress_at_ns = later(seen->progress_at_ns, census->any_progress_at_ns);
     if (!seen->behind) {
         census->waited_for = true;
-        census->others_moved_ns = later(moved_ns, census->others_moved_ns);
+        census->others_progress_at_ns = later(progress_at_ns, census->others_progress_at_ns);
     }
-    census->stuck = census->stuck || elapsed(moved_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
-    census->moved_ns = later(moved_ns, census->moved_ns);
+    census->stuck = census->stuck || elapsed(progress_at_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
+    census->progress_at_ns = later(progress_at_ns, census->progress_at_ns);
     census->front = !census->busy || ahead_of(census->front, at) > 0 ? at : census->front;
     census->busy = true;
 }
@@ -291,7 +291,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
         if (!counts(gang, usage, n, now_ns, &census))
             continue;
         uint32_t says = member->says, device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
-        note_moved(gang, n, says, member->moved, now_ns);
+        note_progress(gang, n, says, member->signaled_fences, now_ns);
         if (says & (MEMBER_ACTIVE | MEMBER_STAYS))
             census.devices |= device;
         if (says & MEMBER_ACTIVE)
@@ -308,7 +308,7 @@ static struct census count_members(struct gang *gang, const struct descriptor *u
 /* Whether what is in flight stands still for longer than kernels took so far: else those would be free. */
 static bool waits_for_a_node(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
-    uint64_t stood_ns = elapsed(census->moved_ns, now_ns);
+    uint64_t stood_ns = elapsed(census->progress_at_ns, now_ns);
     return census->busy && stood_ns > stuck_ns(gang) && stood_ns < FREE_SPIN_NS;
 }
 
@@ -323,7 +323,8 @@ static bool spins_for_a_node(const struct gang *gang, const struct census *censu
 static bool waits_for_a_process(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     unsigned busy = (unsigned)__builtin_popcount(census->busy_devices);
-    return census->busy && busy < gang->count && elapsed(census->stood_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS;
+    return census->busy && busy < gang->count &&
+           elapsed(census->any_progress_at_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS;
 }
 
 /* A kernel may be long, or wait for a process that has not come yet: it is charged. Where it stands until there is a
@@ -346,8 +347,8 @@ static bool is_excused(struct gang *gang, const struct census *census, uint64_t 
 {
     const struct hetero_region_gang *shared = gang->shared;
     const uint64_t most_ns = PAGES_STOPPED_NS;
-    gang->died_ns = census->died ? now_ns : gang->died_ns;
-    bool lost = gang->died_ns != 0 && census->stood_ns < gang->died_ns + most_ns;
+    gang->died_at_ns = census->died ? now_ns : gang->died_at_ns;
+    bool lost = gang->died_at_ns != 0 && census->any_progress_at_ns < gang->died_at_ns + most_ns;
     bool stopped = census->stopped && shared->phase == GANG_CLOSED && elapsed(shared->since_ns, now_ns) > most_ns;
     return stopped || (unwanted && lost);
 }
@@ -433,7 +434,8 @@ static uint64_t left_before_end(const struct gang *gang, const struct gang_look 
 static void begin_end(struct gang *gang, const struct census *census, uint64_t most_ns, bool resumed, uint64_t now_ns)
 {
     gang_end_asked(gang, census, now_ns);
-    uint64_t one_ns = gang->moves_ns + gang->moves_ns / 4; /* an operation that is as long as they are */
+    uint64_t one_ns = gang->progress_interval_ns +
+                      gang->progress_interval_ns / 4; /* an operation that is as long as they are */
     atomic_store(&gang->shared->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
     enter(gang, GANG_ENDS, now_ns);
 }
@@ -442,7 +444,7 @@ static void open_gates(struct gang *gang, const struct census *census, const str
 {
     gang->trace.into_ns = row_position(look->row, look->wall_ns);
     gang->trace.held = census->held;
-    gang->used_ns = look->now_ns;
+    gang->used_at_ns = look->now_ns;
     gang->row.begun = false;
     atomic_fetch_add(&gang->shared->rows, 1);
     gang_end_opened(gang, look->now_ns);
@@ -518,11 +520,12 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
  * at the same time. One that has its devices to itself does as well: nothing is lost by a stop within a step then. */
 static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
 {
-    if (gang->row.soft_ns < gang->shared->since_ns) /* that was another row's */
-        gang->row.soft_ns = gang->row.idle_ns = now_ns;
+    if (gang->row.extended_at_ns < gang->shared->since_ns) /* that was another row's */
+        gang->row.extended_at_ns = gang->row.idle_at_ns = now_ns;
     if (census->busy)
-        gang->row.idle_ns = now_ns;
-    return census->active && now_ns - gang->row.idle_ns < SOFT_IDLE_NS && now_ns - gang->row.soft_ns < overrun_ns;
+        gang->row.idle_at_ns = now_ns;
+    return census->active && now_ns - gang->row.idle_at_ns < SOFT_IDLE_NS &&
+           now_ns - gang->row.extended_at_ns < overrun_ns;
 }
 
 /* Say how far launchers may be ahead of their devices. */
@@ -548,7 +551,7 @@ static uint64_t open_for(struct gang *gang, const struct census *census, const s
         most_ns = ELASTIC_NS;
     if (rescue_ns > look->now_ns && rescue_ns - look->now_ns > most_ns)
         most_ns = rescue_ns - look->now_ns;
-    bool unused = look->claimed && look->now_ns - gang->used_ns > LEND_NS;
+    bool unused = look->claimed && look->now_ns - gang->used_at_ns > LEND_NS;
     return census->died || !census->active || probed || unused ? 0 : most_ns;
 }
 
@@ -556,7 +559,7 @@ static uint64_t open_for(struct gang *gang, const struct census *census, const s
 static bool goes_on_beyond(struct gang *gang, const struct census *census, const struct gang_look *look, bool probed)
 {
     bool by_hand = row_is_by_hand(look->row);
-    bool alone = !look->claimed && !probed && gang->shared->rescue_ns == 0 && gang->moves_ns < STEP_NS;
+    bool alone = !look->claimed && !probed && gang->shared->rescue_ns == 0 && gang->progress_interval_ns < STEP_NS;
     uint64_t most_ns = by_hand || look->overrun_ns < STEP_NS ? look->overrun_ns : STEP_NS;
     return (by_hand || alone) && !census->died && goes_on(gang, census, most_ns, look->now_ns);
 }
@@ -568,15 +571,15 @@ static void run_row(struct gang *gang, const struct census *census, const struct
     uint64_t now_ns = look->now_ns, overrun_ns = look->overrun_ns, rescue_ns = atomic_load(&shared->rescue_ns);
     gang_end_looked(gang, now_ns);
     if (census->busy || census->waits)
-        gang->used_ns = now_ns;
-    bool probed = gang->probe.on && now_ns - gang->probe.begun_ns > PROBE_NS;
+        gang->used_at_ns = now_ns;
+    bool probed = gang->probe.on && now_ns - gang->probe.begun_at_ns > PROBE_NS;
     uint64_t most_ns = open_for(gang, census, look, probed);
     atomic_store(&shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
         gang_end_probe(gang, census, now_ns);
     deepen(gang, census, look->claimed, most_ns, now_ns);
     if (most_ns > 0) {
-        gang->row.soft_ns = 0;
+        gang->row.extended_at_ns = 0;
         return;
     }
     if (goes_on_beyond(gang, census, look, probed)) {
@@ -606,7 +609,7 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
     struct census census = count_members(gang, usage, now_ns);
     struct gang_look look = {
         .row = row,
-        .claimed = census.claimed_ns != 0 && elapsed(census.claimed_ns, now_ns) < ROOM_NS,
+        .claimed = census.claimed_at_ns != 0 && elapsed(census.claimed_at_ns, now_ns) < ROOM_NS,
         .overrun_ns = overrun_ns,
         .now_ns = now_ns,
         .wall_ns = wall_ns,

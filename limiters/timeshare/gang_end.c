@@ -41,7 +41,7 @@ static void doubt(struct gang *gang, bool known)
 static void find_behind(struct gang *gang, const struct census *census, uint32_t number)
 {
     bool known = ahead_of(position(&gang->shared->members[number]), census->front) > 0;
-    atomic_store(&gang->shared->met_ns, gang->led_ns);
+    atomic_store(&gang->shared->met_ns, gang->led_at_ns);
     if (gang->probe.on && known) { /* that was to be seen: it catches up as ever */
         gang->probe.on = false;
         return;
@@ -56,7 +56,7 @@ static void find_behind(struct gang *gang, const struct census *census, uint32_t
 static bool is_apart(const struct gang *gang)
 {
     uint64_t met_ns = later(gang->shared->met_ns, gang->shared->asked_ns);
-    return elapsed(met_ns, gang->led_ns) > APART_NS;
+    return elapsed(met_ns, gang->led_at_ns) > APART_NS;
 }
 
 /* One that is known to be behind may make a few at a time, for as long as others wait for it. */
@@ -82,7 +82,7 @@ static uint32_t may_launch(struct gang *gang, const struct census *census, uint3
     if (launches_count(gang))
         return !is_apart(gang) && behind > 0 && behind <= BEHIND_MOST ? (uint32_t)behind : 0;
     bool waited_for = gang->seen[n].behind && census->waited_for;
-    return waited_for && elapsed(census->others_moved_ns, now_ns) > STUCK_NS
+    return waited_for && elapsed(census->others_progress_at_ns, now_ns) > STUCK_NS
                ? may_launch_few(&gang->seen[n], member, now_ns)
                : 0;
 }
@@ -155,18 +155,18 @@ static void help(struct gang *gang, const struct census *census, uint64_t now_ns
 {
     struct gang_help *last = &gang->help;
     bool helped = let_catch_up(gang, census, now_ns);
-    if (census->moved_ns > last->let_ns)
+    if (census->progress_at_ns > last->let_at_ns)
         last->crossed_ns = stuck_ns(gang);
     uint64_t crossed_ns = last->crossed_ns + (census->idle_waits ? 2 * patience_ns(gang) : 0);
-    bool crossed = elapsed(later(census->moved_ns, last->let_ns), now_ns) > crossed_ns;
+    bool crossed = elapsed(later(census->progress_at_ns, last->let_at_ns), now_ns) > crossed_ns;
     helped = helped || help_kept(gang, census, false, now_ns);
     if (!helped && crossed && help_kept(gang, census, true, now_ns)) {
-        last->let_ns = now_ns;
+        last->let_at_ns = now_ns;
         last->crossed_ns *= 2;
         helped = true;
     }
     if (helped)
-        last->any_ns = now_ns;
+        last->any_at_ns = now_ns;
 }
 
 /* How far members have come, the least and the furthest: all of them, or those that nobody waited for. False: there are
@@ -208,7 +208,7 @@ static void note_settled(struct gang *gang)
 bool gang_end_probes(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     bool several = (census->devices & (census->devices - 1)) != 0;
-    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns >= gang->probe.due_ns;
+    return several && elapsed(gang->shared->met_ns, now_ns) >= MET_NS && now_ns >= gang->probe.due_at_ns;
 }
 
 void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now_ns)
@@ -216,7 +216,7 @@ void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now
     struct hetero_region_gang *shared = gang->shared;
     if (gang->probe.on || !gang_end_probes(gang, census, now_ns))
         return;
-    if (gang->moves_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
+    if (gang->progress_interval_ns > PROBE_LONGEST_NS) { /* who waits for whom would not show for too long */
         atomic_store(&shared->met_ns, now_ns);
         return;
     }
@@ -228,8 +228,8 @@ void gang_end_probe(struct gang *gang, const struct census *census, uint64_t now
         if (gang->probe.on)
             atomic_store(&member->held_back, 1);
     }
-    gang->probe.begun_ns = now_ns;
-    gang->probe.due_ns = now_ns + PROBE_EVERY_NS;
+    gang->probe.begun_at_ns = now_ns;
+    gang->probe.due_at_ns = now_ns + PROBE_EVERY_NS;
 }
 
 /* --------------------------------------------------------------------------------------------------------- the trace
@@ -242,7 +242,7 @@ void gang_end_opened(struct gang *gang, uint64_t now_ns)
 {
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
         atomic_store(&gang->shared->members[n].held_back, 0);
-    gang->row.opened_ns = gang->trace.looked_ns = now_ns;
+    gang->row.opened_at_ns = gang->trace.looked_at_ns = now_ns;
     gang->trace.opened_row = gang->shared->rows;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS; n++)
         gang->trace.began_ns[n] = gang->trace.idle_ns[n] = gang->trace.stood_ns[n] = 0;
@@ -254,28 +254,28 @@ void gang_end_looked(struct gang *gang, uint64_t now_ns)
 {
     const struct hetero_region_gang *shared = gang->shared;
     struct row_trace *trace = &gang->trace;
-    uint64_t since_ns = now_ns - trace->looked_ns;
+    uint64_t since_ns = now_ns - trace->looked_at_ns;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         bool busy = shared->members[n].says & MEMBER_BUSY;
         if (busy && trace->began_ns[n] == 0)
-            trace->began_ns[n] = now_ns - gang->row.opened_ns;
+            trace->began_ns[n] = now_ns - gang->row.opened_at_ns;
         else if (!busy && trace->began_ns[n] != 0)
             trace->idle_ns[n] += since_ns;
-        else if (busy && now_ns - later(gang->seen[n].moved_ns, gang->row.opened_ns) > STOOD_NS)
+        else if (busy && now_ns - later(gang->seen[n].progress_at_ns, gang->row.opened_at_ns) > STOOD_NS)
             trace->stood_ns[n] += since_ns;
     }
-    trace->looked_ns = now_ns;
+    trace->looked_at_ns = now_ns;
 }
 
 void gang_end_asked(struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     const struct hetero_region_gang *shared = gang->shared;
     struct row_trace *trace = &gang->trace;
-    trace->asked_ns = trace->looked_ns = now_ns;
+    trace->asked_at_ns = trace->looked_at_ns = now_ns;
     trace->asked_row = shared->rows;
     trace->passes = shared->passes;
     if (gang->probe.on && !(shared->members[gang->probe.member].says & MEMBER_WAITS))
-        gang->probe.due_ns = now_ns + PROBE_AGAIN_NS;
+        gang->probe.due_at_ns = now_ns + PROBE_AGAIN_NS;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++) {
         trace->busy_ns[n] = 0;
         trace->behind[n] = census->busy ? ahead_of(position(&shared->members[n]), census->front) : 0;
@@ -288,8 +288,8 @@ static void look(struct gang *gang, uint64_t now_ns)
     struct row_trace *trace = &gang->trace;
     for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < shared->reached; n++)
         if (shared->members[n].says & MEMBER_BUSY)
-            trace->busy_ns[n] += now_ns - trace->looked_ns;
-    trace->looked_ns = now_ns;
+            trace->busy_ns[n] += now_ns - trace->looked_at_ns;
+    trace->looked_at_ns = now_ns;
 }
 
 static unsigned long long us(uint64_t ns)
@@ -322,9 +322,11 @@ static void show(const struct gang *gang, bool over, uint64_t now_ns)
         LOG_DEBUG,
         "gang: row %llu, us: begun at %llu%s, open %llu, %llu of it over, end %llu%s, %llu let through, moves %llu%s%s",
         (unsigned long long)shared->rows, us(trace->into_ns), trace->held ? " beside others" : "",
-        us(trace->asked_ns - gang->row.opened_ns), us(gang->row.soft_ns != 0 ? trace->asked_ns - gang->row.soft_ns : 0),
-        us(now_ns - trace->asked_ns), over ? " and not idle" : "", (unsigned long long)(shared->passes - trace->passes),
-        us(gang->moves_ns), launches_count(gang) ? "" : ", launches do not tell", members);
+        us(trace->asked_at_ns - gang->row.opened_at_ns),
+        us(gang->row.extended_at_ns != 0 ? trace->asked_at_ns - gang->row.extended_at_ns : 0),
+        us(now_ns - trace->asked_at_ns), over ? " and not idle" : "",
+        (unsigned long long)(shared->passes - trace->passes), us(gang->progress_interval_ns),
+        launches_count(gang) ? "" : ", launches do not tell", members);
 }
 
 /* ------------------------------------------------------------------------------------------------------------- over

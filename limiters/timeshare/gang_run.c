@@ -26,14 +26,15 @@
 #define REST_NS  (20 * MS)
 #define STAYS_NS (1000 * MS)
 
-/* What a launch takes is told by so much of the device's time: longer than most steps. */
-#define WORKED_NS (200 * MS)
+/* The mean time of a launch is of so much busy time of the device: longer than most steps. */
+#define BUSY_WINDOW_NS (200 * MS)
 
-/* What stands still for so long waits for others, or is long: it tells no more of what a launch takes. */
-#define STANDS_NS (20 * MS)
+/* After so long without progress, device time is no longer counted for the mean time of a launch: the work waits for
+ * others, or is long. */
+#define STALL_NS (20 * MS)
 
-/* What takes longer than this has a fence for itself (gate.c). */
-#define FENCE_NS MS
+/* A launch that takes longer than this has a fence for itself (gate.c). */
+#define OWN_FENCE_MIN_NS MS
 
 /* A fence behind nothing passes so soon. */
 #define FENCE_PASSES_NS (8 * US)
@@ -61,25 +62,25 @@ struct member_run {
     uint32_t launches; /* at the last look */
     uint32_t passes;   /* of the gang's lead, followed so far */
     uint32_t allowed;  /* the same */
-    uint64_t active_ns, looked_ns, renewed_ns;
-    uint64_t let_ns;   /* launchers were let through then, and have made no launch yet; 0: they have */
-    uint32_t let_at;   /* launches then */
-    uint32_t moved;    /* fences that had passed at the last look */
-    uint64_t moved_ns; /* when one was last seen to have, or a launch was made */
+    uint64_t active_at_ns, looked_at_ns, renewed_at_ns;
+    uint64_t let_at_ns;       /* launchers were let through then, and have made no launch yet; 0: they have */
+    uint32_t launches_at_let; /* launches then */
+    uint32_t signaled_fences; /* fences that were signaled by the last look */
+    uint64_t progress_at_ns;  /* when a fence was last seen to be signaled, or a launch was made */
 };
 
 /* How long our device works for a launch, on average of the last steps; 0: that is not known yet. By the last fence
  * alone, one stands for a few launches after large kernels: where small ones follow them, launchers are hardly ahead.
  */
-static uint64_t launch_ns(const struct gang *gang)
+static uint64_t mean_launch_ns_of(const struct gang *gang)
 {
-    return gang->worked_ns < WORKED_NS / 2 ? 0 : gang->worked_ns / (gang->worked > 0 ? gang->worked : 1);
+    return gang->busy_ns < BUSY_WINDOW_NS / 2 ? 0 : gang->busy_ns / (gang->busy_launches > 0 ? gang->busy_launches : 1);
 }
 
 static void open_gate(struct governor *governor, uint64_t now)
 {
     struct gate *gate = &governor->gate;
-    uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->last.closed_ns;
+    uint64_t asked_ns = governor->account.asked_ns, closed_ns = governor->last.gate_closed_at_ns;
     if (atomic_load(&gate->queue.waiting) > 0)
         account_stopped(&governor->account, now - (asked_ns > closed_ns ? asked_ns : closed_ns));
     atomic_store(&gate->first_ns, now);
@@ -91,7 +92,7 @@ static void close_gate(struct governor *governor, uint32_t state, uint64_t now)
     struct gate *gate = &governor->gate;
     uint32_t before = atomic_load(&gate->state);
     if (gate_opens(before)) {
-        governor->last.closed_ns = now;
+        governor->last.gate_closed_at_ns = now;
         log_line(LOG_DEBUG, "gang: device %u: gate closed with %u fences in flight, each of %u launches now",
                  (unsigned)governor->gang.device, (unsigned)atomic_load(&gate->fences.backlog),
                  (unsigned)atomic_load(&gate->fences.stride));
@@ -133,14 +134,14 @@ static void let_launch(struct governor *governor, struct hetero_region_member *m
     struct gate *gate = &governor->gate;
     if (run->passes != atomic_load(&member->passes)) {
         run->passes = atomic_load(&member->passes);
-        run->let_at = gate_launches(gate);
-        run->let_ns = now;
+        run->launches_at_let = gate_launches(gate);
+        run->let_at_ns = now;
         gate_let_through(gate);
     }
     if (run->allowed != atomic_load(&member->allowed)) {
         run->allowed = atomic_load(&member->allowed);
-        run->let_at = gate_launches(gate);
-        run->let_ns = (int32_t)(run->allowed - run->let_at) > 0 ? now : 0;
+        run->launches_at_let = gate_launches(gate);
+        run->let_at_ns = (int32_t)(run->allowed - run->launches_at_let) > 0 ? now : 0;
         gate_allow(gate, run->allowed);
     }
 }
@@ -152,9 +153,10 @@ static uint32_t follow(struct governor *governor, struct member_run *run, uint64
     struct hetero_region_member *member = governor->gang.member;
     uint32_t epoch = atomic_load(&shared->epoch), phase = atomic_load(&shared->phase);
     set_gate(governor, phase, now);
-    uint64_t one_ns = launch_ns(&governor->gang);
-    bool deep = one_ns > 0 && member != NULL && phase == GANG_OPEN;
-    gate_deepen(&governor->gate, deep ? (uint32_t)(atomic_load(&member->depth) * MS / later(one_ns, FENCE_NS)) : 0);
+    uint64_t mean_launch_ns = mean_launch_ns_of(&governor->gang);
+    bool deep = mean_launch_ns > 0 && member != NULL && phase == GANG_OPEN;
+    gate_deepen(&governor->gate,
+                deep ? (uint32_t)(atomic_load(&member->depth) * MS / later(mean_launch_ns, OWN_FENCE_MIN_NS)) : 0);
     if (member != NULL)
         let_launch(governor, member, run, now);
     return epoch;
@@ -169,23 +171,23 @@ static void charge_own(struct governor *governor, uint64_t used_ns, uint64_t now
     account_count(&governor->account, gate_launches(&governor->gate));
 }
 
-/* Learn what a launch takes. At the end of a row devices wait for each other, which says nothing of that. */
-static void learn(struct governor *governor, struct member_run *run, uint64_t worked_ns, uint32_t launches,
-                  uint64_t now)
+/* Learn the mean time of a launch, of `busy_ns` in which so many launches were made. Not at the end of a row, where
+ * devices wait for each other. */
+static void learn(struct governor *governor, struct member_run *run, uint64_t busy_ns, uint32_t launches, uint64_t now)
 {
     struct gang *gang = &governor->gang;
-    uint32_t moved = gate_moved(&governor->gate);
-    if (moved != run->moved || launches > 0)
-        run->moved_ns = now;
-    run->moved = moved;
-    gang->worked_ns += now - run->moved_ns < STANDS_NS ? worked_ns : 0;
-    gang->worked += launches;
-    if (gang->worked_ns > WORKED_NS) {
-        gang->worked_ns /= 2;
-        gang->worked /= 2;
+    uint32_t signaled_fences = gate_signaled_fences(&governor->gate);
+    if (signaled_fences != run->signaled_fences || launches > 0)
+        run->progress_at_ns = now;
+    run->signaled_fences = signaled_fences;
+    gang->busy_ns += now - run->progress_at_ns < STALL_NS ? busy_ns : 0;
+    gang->busy_launches += launches;
+    if (gang->busy_ns > BUSY_WINDOW_NS) {
+        gang->busy_ns /= 2;
+        gang->busy_launches /= 2;
     }
-    uint64_t one_ns = launch_ns(gang);
-    gate_know(&governor->gate, one_ns < FENCE_NS ? one_ns : 0);
+    uint64_t mean_launch_ns = mean_launch_ns_of(gang);
+    gate_know(&governor->gate, mean_launch_ns < OWN_FENCE_MIN_NS ? mean_launch_ns : 0);
 }
 
 /* What others on the device see: that it runs, or will in its next row. */
@@ -216,7 +218,7 @@ static bool is_busy(struct governor *governor)
 static uint32_t says_of(struct governor *governor, const struct member_run *run, bool busy, bool waits, uint64_t now)
 {
     struct time_slice *time_slice = &governor->time_slice;
-    uint64_t rests_ns = now - run->active_ns;
+    uint64_t rests_ns = now - run->active_at_ns;
     uint32_t says = rests_ns < REST_NS ? MEMBER_ACTIVE : 0;
     says |= rests_ns >= REST_NS && rests_ns < STAYS_NS && gang_goes_on(&governor->gang, now) ? MEMBER_STAYS : 0;
     says |= busy ? MEMBER_BUSY : 0;
@@ -234,9 +236,9 @@ static void tell_lead(struct governor *governor, const struct member_run *run, u
         return;
     if (time_slice_sought(&governor->time_slice))
         atomic_store(&member->claimed_ns, now);
-    atomic_store(&member->moved, gate_moved(&governor->gate));
+    atomic_store(&member->signaled_fences, gate_signaled_fences(&governor->gate));
     atomic_store(&member->launches, run->launches);
-    if (run->let_ns == 0) /* what was let through is counted: else as much would be let through again */
+    if (run->let_at_ns == 0) /* what was let through is counted: else as much would be let through again */
         atomic_store(&member->passed, run->passes);
 }
 
@@ -246,19 +248,19 @@ static uint32_t look(struct governor *governor, struct member_run *run, uint64_t
     bool waits = atomic_load(&gate->queue.waiting) > 0, busy = is_busy(governor);
     uint32_t launches = gate_launches(gate);
     time_slice_busy(&governor->time_slice, busy);
-    if (run->let_ns != 0 && (launches != run->let_at || now - run->let_ns > COMES_NS))
-        run->let_ns = 0;
-    busy = busy || run->let_ns != 0;
+    if (run->let_at_ns != 0 && (launches != run->launches_at_let || now - run->let_at_ns > COMES_NS))
+        run->let_at_ns = 0;
+    busy = busy || run->let_at_ns != 0;
     if (busy || waits || launches != run->launches)
-        run->active_ns = now;
-    uint64_t since_ns = now - run->looked_ns;
+        run->active_at_ns = now;
+    uint64_t since_ns = now - run->looked_at_ns;
     bool open = gate_opens(atomic_load(&gate->state));
-    uint64_t worked_ns = busy && open ? (since_ns < PAGES_STOPPED_NS ? since_ns : PAGES_STOPPED_NS) : 0;
-    charge_own(governor, worked_ns, now);
+    uint64_t busy_ns = busy && open ? (since_ns < PAGES_STOPPED_NS ? since_ns : PAGES_STOPPED_NS) : 0;
+    charge_own(governor, busy_ns, now);
     if (open)
-        learn(governor, run, worked_ns, launches - run->launches, now);
+        learn(governor, run, busy_ns, launches - run->launches, now);
     run->launches = launches;
-    run->looked_ns = now;
+    run->looked_at_ns = now;
     uint32_t says = says_of(governor, run, busy, waits, now);
     tell_lead(governor, run, now);
     gang_say(&governor->gang, now, says, epoch);
@@ -272,7 +274,7 @@ static uint64_t rest_ns(const struct governor *governor, uint64_t now)
     uint32_t phase = atomic_load(&shared->phase);
     if (phase == GANG_ENDS)
         return elapsed(atomic_load(&shared->since_ns), now) < ENDS_AWAKE_NS ? LOOK_ENDS_NS : LOOK_LONG_NS;
-    if (phase == GANG_OPEN && governor->gang.row.soft_ns != 0)
+    if (phase == GANG_OPEN && governor->gang.row.extended_at_ns != 0)
         return LOOK_LONG_NS;
     uint64_t most = phase == GANG_OPEN ? LOOK_OPEN_NS : LOOK_CLOSED_NS;
     uint64_t at = phase == GANG_OPEN ? atomic_load(&shared->until_ns) : atomic_load(&shared->opens_ns);
@@ -288,20 +290,20 @@ void gang_run(struct governor *governor)
     struct time_slice *time_slice = &governor->time_slice;
     struct gang *gang = &governor->gang;
     struct member_run run = {.launches = gate_launches(&governor->gate)};
-    run.active_ns = run.looked_ns = engine->now();
+    run.active_at_ns = run.looked_at_ns = engine->now();
     gang->policy = terms_policy(governor->terms);
     time_slice->pages.asks = true;
     while (gang_is(governor) && terms_limit_core(governor->terms) && !atomic_load(&gates_retired)) {
         uint64_t now = engine->now();
-        if (now - run.renewed_ns > RENEW_NS) {
+        if (now - run.renewed_at_ns > RENEW_NS) {
             if (!time_slice_renew(time_slice)) {
                 engine->pause(LOOK_CLOSED_NS);
                 continue;
             }
             gang_join(gang, &time_slice->siblings);
-            if (run.renewed_ns == 0 && gang->member != NULL)
+            if (run.renewed_at_ns == 0 && gang->member != NULL)
                 run.passes = atomic_load(&gang->member->passes);
-            run.renewed_ns = now;
+            run.renewed_at_ns = now;
         }
         uint32_t epoch = follow(governor, &run, now);
         uint32_t says = look(governor, &run, now, epoch);

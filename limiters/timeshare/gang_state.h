@@ -21,51 +21,51 @@ enum {
 
 /* Where the time of a row went, for the log. */
 struct row_trace {
-    uint64_t opened_row, asked_row;           /* which row had its gates opened and closed by this lead */
-    uint64_t asked_ns, looked_ns, passes;     /* when it was to end, and what `passes` of the gang was then */
-    uint64_t into_ns;                         /* how far into its row it was opened */
-    bool held;                                /* while others ran on a device of it */
-    uint64_t charged_ns[HETERO_MAX_DEVICES];  /* when the gates were opened */
-    uint64_t began_ns[HETERO_REGION_MEMBERS]; /* how long after that its device had work; 0: not yet */
-    uint64_t idle_ns[HETERO_REGION_MEMBERS];  /* for which it had none from then on, the gates open */
-    uint64_t stood_ns[HETERO_REGION_MEMBERS]; /* for which it came no further than for STOOD_NS already */
-    uint64_t busy_ns[HETERO_REGION_MEMBERS];  /* of the end */
-    int32_t behind[HETERO_REGION_MEMBERS];    /* by launches, when it was to end */
+    uint64_t opened_row, asked_row;             /* which row had its gates opened and closed by this lead */
+    uint64_t asked_at_ns, looked_at_ns, passes; /* when it was to end, and what `passes` of the gang was then */
+    uint64_t into_ns;                           /* how far into its row it was opened */
+    bool held;                                  /* while others ran on a device of it */
+    uint64_t charged_ns[HETERO_MAX_DEVICES];    /* when the gates were opened */
+    uint64_t began_ns[HETERO_REGION_MEMBERS];   /* how long after that its device had work; 0: not yet */
+    uint64_t idle_ns[HETERO_REGION_MEMBERS];    /* for which it had none from then on, the gates open */
+    uint64_t stood_ns[HETERO_REGION_MEMBERS];   /* for which it came no further than for STOOD_NS already */
+    uint64_t busy_ns[HETERO_REGION_MEMBERS];    /* of the end */
+    int32_t behind[HETERO_REGION_MEMBERS];      /* by launches, when it was to end */
 };
 
 /* What was seen of a member, and since when. */
 struct gang_seen {
-    uint32_t moved;
-    uint64_t moved_ns;
-    bool behind;  /* in this end of a row another waited for it */
-    uint32_t few; /* how many launches it may make at a time then */
+    uint32_t signaled_fences; /* that the member has reported */
+    uint64_t progress_at_ns;  /* when it last reported more, or was idle */
+    bool behind;              /* in this end of a row another waited for it */
+    uint32_t few;             /* how many launches it may make at a time then */
     uint64_t few_ns;
 };
 
 /* The row that is, or was last. */
 struct gang_row {
-    uint64_t opened_ns; /* when the gates were opened */
-    bool begun;         /* a device had work since then */
-    bool held_in_vain;  /* others were not idle by then, however long it had waited */
-    bool intruded;      /* a grant of high priority ran at the last look */
-    uint64_t soft_ns;   /* since when one by hand goes on beyond its end; 0: it does not */
-    uint64_t idle_ns;   /* since when its devices are idle then */
-    bool miscounted;    /* in its end launches do not tell who is behind */
+    uint64_t opened_at_ns;   /* when the gates were opened */
+    bool begun;              /* a device had work since then */
+    bool held_in_vain;       /* others were not idle by then, however long it had waited */
+    bool intruded;           /* a grant of high priority ran at the last look */
+    uint64_t extended_at_ns; /* since when one by hand goes on beyond its end; 0: it does not */
+    uint64_t idle_at_ns;     /* since when its devices are idle then */
+    bool miscounted;         /* in its end launches do not tell who is behind */
 };
 
 /* Whether its processes wait for each other, which is tried out now and then. */
 struct gang_probe {
-    unsigned doubt;    /* whether launches tell who is behind at all (gang.c) */
-    bool on;           /* this row shows it */
-    uint64_t begun_ns; /* when one did last */
-    uint64_t due_ns;   /* from when on another may */
-    uint32_t member;   /* that was held back */
+    unsigned doubt;       /* whether launches tell who is behind at all (gang.c) */
+    bool on;              /* this row shows it */
+    uint64_t begun_at_ns; /* when one did last */
+    uint64_t due_at_ns;   /* from when on another may */
+    uint32_t member;      /* that was held back */
 };
 
 /* Launchers that were let through at the end of a row. */
 struct gang_help {
-    uint64_t any_ns;     /* when any was last */
-    uint64_t let_ns;     /* when some of busy devices were */
+    uint64_t any_at_ns;  /* when any was last */
+    uint64_t let_at_ns;  /* when some of busy devices were */
     uint64_t crossed_ns; /* how long nothing moves before such are */
 };
 
@@ -75,18 +75,18 @@ struct gang {
     uint32_t device, count;               /* ours, and how many the grant has; constant */
     struct hetero_region_member *member;  /* ours; NULL: it has none */
     uint32_t policy;                      /* enum hetero_policy */
-    uint64_t worked_ns, worked;           /* for how long our device worked lately, and launches made meanwhile */
+    uint64_t busy_ns, busy_launches;      /* recent busy time of our device, and launches made in it */
 
     /* With the lead. */
     struct gang_seen seen[HETERO_REGION_MEMBERS];
     struct gang_row row;
     struct gang_probe probe;
     struct gang_help help;
-    uint64_t led_ns;                       /* when it had the lead last */
-    uint64_t used_ns;                      /* when a member was last busy or had launchers waiting */
-    uint64_t moves_ns;                     /* within so long work comes further that waits for nothing */
+    uint64_t led_at_ns;                    /* when it had the lead last */
+    uint64_t used_at_ns;                   /* when a member was last busy or had launchers waiting */
+    uint64_t progress_interval_ns;         /* within so long work comes further that waits for nothing */
     int64_t waited_ns[HETERO_MAX_DEVICES]; /* what was charged while work stood for a process that may come */
-    uint64_t died_ns;                      /* when it was seen that a process had been killed */
+    uint64_t died_at_ns;                   /* when it was seen that a process had been killed */
     struct row_trace trace;
 };
 
@@ -116,20 +116,20 @@ struct census {
     bool stuck;                          /* a busy member has come no further for a while */
     bool late;                           /* one has not followed the phase yet */
     uint32_t front;                      /* the position of the busy one that is furthest */
-    uint64_t claimed_ns;                 /* when another grant last wanted one of the devices */
+    uint64_t claimed_at_ns;              /* when another grant last wanted one of the devices */
     uint32_t devices;                    /* bits: where there are members */
     uint32_t busy_devices;               /* bits */
     uint32_t waiting_devices;            /* bits: where launchers wait */
-    uint64_t moved_ns;                   /* when work of a busy one last came further */
-    uint64_t stood_ns;                   /* when it last did, in or out of this phase */
+    uint64_t progress_at_ns;             /* when work of a busy one last came further */
+    uint64_t any_progress_at_ns;         /* when it last came further, in or out of this phase */
     unsigned beside[HETERO_MAX_DEVICES]; /* how many other grants have work in flight there */
-    uint64_t others_moved_ns;            /* and of one that is not known to be behind */
+    uint64_t others_progress_at_ns;      /* when work of one that is not known to be behind last came further */
 };
 
 /* How long work of a member does not come further before it is taken to wait for another's. */
 static inline uint64_t stuck_ns(const struct gang *gang)
 {
-    return STUCK_NS + 2 * gang->moves_ns;
+    return STUCK_NS + 2 * gang->progress_interval_ns;
 }
 
 static inline uint64_t later(uint64_t one_ns, uint64_t other_ns)

@@ -60,13 +60,13 @@
 atomic_bool gates_retired;
 
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), uint64_t (*spend)(void *owner, uint64_t ns), void *owner)
+               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t ns), void *owner)
 {
     gate->engine = gate->streams.engine = gate->hold.engine = engine;
     gate->terms = terms;
-    gate->keeper.thread = thread;
-    gate->keeper.spend = spend;
-    gate->keeper.owner = owner;
+    gate->callbacks.thread = thread;
+    gate->callbacks.charge = charge;
+    gate->callbacks.owner = owner;
     static atomic_uint made;
     gate->number = atomic_fetch_add(&made, 1) + 1;
     gate->fences.stride = 1;
@@ -275,15 +275,15 @@ static void start(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    if (!gate->keeper.started) {
+    if (!gate->callbacks.started) {
         /* Signals are blocked with the lock, and so in the thread: the program's are for the program's threads. */
         pthread_t thread;
-        gate->keeper.started = pthread_create(&thread, NULL, gate->keeper.thread, gate->keeper.owner) == 0;
-        if (gate->keeper.started)
+        gate->callbacks.started = pthread_create(&thread, NULL, gate->callbacks.thread, gate->callbacks.owner) == 0;
+        if (gate->callbacks.started)
             pthread_detach(thread);
-        else if (log_due(&gate->keeper.logged_ns, gate->engine->now()))
+        else if (log_due(&gate->callbacks.logged_ns, gate->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
-        if (gate->keeper.started && gate->keeper.logged_ns != 0)
+        if (gate->callbacks.started && gate->callbacks.logged_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
     }
     unlock(gate);
@@ -369,21 +369,21 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
  * process has at exit. */
 static void begin_at_exit(struct gate *gate, uint64_t now)
 {
-    gate->exits.behind = !tracked_streams_settled(&gate->streams);
-    gate->exits.since_ns = now;
+    gate->exits.queued_behind_earlier_work = !tracked_streams_settled(&gate->streams);
+    gate->exits.pending_launch_at_ns = now;
 }
 
 /* With the lock: whether everything that was launched is done; what it took is charged. */
 static bool settle_at_exit(struct gate *gate)
 {
-    if (gate->exits.since_ns == 0)
+    if (gate->exits.pending_launch_at_ns == 0)
         return true;
     bool settled = tracked_streams_settled(&gate->streams);
     if (settled) {
-        uint64_t took_ns = gate->engine->now() - gate->exits.since_ns;
-        gate->exits.spent_ns += gate->exits.behind ? 0 : took_ns;
-        gate->exits.since_ns = 0;
-        gate->keeper.spend(gate->keeper.owner, took_ns);
+        uint64_t took_ns = gate->engine->now() - gate->exits.pending_launch_at_ns;
+        gate->exits.device_ns += gate->exits.queued_behind_earlier_work ? 0 : took_ns;
+        gate->exits.pending_launch_at_ns = 0;
+        gate->callbacks.charge(gate->callbacks.owner, took_ns);
     }
     return settled;
 }
@@ -392,15 +392,15 @@ static bool settle_at_exit(struct gate *gate)
 static uint64_t owed_at_exit(struct gate *gate)
 {
     uint64_t core = terms_core(gate->terms), now = gate->engine->now();
-    if (gate->exits.from_ns == 0)
-        gate->exits.from_ns = now;
-    if (gate->exits.spent_ns <= EXIT_NS || FAULT(exit_uncharged))
+    if (gate->exits.first_launch_at_ns == 0)
+        gate->exits.first_launch_at_ns = now;
+    if (gate->exits.device_ns <= EXIT_NS || FAULT(exit_uncharged))
         return 0;
-    uint64_t earned_ns = EXIT_NS + (now - gate->exits.from_ns) / HETERO_CORE_FULL * core;
-    uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->keeper.spend(gate->keeper.owner, 0), 0);
-    if (gate->exits.spent_ns <= earned_ns)
+    uint64_t earned_ns = EXIT_NS + (now - gate->exits.first_launch_at_ns) / HETERO_CORE_FULL * core;
+    uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->callbacks.charge(gate->callbacks.owner, 0), 0);
+    if (gate->exits.device_ns <= earned_ns)
         return grants_ns;
-    uint64_t own_ns = (gate->exits.spent_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
+    uint64_t own_ns = (gate->exits.device_ns - earned_ns) / core * HETERO_CORE_FULL + MS / 10;
     return own_ns > grants_ns ? own_ns : grants_ns;
 }
 
@@ -424,7 +424,7 @@ static void leave_at_exit(struct gate *gate, const struct stream_key *key)
 {
     uint64_t since = gate->engine->now();
     lock_always(gate);
-    if (gate->exits.since_ns == 0) /* another thread's launch, or from before it was retired */
+    if (gate->exits.pending_launch_at_ns == 0) /* another thread's launch, or from before it was retired */
         begin_at_exit(gate, since);
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
     if (stream != NULL)
@@ -990,10 +990,10 @@ void gate_deepen(struct gate *gate, uint32_t fences)
     atomic_store_explicit(&gate->fences.deep, fences, memory_order_relaxed);
 }
 
-uint32_t gate_moved(struct gate *gate)
+uint32_t gate_signaled_fences(struct gate *gate)
 {
     return atomic_load_explicit(&gate->fences.popped, memory_order_relaxed) +
-           atomic_load_explicit(&gate->streams.moved, memory_order_relaxed);
+           atomic_load_explicit(&gate->streams.passed_count, memory_order_relaxed);
 }
 
 static bool is_settled(struct gate *gate)
@@ -1126,7 +1126,7 @@ void gate_retire(struct gate *gate)
 bool gate_exits(struct gate *gate)
 {
     lock_always(gate);
-    bool exits = gate->exits.since_ns != 0;
+    bool exits = gate->exits.pending_launch_at_ns != 0;
     unlock(gate);
     return exits;
 }

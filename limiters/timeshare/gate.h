@@ -37,11 +37,11 @@ static inline bool gate_opens(uint32_t state)
     return state == GATE_OPEN || state == GATE_HOLDS;
 }
 
-/* Who opens and closes the gate. */
-struct gate_keeper {
-    void *(*thread)(void *owner);                /* what does it */
-    uint64_t (*spend)(void *owner, uint64_t ns); /* charges what is launched after it was retired; how long the grant
-                                                    is in debt then */
+/* What the gate calls of its owner, who opens and closes it. */
+struct gate_callbacks {
+    void *(*thread)(void *owner); /* opens and closes the gate, in a thread of its own */
+    /* Charges device time that was used after the gate was retired; returns the grant's remaining debt in ns. */
+    uint64_t (*charge)(void *owner, uint64_t ns);
     void *owner;
     bool started;       /* the thread */
     uint64_t logged_ns; /* when it was last logged that it could not be; 0: never */
@@ -108,17 +108,17 @@ struct gate_sole {
 
 /* Launches of a process that exits, which are charged without the thread. */
 struct gate_exits {
-    uint64_t from_ns;  /* since when; 0: it is not retired, or none came */
-    uint64_t spent_ns; /* by them */
-    uint64_t since_ns; /* when the last of them was made whose end is not known; 0: all are done */
-    bool behind;       /* it was made behind what was in flight before */
+    uint64_t first_launch_at_ns;     /* time of the first launch; 0: it is not retired, or none came */
+    uint64_t device_ns;              /* device time that they used */
+    uint64_t pending_launch_at_ns;   /* time of the last launch that was not seen to complete; 0: none is pending */
+    bool queued_behind_earlier_work; /* that launch was queued behind work from before it */
 };
 
 struct gate {
-    /* Written before the gate is published, then constant; but for what the keeper did. */
+    /* Written before the gate is published, then constant; but for what `callbacks` notes. */
     const struct engine *engine;
     const struct hetero_grant_device *terms;
-    struct gate_keeper keeper;
+    struct gate_callbacks callbacks;
     unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
     _Atomic uint32_t state;     /* GATE_*; written by the thread, GATE_SILENT by launchers */
@@ -143,7 +143,7 @@ extern atomic_bool gates_retired; /* the process is exiting: set once, never cle
 
 /* Make a closed gate; `thread(owner)` is to open it. */
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), uint64_t (*spend)(void *owner, uint64_t ns), void *owner);
+               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t ns), void *owner);
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
@@ -208,7 +208,7 @@ void gate_allow(struct gate *gate, uint32_t launches);
 void gate_deepen(struct gate *gate, uint32_t fences);
 
 /* How many fences have passed since the start, as far as was asked; it wraps around. */
-uint32_t gate_moved(struct gate *gate);
+uint32_t gate_signaled_fences(struct gate *gate);
 
 /* How long the device works for a launch is known; 0: no longer. */
 void gate_know(struct gate *gate, uint64_t launch_ns);

@@ -112,10 +112,10 @@ static bool joins(struct governor *governor)
     if (!terms_by_service(governor->terms) || time_slice_of_sibling(&governor->time_slice) != PAGE_RUNS)
         return false;
     uint64_t now = governor->engine->now(), stamp_ns = account_stamp(&governor->account);
-    if (stamp_ns != governor->company.stamp_ns)
-        governor->company.stamped_at = now;
-    governor->company.stamp_ns = stamp_ns;
-    return elapsed(governor->company.stamped_at, now) < IDLE_NS && account_allows(&governor->account, now);
+    if (stamp_ns != governor->company.account_stamp_at_ns)
+        governor->company.stamp_seen_at_ns = now;
+    governor->company.account_stamp_at_ns = stamp_ns;
+    return elapsed(governor->company.stamp_seen_at_ns, now) < IDLE_NS && account_allows(&governor->account, now);
 }
 
 /* The device was ours from `from` to `to`, or a part of it was: not what light programs used of it meanwhile. How many
@@ -174,22 +174,23 @@ static void charge_last(struct governor *governor, uint64_t from, uint64_t to)
 /* What an ended time slice left in flight is charged up to now. */
 static void begin_trail(struct governor *governor, uint64_t now, bool works)
 {
-    governor->trail.charged_ns = works || gate_waits(&governor->gate) ? now : 0;
-    governor->trail.waits = !works;
-    governor->trail.moved = gate_moved(&governor->gate);
+    governor->trail.charged_until_at_ns = works || gate_waits(&governor->gate) ? now : 0;
+    governor->trail.stands_at_waits = !works;
+    governor->trail.signaled_fences = gate_signaled_fences(&governor->gate);
 }
 
 /* Charge what an ended time slice left in flight, but not the time between two looks at which the device stood at the
  * same waits. */
 static void trail(struct governor *governor)
 {
-    if (governor->trail.charged_ns == 0)
+    if (governor->trail.charged_until_at_ns == 0)
         return;
-    bool works = still_in_flight(governor, governor->trail.charged_ns), waited = governor->trail.waits;
-    uint64_t now = governor->engine->now(), since = governor->trail.charged_ns;
-    uint32_t moved = governor->trail.moved;
+    bool works = still_in_flight(governor, governor->trail.charged_until_at_ns),
+         waited = governor->trail.stands_at_waits;
+    uint64_t now = governor->engine->now(), since = governor->trail.charged_until_at_ns;
+    uint32_t signaled_before = governor->trail.signaled_fences;
     begin_trail(governor, now, works);
-    bool stood = waited && !works && moved == governor->trail.moved;
+    bool stood = waited && !works && signaled_before == governor->trail.signaled_fences;
     if (works)
         charge(governor, since, now);
     else if (!stood)
@@ -201,23 +202,25 @@ static void trail_and_pass(struct governor *governor, uint64_t now)
 {
     const struct spin *spin = &governor->spin;
     bool passed = (spin->passes > 0 || spin->long_passed) && gate_launches(&governor->gate) != spin->launches;
-    if (passed && governor->trail.charged_ns == 0)
+    if (passed && governor->trail.charged_until_at_ns == 0)
         begin_trail(governor, now, true);
     trail(governor);
-    spin_pass(governor, now, governor->trail.charged_ns != 0 ? !governor->trail.waits : !gate_is_idle(&governor->gate));
+    spin_pass(governor, now,
+              governor->trail.charged_until_at_ns != 0 ? !governor->trail.stands_at_waits
+                                                       : !gate_is_idle(&governor->gate));
 }
 
 /* How often that is looked at: what is done behind a wait is charged from look to look. */
 static uint64_t trail_look_ns(const struct governor *governor)
 {
-    return governor->trail.waits ? TICK_NS : WATCH_NS;
+    return governor->trail.stands_at_waits ? TICK_NS : WATCH_NS;
 }
 
 /* We want the device. What a neighbour that is in debt keeps us from is owed in full. */
 static void look_at_neighbours(struct governor *governor)
 {
-    uint64_t now = governor->engine->now(), since = governor->company.looked_ns;
-    governor->company.looked_ns = now;
+    uint64_t now = governor->engine->now(), since = governor->company.asked_at_ns;
+    governor->company.asked_at_ns = now;
     if (since != 0 && elapsed(since, now) < IDLE_NS && !terms_by_service(governor->terms) &&
         time_slice_overrun(&governor->time_slice))
         account_keep(&governor->account, elapsed(since, now));
@@ -259,7 +262,7 @@ static void rest(struct governor *governor, uint64_t ns)
     uint64_t now = governor->engine->now(), until = now + ns;
     while (now < until && !joins(governor)) {
         uint64_t since = now;
-        uint64_t look_ns = governor->trail.charged_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
+        uint64_t look_ns = governor->trail.charged_until_at_ns != 0 ? trail_look_ns(governor) : WATCH_NS;
         governor->engine->pause(until - now < look_ns ? until - now : look_ns);
         now = governor->engine->now();
         trail_and_pass(governor, now);
@@ -342,7 +345,7 @@ static bool obtain(struct governor *governor, bool *borrowed)
                 return take(governor);
             wait_ns = MS;
         } else {
-            governor->company.looked_ns = 0;
+            governor->company.asked_at_ns = 0;
             bool elastic = terms_policy(terms) == HETERO_POLICY_ELASTIC;
             *borrowed = elastic && borrow(governor);
             if (*borrowed)
@@ -356,21 +359,21 @@ static bool obtain(struct governor *governor, bool *borrowed)
 
 /* How one time slice goes. */
 struct course {
-    bool borrowed;      /* obtained in debt */
-    bool beside;        /* others had work in flight meanwhile */
-    bool doubts;        /* or said so for longer than they are believed */
-    bool together;      /* siblings were in it, too */
-    uint64_t light_ns;  /* what light programs had used when it began */
-    uint32_t before;    /* launches when the gate opened */
-    uint32_t seen;      /* launches at the last look */
-    uint32_t moved;     /* how far the device had come then */
-    uint64_t opened;    /* when the gate opened */
-    uint64_t charged;   /* charged up to then; 0: no launch came yet */
-    uint64_t busy;      /* when the device was last seen to have work */
-    uint64_t own_until; /* until then nobody else may have the device */
-    uint64_t gap;       /* with nothing in flight for so long it ends */
-    uint64_t closed;    /* when the gate closed */
-    uint64_t looked;    /* when it was last looked what is in flight */
+    bool borrowed;                /* obtained in debt */
+    bool beside;                  /* others had work in flight meanwhile */
+    bool doubts;                  /* or said so for longer than they are believed */
+    bool together;                /* siblings were in it, too */
+    uint64_t light_ns;            /* what light programs had used when it began */
+    uint32_t launches_at_open;    /* launches when the gate opened */
+    uint32_t launches_at_look;    /* launches at the last look */
+    uint32_t signaled_fences;     /* fences that were signaled by then */
+    uint64_t opened_at_ns;        /* when the gate opened */
+    uint64_t charged_until_at_ns; /* charged up to then; 0: no launch came yet */
+    uint64_t busy_at_ns;          /* when the device was last seen to have work */
+    uint64_t own_until_at_ns;     /* until then nobody else may have the device */
+    uint64_t idle_gap_ns;         /* with nothing in flight for so long it ends */
+    uint64_t closed_at_ns;        /* when the gate closed */
+    uint64_t looked_at_ns;        /* when it was last looked what is in flight */
 };
 
 /* How long this time slice is when others want theirs and nothing more is owed. It varies, because samples of power at
@@ -439,10 +442,10 @@ static void tick(struct governor *governor, struct course *course)
 {
     bool high = terms_priority(governor->terms) == HETERO_PRIORITY_HIGH, low_latency = is_low_latency(governor);
     atomic_store_explicit(&governor->gate.low_latency, low_latency, memory_order_relaxed);
-    course->gap = high ? GAP_HIGH_NS : GAP_NS;
+    course->idle_gap_ns = high ? GAP_HIGH_NS : GAP_NS;
     bool often = low_latency || high || governor->time_slice.joined; /* its lead waits for it at the end */
     uint64_t ns = often ? TICK_LOW_LATENCY_NS : TICK_NS, now = governor->engine->now();
-    uint64_t left = course->own_until > now ? course->own_until - now : ns;
+    uint64_t left = course->own_until_at_ns > now ? course->own_until_at_ns - now : ns;
     governor->engine->pause(left < ns ? left : ns);
 }
 
@@ -452,18 +455,20 @@ static bool has_begun(struct governor *governor, struct course *course, uint64_t
     uint64_t first = atomic_load_explicit(&governor->gate.first_ns, memory_order_relaxed);
     if (first == 0) {
         /* Launchers that were waiting may be slow to wake on a busy machine. */
-        *ends = elapsed(course->opened, now) > (atomic_load(&governor->gate.queue.waiting) > 0 ? WAKE_NS : course->gap);
+        *ends = elapsed(course->opened_at_ns, now) >
+                (atomic_load(&governor->gate.queue.waiting) > 0 ? WAKE_NS : course->idle_gap_ns);
         return false;
     }
-    if (course->charged != 0)
+    if (course->charged_until_at_ns != 0)
         return true;
-    course->charged = governor->trail.charged_ns != 0 ? governor->trail.charged_ns : first;
-    if (elapsed(course->charged, now) > PAGES_STOPPED_NS) /* it was stopped behind its first launch */
-        course->charged = now - PAGES_STOPPED_NS;
-    course->busy = first;
-    course->looked = now;
-    governor->trail.charged_ns = 0;
-    course->own_until = course->charged + (course->borrowed ? 0 : time_slice_length(governor));
+    course->charged_until_at_ns = governor->trail.charged_until_at_ns != 0 ? governor->trail.charged_until_at_ns
+                                                                           : first;
+    if (elapsed(course->charged_until_at_ns, now) > PAGES_STOPPED_NS) /* it was stopped behind its first launch */
+        course->charged_until_at_ns = now - PAGES_STOPPED_NS;
+    course->busy_at_ns = first;
+    course->looked_at_ns = now;
+    governor->trail.charged_until_at_ns = 0;
+    course->own_until_at_ns = course->charged_until_at_ns + (course->borrowed ? 0 : time_slice_length(governor));
     return true;
 }
 
@@ -473,11 +478,11 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
 {
     governor->engine->pause(MS / 2); /* a fence that passes at once shows a little later */
     bool works = in_flight(governor);
-    if (works && atomic_load(&governor->gate.fences.popped_ns) < course->looked)
+    if (works && atomic_load(&governor->gate.fences.popped_ns) < course->looked_at_ns)
         return;
-    course->busy = now;
-    if (elapsed(course->charged, now) > PAGES_STOPPED_NS)
-        course->charged = now - PAGES_STOPPED_NS;
+    course->busy_at_ns = now;
+    if (elapsed(course->charged_until_at_ns, now) > PAGES_STOPPED_NS)
+        course->charged_until_at_ns = now - PAGES_STOPPED_NS;
 }
 
 /* The device had nothing of ours, and nobody else wants it. Half of the time since the look before it had, on average,
@@ -485,8 +490,8 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
  * process that may have been stopped since it looked last. */
 static void skip_idle(struct governor *governor, struct course *course, uint64_t now)
 {
-    beside_light(governor, elapsed(course->charged, now));
-    course->charged = now;
+    beside_light(governor, elapsed(course->charged_until_at_ns, now));
+    course->charged_until_at_ns = now;
 }
 
 /* Ask those who run without a time slice to keep away for a moment, and wait until they do. */
@@ -523,7 +528,7 @@ static bool may_be_held(struct governor *governor)
 static void look_at_holds(struct governor *governor, bool launched)
 {
     light_read_hold(governor);
-    if (governor->measure.on && !governor->light.holds.waits && !light_wants_measure(governor))
+    if (governor->measure.on && !governor->light.holds.is_pending && !light_wants_measure(governor))
         end_measure(governor);
     if (launched && may_be_held(governor))
         light_hold_now_and_then(governor, HOLD_MOST_NS, false);
@@ -532,21 +537,22 @@ static void look_at_holds(struct governor *governor, bool launched)
 /* Whether the device works for us, or is about to. */
 static bool is_busy(struct governor *governor, struct course *course, uint32_t count)
 {
-    uint32_t moved = gate_moved(&governor->gate);
-    bool launched = count != course->seen && (moved != course->moved || !gate_waits(&governor->gate));
-    course->moved = moved;
+    uint32_t signaled_fences = gate_signaled_fences(&governor->gate);
+    bool launched = count != course->launches_at_look &&
+                    (signaled_fences != course->signaled_fences || !gate_waits(&governor->gate));
+    course->signaled_fences = signaled_fences;
     return launched || in_flight(governor);
 }
 
 /* At a look the device has work of ours, or not. */
 static void note_work(struct governor *governor, struct course *course, bool busy, uint64_t now)
 {
-    bool was_busy = course->busy == course->looked;
-    if (elapsed(course->looked, now) > (was_busy ? WAKE_NS : PAGES_STOPPED_NS) && (busy || was_busy))
+    bool was_busy = course->busy_at_ns == course->looked_at_ns;
+    if (elapsed(course->looked_at_ns, now) > (was_busy ? WAKE_NS : PAGES_STOPPED_NS) && (busy || was_busy))
         charge_stop(governor, course, now);
     if (busy)
-        course->busy = now;
-    else if (elapsed(course->looked, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
+        course->busy_at_ns = now;
+    else if (elapsed(course->looked_at_ns, now) < WAKE_NS && !time_slice_wanted(&governor->time_slice))
         skip_idle(governor, course, now);
 }
 
@@ -561,8 +567,8 @@ static void note_others(struct governor *governor, struct course *course, uint64
     if (!others || governor_beside(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.backlog, memory_order_relaxed));
     if (!lit)
-        governor->lights.unlit_at = now;
-    else if (elapsed(governor->lights.unlit_at, now) > UNLIT_NS) /* its work waits behind that of light programs */
+        governor->lights.unlit_at_ns = now;
+    else if (elapsed(governor->lights.unlit_at_ns, now) > UNLIT_NS) /* its work waits behind that of light programs */
         light_unqueue(&governor->light);
 }
 
@@ -577,7 +583,7 @@ static void let_run(struct governor *governor, struct course *course)
         if (!has_begun(governor, course, now, &ends))
             continue;
         uint32_t count = gate_launches(&governor->gate);
-        look_at_holds(governor, count != course->seen);
+        look_at_holds(governor, count != course->launches_at_look);
         bool busy = is_busy(governor, course, count);
         spin_note(governor, now, busy);
         uint64_t looked = governor->engine->now();
@@ -588,23 +594,25 @@ static void let_run(struct governor *governor, struct course *course)
         note_work(governor, course, busy, now);
         if (time_slice_doubted(&governor->time_slice) > 0) {
             course->doubts = true;
-            doubt_add(&governor->doubt, elapsed(course->looked, now), count - course->seen);
+            doubt_add(&governor->doubt, elapsed(course->looked_at_ns, now), count - course->launches_at_look);
         }
-        course->seen = count;
-        course->looked = now;
+        course->launches_at_look = count;
+        course->looked_at_ns = now;
         note_others(governor, course, now);
-        if (course->busy > course->charged) {
-            charge(governor, course->charged, course->busy);
-            course->charged = course->busy;
+        if (course->busy_at_ns > course->charged_until_at_ns) {
+            charge(governor, course->charged_until_at_ns, course->busy_at_ns);
+            course->charged_until_at_ns = course->busy_at_ns;
         }
-        ends = elapsed(course->busy, now) >= course->gap || must_end(governor, now, course->own_until);
+        ends = elapsed(course->busy_at_ns, now) >= course->idle_gap_ns ||
+               must_end(governor, now, course->own_until_at_ns);
     }
 }
 
 /* Whether nothing is in flight; of who joined neither, which looks each TICK_NS. */
 static bool is_drained(struct governor *governor, const struct course *course)
 {
-    if (still_in_flight(governor, course->charged != 0 ? course->charged : governor->engine->now()))
+    if (still_in_flight(governor,
+                        course->charged_until_at_ns != 0 ? course->charged_until_at_ns : governor->engine->now()))
         return false;
     return !course->together || time_slice_siblings(&governor->time_slice) == 0;
 }
@@ -623,18 +631,18 @@ static bool drain(struct governor *governor, struct course *course)
     bool drained = false, advertised = false;
     if (course->together)
         time_slice_ends_for_siblings(&governor->time_slice);
-    while (!drained && elapsed(course->closed, engine->now()) < DRAIN_NS && !atomic_load(&gates_retired)) {
+    while (!drained && elapsed(course->closed_at_ns, engine->now()) < DRAIN_NS && !atomic_load(&gates_retired)) {
         drained = is_drained(governor, course);
         look_at_neighbours(governor);
         if (!advertised && atomic_load(&governor->gate.fences.backlog) <= 1) {
             time_slice_ends(&governor->time_slice);
             advertised = true;
         }
-        uint64_t now = engine->now(), waited = elapsed(course->closed, now);
+        uint64_t now = engine->now(), waited = elapsed(course->closed_at_ns, now);
         spin_pass(governor, now, !drained);
-        if (!drained && course->charged != 0 && elapsed(course->charged, now) > TICK_NS) {
-            charge(governor, course->charged, now);
-            course->charged = now;
+        if (!drained && course->charged_until_at_ns != 0 && elapsed(course->charged_until_at_ns, now) > TICK_NS) {
+            charge(governor, course->charged_until_at_ns, now);
+            course->charged_until_at_ns = now;
         }
         if (!drained)
             engine->pause(drain_look_ns(waited));
@@ -659,7 +667,7 @@ static void learn_pause(struct governor *governor, const struct course *course, 
     if (course->beside || course->doubts || time_slice_light(&governor->time_slice) != course->light_ns)
         return;
     uint64_t warmup_ns = pace_end(&governor->pace, elapsed(first, now),
-                                  gate_launches(&governor->gate) - course->before);
+                                  gate_launches(&governor->gate) - course->launches_at_open);
     /* The charge rate of a power-limited program was fitted to its time slices, pauses and all. */
     governor->warmup.waived_ns = governor->power.charge_rate > POWER_UNITY ? 0 : warmup_ns;
     account_give_back(&governor->account, doubt_end(&governor->doubt, &governor->pace));
@@ -669,31 +677,32 @@ static void learn_pause(struct governor *governor, const struct course *course, 
 static uint64_t rest_from(struct governor *governor, const struct course *course, uint64_t first, uint64_t now)
 {
     bool wanted = time_slice_wanted(&governor->time_slice);
-    if (course->charged == 0) /* no launch came, or it has just come */
-        return first != 0 ? first : wanted ? course->opened : now;
-    if (course->busy + course->gap <= course->looked && !wanted)
+    if (course->charged_until_at_ns == 0) /* no launch came, or it has just come */
+        return first != 0 ? first : wanted ? course->opened_at_ns : now;
+    if (course->busy_at_ns + course->idle_gap_ns <= course->looked_at_ns && !wanted)
         return now - TICK_NS / 2; /* the gap at the end, only if it kept somebody waiting; what was done since the last
                                      look that found work is half of a tick, on average */
-    return course->charged;
+    return course->charged_until_at_ns;
 }
 
 /* The time slice is over: charge the rest. */
 static void settle(struct governor *governor, struct course *course, bool yields, bool drained)
 {
     uint64_t now = governor->engine->now(), first = atomic_load(&governor->gate.first_ns);
-    if (drained && course->charged != 0 && course->closed - course->busy < course->gap && !yields)
+    if (drained && course->charged_until_at_ns != 0 &&
+        course->closed_at_ns - course->busy_at_ns < course->idle_gap_ns && !yields)
         learn_pause(governor, course, first, now);
     if (first == 0)
-        governor->last.missed = atomic_load(&governor->gate.queue.looks);
-    course->charged = rest_from(governor, course, first, now);
+        governor->last.missed_polls = atomic_load(&governor->gate.queue.looks);
+    course->charged_until_at_ns = rest_from(governor, course, first, now);
     if (drained)
-        charge_last(governor, course->charged, now);
+        charge_last(governor, course->charged_until_at_ns, now);
     else
-        charge(governor, course->charged, now);
+        charge(governor, course->charged_until_at_ns, now);
     trail(governor);
     begin_trail(governor, now, !drained);
     if (FAULT(trailing_work_forgiven))
-        governor->trail.charged_ns = 0;
+        governor->trail.charged_until_at_ns = 0;
     gate_forget_timing(&governor->gate);
 }
 
@@ -704,36 +713,37 @@ static void run(struct governor *governor, bool borrowed)
     uint32_t before = counted.launches;
     struct course course = {
         .borrowed = borrowed,
-        .before = before,
-        .seen = before,
-        .opened = governor->engine->now(),
+        .launches_at_open = before,
+        .launches_at_look = before,
+        .opened_at_ns = governor->engine->now(),
     };
     uint64_t asked_ns = governor->account.asked_ns;
     atomic_store(&governor->gate.first_ns, 0);
-    spin_note(governor, course.opened, governor->trail.charged_ns != 0);
+    spin_note(governor, course.opened_at_ns, governor->trail.charged_until_at_ns != 0);
     bool measured = governor->time_slice.ours && light_wants_measure(governor);
     if (measured && time_slice_lit(&governor->time_slice) > 0)
         clear_device(governor);
     gate_deepen(&governor->gate, governor_beside(governor) ? GOVERNOR_IN_FLIGHT : 0);
     gate_set(&governor->gate, GATE_OPEN);
-    gate_look(&governor->gate, course.opened);
+    gate_look(&governor->gate, course.opened_at_ns);
     account_stopped(&governor->account,
-                    course.opened - (asked_ns > governor->last.closed_ns ? asked_ns : governor->last.closed_ns));
+                    course.opened_at_ns -
+                        (asked_ns > governor->last.gate_closed_at_ns ? asked_ns : governor->last.gate_closed_at_ns));
     uint64_t spent_ns = governor->account.own.gpu_ns;
     governor->lights.used_ns = course.light_ns = time_slice_light(&governor->time_slice);
-    if (governor->light.holds.bursts && !governor->time_slice.joined && may_be_held(governor))
+    if (governor->light.holds.of_bursts && !governor->time_slice.joined && may_be_held(governor))
         light_hold_now_and_then(governor, HOLD_MOST_NS, true);
     let_run(governor, &course);
     end_measure(governor);
     gate_set(&governor->gate, GATE_CLOSED);
     bool yields = time_slice_yields(&governor->time_slice);
-    course.closed = governor->last.closed_ns = governor->engine->now();
+    course.closed_at_ns = governor->last.gate_closed_at_ns = governor->engine->now();
     bool drained = drain(governor, &course);
-    learn_drain(governor, elapsed(course.closed, governor->engine->now()));
+    learn_drain(governor, elapsed(course.closed_at_ns, governor->engine->now()));
     settle(governor, &course, yields, drained);
-    if (course.charged != 0)
+    if (course.charged_until_at_ns != 0)
         light_learn_from(governor, light_between(counted, light_count(governor)),
-                         course.beside ? 0 : course.closed - course.opened,
+                         course.beside ? 0 : course.closed_at_ns - course.opened_at_ns,
                          course.together || governor->time_slice.joined ? 0 : governor->account.own.gpu_ns - spent_ns);
 }
 
@@ -777,9 +787,9 @@ void governor_begin(struct governor *governor)
     char name[96];
     governor->engine->begin();
     governor->rng = governor->light.rng = governor->account.asked_ns = governor->engine->now();
-    governor->measure.away_since = governor->account.asked_ns;
+    governor->measure.away_began_at_ns = governor->account.asked_ns;
     governor->company.siblings_ns = account_siblings(&governor->account);
-    governor->light.holds.never = governor->engine->make_hold == NULL;
+    governor->light.holds.unsupported = governor->engine->make_hold == NULL;
     if (governor->engine->device_name(governor->terms->uuid, name, sizeof name))
         governor->power.model = power_model_of(name);
     if (governor->power.model != &power_model_neutral)
@@ -791,7 +801,8 @@ void governor_begin(struct governor *governor)
 static bool is_asked(struct governor *governor)
 {
     return atomic_load(&governor->gate.queue.waiting) > 0 &&
-           (atomic_load(&governor->gate.queue.looks) != governor->last.missed || FAULT(stuck_launcher_waited_for));
+           (atomic_load(&governor->gate.queue.looks) != governor->last.missed_polls ||
+            FAULT(stuck_launcher_waited_for));
 }
 
 /* Sleep until one does. */
@@ -799,13 +810,13 @@ static void idle(struct governor *governor)
 {
     struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
-    governor->company.looked_ns = 0;
+    governor->company.asked_at_ns = 0;
     time_slice_owe(&governor->time_slice, 0);
     time_slice_waits(&governor->time_slice, false);
     for (uint32_t seen = atomic_load(&gate->queue.looks); !is_asked(governor) && !atomic_load(&gates_retired);
          seen = atomic_load(&gate->queue.looks)) {
         futex_sleep(&gate->queue.looks, seen,
-                    governor->trail.charged_ns != 0 ? trail_look_ns(governor) : UINT64_C(1000) * MS);
+                    governor->trail.charged_until_at_ns != 0 ? trail_look_ns(governor) : UINT64_C(1000) * MS);
         trail(governor);
     }
     uint64_t now = governor->engine->now();

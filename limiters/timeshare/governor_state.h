@@ -22,20 +22,20 @@
 
 /* What is in flight while the gate is closed, and may spin until another launch is made. */
 struct spin {
-    uint64_t since_ns; /* since when the device has not come further; 0: it was not looked at since the gate was open */
-    uint32_t moved;    /* how far it had come then, */
-    uint32_t launches; /* and how many were made */
-    unsigned passes;   /* so many launches passed the closed gate since nothing was in flight */
-    bool long_passed;  /* and one into any stream */
+    uint64_t stalled_at_ns;   /* when the device came no further; 0: it was not looked at since the gate was open */
+    uint32_t signaled_fences; /* fences that were signaled by then */
+    uint32_t launches;        /* launches that were made by then */
+    unsigned passes;          /* so many launches passed the closed gate since nothing was in flight */
+    bool long_passed;         /* and one into any stream */
 };
 
 /* Holds that are to be made while nobody else has work in flight. */
 struct governor_measure {
-    bool on;                 /* those without a time slice are asked to keep away */
-    bool clear;              /* nobody else had work in flight when the hold was asked for; */
-    uint64_t clear_light_ns; /* and what neighbours had used without a time slice by then */
-    uint64_t away_ns;        /* for so long it kept away from others that do so */
-    uint64_t away_since;     /* since when */
+    bool on;                   /* those without a time slice are asked to keep away */
+    bool clear;                /* nobody else had work in flight when the hold was asked for; */
+    uint64_t clear_light_ns;   /* and what neighbours had used without a time slice by then */
+    uint64_t away_ns;          /* for so long it kept away from others that do so */
+    uint64_t away_began_at_ns; /* when it began to */
 };
 
 /* What neighbours use without a time slice while it has one. */
@@ -43,17 +43,17 @@ struct governor_lights {
     uint64_t used_ns;     /* what they had used when the device was charged last */
     uint64_t left_ns;     /* of that, what was not taken off a charge yet */
     uint64_t switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
-    uint64_t unlit_at;    /* when there was last none beside it */
+    uint64_t unlit_at_ns; /* when there was last none beside it */
 };
 
 /* Who else uses the device, and when that was seen. */
 struct governor_company {
-    uint64_t others_at;   /* when others last wanted the device or used it; 0: never */
-    uint64_t looked_ns;   /* when it was last asked whether they keep us from it; 0: we did not want it */
-    uint64_t siblings_ns; /* what siblings had used */
-    uint64_t siblings_at; /* when that was last more than before; 0: never */
-    uint64_t stamp_ns;    /* when the grant's account was brought up to a moment last, */
-    uint64_t stamped_at;  /* and when that was seen */
+    uint64_t others_wanted_at_ns; /* when others last wanted the device or used it; 0: never */
+    uint64_t asked_at_ns;         /* when it was last asked whether they keep us from it; 0: we did not want it */
+    uint64_t siblings_ns;         /* what siblings had used */
+    uint64_t siblings_grew_at_ns; /* when that was last more than before; 0: never */
+    uint64_t account_stamp_at_ns; /* the last moment that the grant's account was brought up to */
+    uint64_t stamp_seen_at_ns;    /* when that was seen */
 };
 
 /* What a pause costs a program (pace.h). */
@@ -64,15 +64,15 @@ struct governor_warmup {
 
 /* What an ended time slice left in flight. */
 struct governor_trail {
-    uint64_t charged_ns; /* up to then it is charged; 0: nothing is in flight */
-    bool waits;          /* the device stood at waits before all of it then, */
-    uint32_t moved;      /* and had come so far */
+    uint64_t charged_until_at_ns; /* up to then it is charged; 0: nothing is in flight */
+    bool stands_at_waits;         /* the device stood at waits before all of it then, */
+    uint32_t signaled_fences;     /* fences that were signaled by then */
 };
 
 /* The last time slice. */
 struct governor_last {
-    uint64_t closed_ns; /* when its gate was closed */
-    uint32_t missed;    /* looks of launchers at the gate when one ended to which none came */
+    uint64_t gate_closed_at_ns; /* when its gate was closed */
+    uint32_t missed_polls;      /* looks of launchers at the gate when one ended to which none came */
 };
 
 struct governor {

@@ -1,5 +1,5 @@
-/* What is known of a program that leaves the device idle between its launches: how long the device works for one of
- * them, and so how much of the device the program needs (docs/decisions/busy-time.md).
+/* What is known of a light program, which leaves the device idle between its launches: how long the device works for
+ * one of them, and so how much of the device the program needs (docs/decisions/busy-time.md).
  *
  * It is learnt from streams that are held now and then (hold.h).
  */
@@ -133,12 +133,13 @@
 
 /* Which launch is held is drawn among as many as were made in the pause before, so that all are met alike, whatever the
  * program does in between: a program of PyTorch launches two kernels in a row, the first of which is next to nothing,
- * and waits. So many at most; and so many more than can be expected until the next look, the hold is asked for. */
-#define LIGHT_SPREAD 8192u
-#define LIGHT_NEAR   16u
+ * and waits. LIGHT_SPREAD_MAX_LAUNCHES is the largest range of the draw. The hold is requested once the chosen launch
+ * is at most LIGHT_LEAD_LAUNCHES beyond those that are expected before the next poll. */
+#define LIGHT_SPREAD_MAX_LAUNCHES 8192u
+#define LIGHT_LEAD_LAUNCHES       16u
 
-/* Where nothing was launched since the last look it is asked for at one look in so many. */
-#define LIGHT_RARE 4u
+/* Where nothing was launched since the last poll, a hold is requested at one poll in so many. */
+#define LIGHT_IDLE_POLL_INTERVAL 4u
 
 /* Beside others a hold of more than LIGHT_CERTAIN_NS may have waited for the driver's turns of the others: on an H100
  * an engine was charged up to 2.5 times what it was charged alone (2026-11-28). Such a graph is timed in a time slice
@@ -190,9 +191,9 @@ struct light_sums {
 /* By how much launches that were timed where they ran took longer than is believed, the older the fainter. */
 struct light_timed {
     double launches, excess_ns, squares;
-    bool doubted, sure; /* that they took longer, and that they did not */
-    uint64_t vouch_ns;  /* from then on they are to be timed while nobody else has work in flight; 0: never yet */
-    double beside;      /* part of the looks of late at which another had a time slice */
+    bool doubted, sure;   /* that they took longer, and that they did not */
+    uint64_t vouch_at_ns; /* when they are next to be timed while nobody else has work in flight; 0: never yet */
+    double beside;        /* part of the looks of late at which another had a time slice */
 };
 
 /* So many launches were charged that much by number, the older the fainter; and `small` more without what looks see. */
@@ -211,47 +212,47 @@ struct light_graph {
 struct light_graphs {
     struct light_sums all; /* of all kinds */
     struct light_graph kinds[HOLD_GRAPH_KINDS];
-    bool used;                  /* it launches some */
-    bool unknown;               /* some at the last look were of a kind that no hold told of */
-    uint32_t seen;              /* so many were launched by the last look, */
-    uint64_t seen_ns;           /* which take so long */
-    struct light_count counted; /* all launches at the last look */
-    unsigned only;              /* so many in a row were told of between which nothing else was launched */
-    int32_t kernels_since;      /* launches since the last graph */
-    int32_t kernels_then;       /* other launches at the last hold of a graph */
-    uint32_t most;              /* graphs between two looks, lately */
-    double part;                /* of the launches of late */
+    bool are_launched;                /* the program launches graphs */
+    bool has_unknown_kind;            /* at the last poll, some were of a kind that no hold was of */
+    uint32_t graphs_at_poll;          /* graphs launched by the last poll */
+    uint64_t graphs_at_poll_ns;       /* the device time of those graphs */
+    struct light_count count_at_poll; /* all launches by the last poll */
+    unsigned consecutive_count;       /* holds of graphs in a row between which nothing but graphs was launched */
+    int32_t kernels_since_graph;      /* launches since the last graph */
+    int32_t kernels_at_hold;          /* launches that are no graphs, by the last hold of a graph */
+    uint32_t peak_graphs_per_poll;    /* decaying peak of the graphs between two polls */
+    double launch_fraction;           /* the fraction of recent launches that are graphs */
 
     /* Holds of them. */
-    bool is_held;             /* the hold that waits is of one */
-    uint64_t next_ns;         /* when there may be another */
-    uint64_t unknown_next_ns; /* and of a kind that no hold told of */
-    bool turn;                /* the next hold is of graphs, if one of them is due */
-    bool drawn;               /* which graph is held next: */
-    uint32_t target;          /* behind so many */
-    uint32_t held;            /* graphs at the last such hold */
+    bool pending_is_of_graph;          /* the pending hold is of a graph */
+    uint64_t not_before_at_ns;         /* the next hold of a graph is not requested before */
+    uint64_t unknown_not_before_at_ns; /* the next hold of an unknown kind is not requested before */
+    bool is_turn;                      /* the next hold is of graphs, if one of them is due */
+    bool sample_chosen;                /* the graph that is held next was chosen */
+    uint32_t sample_graph_index;       /* its index among all graphs: so many are launched before it */
+    uint32_t graphs_at_hold;           /* graphs launched by the last hold of one */
 };
 
 /* Which launches are held, and how. */
 struct light_holds {
-    bool never;                 /* the driver cannot hold a stream */
-    bool waits;                 /* a hold waits for the device to pass it, */
-    bool times;                 /* which does not stall */
-    bool single;                /* holds are of a single launch */
-    bool bursts;                /* or each of a whole burst */
-    uint64_t next_ns;           /* when there may be another */
-    uint64_t empty_ns;          /* what a hold without a launch takes; 0: not known yet */
-    bool drawn;                 /* which launch is held next: */
-    uint32_t target;            /* behind so many */
-    uint32_t held;              /* launches at the last hold */
-    uint32_t seen;              /* and at the last look */
-    uint32_t most;              /* between two looks, lately */
-    unsigned missed;            /* so many in a row told nothing */
-    unsigned failed;            /* so many of these began */
-    unsigned unbegun;           /* so many in a row were asked for in vain */
-    unsigned cut;               /* so many in a row were of a part of a burst */
-    bool odd;                   /* the last one was far longer than expected, and is not in the sums yet: */
-    struct light_hold odd_hold; /* this one */
+    bool unsupported;                /* the driver cannot hold a stream */
+    bool is_pending;                 /* the device has not passed the last hold yet */
+    bool pending_is_unstalled;       /* the pending hold does not stall */
+    bool of_single_launch;           /* each hold is of a single launch */
+    bool of_bursts;                  /* each hold is of a whole burst */
+    uint64_t not_before_at_ns;       /* the next hold is not requested before */
+    uint64_t empty_hold_ns;          /* what a hold without a launch takes; 0: not known yet */
+    bool sample_chosen;              /* the launch that is held next was chosen, at random */
+    uint32_t sample_launch_index;    /* its index among all launches: so many are made before it */
+    uint32_t launches_at_hold;       /* launches made by the last hold */
+    uint32_t launches_at_poll;       /* launches made by the last poll */
+    uint32_t peak_launches_per_poll; /* decaying peak of the launches between two polls */
+    unsigned missed_count;           /* holds in a row that told nothing */
+    unsigned failed_count;           /* holds in a row that began and told nothing, of either kind */
+    unsigned unbegun_count;          /* requests in a row for which no launch came */
+    unsigned cut_burst_count;        /* holds in a row that were of a part of a burst */
+    bool odd_hold_pending;           /* the last hold was far longer than expected, and is not in the sums yet */
+    struct light_hold odd_hold;      /* that hold */
 };
 
 /* What was charged in time slices that nobody else wanted, before launches were known, for so many. */
@@ -270,31 +271,31 @@ struct light {
     struct light_timed timed;
     struct light_unsettled unsettled;
     struct light_reckoned reckoned;
-    uint64_t measure_ns;       /* not before is it to be timed while nobody else has work in flight */
-    double need;               /* part of the device that it keeps from others while it runs */
-    uint64_t ran_ns;           /* for so long it ran beside others, and it was not learnt from yet; */
-    struct light_launches ran; /* so many launches were made meanwhile */
-    unsigned looks;            /* at it, alone */
-    double queued;             /* the part of them that found work behind work */
+    uint64_t measure_at_ns;                  /* it is not timed before, while nobody else has work in flight */
+    double needed_fraction;                  /* the fraction of the device that it keeps from others while it runs */
+    uint64_t unlearnt_ns;                    /* time it ran beside others that was not learnt from yet */
+    struct light_launches unlearnt_launches; /* launches made in that time */
+    unsigned poll_count;                     /* polls while nobody else had work in flight, LIGHT_LOOKS at most */
+    double queued_fraction;                  /* the fraction of those polls that found work behind work */
     struct light_stood stood;
-    /* For how long it takes time slices, because others leave it too little, or because of its long kernels; and until
-     * when. */
-    uint64_t unserved_ns, stood_for_ns, slices_until_ns;
+    uint64_t unserved_ns;        /* how long it takes time slices because others leave it too little */
+    uint64_t stood_for_ns;       /* how long it takes time slices because of its long kernels */
+    uint64_t slices_until_at_ns; /* when it stops taking time slices for either reason */
     uint64_t rng;
 };
 
 static inline bool light_known(const struct light *light)
 {
     bool kernels = light->all.holds >= LIGHT_HOLDS && light->all.launches > 0;
-    if (!light->graphs.used)
+    if (!light->graphs.are_launched)
         return kernels;
-    return light->graphs.all.holds >= LIGHT_GRAPHS && (kernels || light->graphs.only >= LIGHT_GRAPHS);
+    return light->graphs.all.holds >= LIGHT_GRAPHS && (kernels || light->graphs.consecutive_count >= LIGHT_GRAPHS);
 }
 
 /* Whether it waits for the device after each step, and works elsewhere then, as a serving engine does. */
 static inline bool light_in_steps(const struct light *light)
 {
-    return light->holds.bursts || light->graphs.used;
+    return light->holds.of_bursts || light->graphs.are_launched;
 }
 
 /* What is charged by the number of launches: where kernels that looks see are rare, those are charged by looks. */
@@ -313,9 +314,9 @@ static inline double light_mean(const struct light_sums *sums)
 static inline double light_error(const struct light *light)
 {
     const struct light_sums *kernels = light_counted(light);
-    if (!light->graphs.used)
+    if (!light->graphs.are_launched)
         return kernels->error;
-    double part = light->graphs.part, kernels_ns = (1 - part) * light_mean(kernels);
+    double part = light->graphs.launch_fraction, kernels_ns = (1 - part) * light_mean(kernels);
     return kernels_ns * kernels->error /
            (kernels_ns + part * light_mean(&light->graphs.all)); /* graphs of a kind are alike */
 }
@@ -324,9 +325,9 @@ static inline double light_error(const struct light *light)
  * goes on as long as that is likely: to go over and back again and again costs it and others more. */
 static inline bool light_heavy(const struct light *light, bool alone, bool runs)
 {
-    double most = light->need * (1 + (runs && !alone ? 1 : 3) * light_error(light)),
-           need = most > light->queued ? most : light->queued;
-    return light->need == 0 || light->timed.doubted ||
+    double most = light->needed_fraction * (1 + (runs && !alone ? 1 : 3) * light_error(light)),
+           need = most > light->queued_fraction ? most : light->queued_fraction;
+    return light->needed_fraction == 0 || light->timed.doubted ||
            need * 100 >= (alone || light_in_steps(light) ? LIGHT_ALONE_PERCENT : LIGHT_MOST_PERCENT);
 }
 
@@ -334,44 +335,44 @@ static inline bool light_heavy(const struct light *light, bool alone, bool runs)
  * that waits behind work is surely all of it. */
 static inline bool light_exact(const struct light *light)
 {
-    return !light->timed.doubted && light_error(light) < LIGHT_ERROR && light->looks >= LIGHT_LOOKS &&
-           light->queued * 100 < LIGHT_ALONE_PERCENT && light->need * 100 < LIGHT_ALL_PERCENT;
+    return !light->timed.doubted && light_error(light) < LIGHT_ERROR && light->poll_count >= LIGHT_LOOKS &&
+           light->queued_fraction * 100 < LIGHT_ALONE_PERCENT && light->needed_fraction * 100 < LIGHT_ALL_PERCENT;
 }
 
 /* It was looked at while nobody else had work in flight. */
 static inline void light_queue(struct light *light, uint32_t fences)
 {
-    light->looks += light->looks < LIGHT_LOOKS;
-    light->queued += ((fences >= LIGHT_QUEUED) - light->queued) / light->looks;
+    light->poll_count += light->poll_count < LIGHT_LOOKS;
+    light->queued_fraction += ((fences >= LIGHT_QUEUED) - light->queued_fraction) / light->poll_count;
 }
 
 /* What was found tells nothing of it. */
 static inline void light_unqueue(struct light *light)
 {
-    light->looks = 0;
-    light->queued = 0;
+    light->poll_count = 0;
+    light->queued_fraction = 0;
 }
 
 /* Whether work has waited behind work at nearly all of the last looks: then holds have nothing to tell. */
 static inline bool light_queues(const struct light *light)
 {
-    return light->looks >= LIGHT_LOOKS && light->queued * 100 >= LIGHT_ALONE_PERCENT;
+    return light->poll_count >= LIGHT_LOOKS && light->queued_fraction * 100 >= LIGHT_ALONE_PERCENT;
 }
 
 /* Whether it surely needs most of the device: it loses what that is idle for while it is held. */
 static inline bool light_surely_heavy(const struct light *light)
 {
-    double least = light_known(light) ? light->need * (1 - 2 * light_error(light)) : 0;
-    return (least > light->queued ? least : light->queued) * 100 >= LIGHT_ALONE_PERCENT;
+    double least = light_known(light) ? light->needed_fraction * (1 - 2 * light_error(light)) : 0;
+    return (least > light->queued_fraction ? least : light->queued_fraction) * 100 >= LIGHT_ALONE_PERCENT;
 }
 
 /* How many times as long as a hold is the pause after it: one time in a hundred is held, and more while little is
  * known. A program that surely needs most of the device is held seldom, and so is one of which holds tell nothing. */
 static inline unsigned light_pause(const struct light *light)
 {
-    unsigned missed = light->holds.missed < 9 ? light->holds.missed : 9;
+    unsigned missed = light->holds.missed_count < 9 ? light->holds.missed_count : 9;
     if (light_surely_heavy(light))
-        return light->queued * 100 < LIGHT_ALONE_PERCENT && light->all.holds < 64 ? 20u << missed : 400;
+        return light->queued_fraction * 100 < LIGHT_ALONE_PERCENT && light->all.holds < 64 ? 20u << missed : 400;
     if (!light_known(light))
         return 2u << missed;
     if (light->all.error > LIGHT_COARSE)
@@ -414,7 +415,7 @@ static inline uint64_t light_reckon(struct light *light, struct light_launches m
  * next in a stream, which is what a hold without a launch takes. Copies have none. */
 static inline uint64_t light_gap(const struct light *light)
 {
-    return light->holds.empty_ns / 3;
+    return light->holds.empty_hold_ns / 3;
 }
 
 /* How long others cannot have it for them, on average: between two launches in a row it is nobody else's, either. */
@@ -449,22 +450,22 @@ static inline uint64_t light_has_more(const struct light *light, int32_t launche
  * a program may launch less than it would. */
 static inline void light_ran(struct light *light, struct light_launches made, uint64_t ns, bool only)
 {
-    if (!light_known(light) || ns <= (light->need > 0 ? LIGHT_SHORT_NS : 0))
+    if (!light_known(light) || ns <= (light->needed_fraction > 0 ? LIGHT_SHORT_NS : 0))
         return;
-    if ((!only || light->graphs.used) && light->need > 0) {
-        light->ran_ns += ns;
-        light->ran.kernels += made.kernels;
-        light->ran.graphs_ns += made.graphs_ns;
-        if (light->ran_ns < LIGHT_LONG_NS)
+    if ((!only || light->graphs.are_launched) && light->needed_fraction > 0) {
+        light->unlearnt_ns += ns;
+        light->unlearnt_launches.kernels += made.kernels;
+        light->unlearnt_launches.graphs_ns += made.graphs_ns;
+        if (light->unlearnt_ns < LIGHT_LONG_NS)
             return;
-        ns = light->ran_ns;
-        made = light->ran;
+        ns = light->unlearnt_ns;
+        made = light->unlearnt_launches;
     }
-    light->ran_ns = 0;
-    light->ran = (struct light_launches){0};
+    light->unlearnt_ns = 0;
+    light->unlearnt_launches = (struct light_launches){0};
     double kept = (double)light_keeps(light, made) / (double)ns;
-    if (only || kept > light->need)
-        light->need += (kept - light->need) / (light->need > 0 ? 4 : 1);
+    if (only || kept > light->needed_fraction)
+        light->needed_fraction += (kept - light->needed_fraction) / (light->needed_fraction > 0 ? 4 : 1);
 }
 
 /* Whether what holds say is of another program than the one that was looked at. Holds of bursts miss no long kernel;
@@ -483,13 +484,13 @@ static inline void light_distrust(struct light *light, uint64_t *for_ns, uint64_
 {
     uint64_t twice_ns = *for_ns < LIGHT_UNSERVED_NS / 2 ? LIGHT_UNSERVED_NS : 2 * *for_ns;
     *for_ns = twice_ns < LIGHT_UNSERVED_MOST_NS ? twice_ns : LIGHT_UNSERVED_MOST_NS;
-    light->slices_until_ns = now + *for_ns;
+    light->slices_until_at_ns = now + *for_ns;
 }
 
 /* Because of its long kernels. Whoever had none for as long as it took time slices for the last ones begins anew. */
 static inline void light_is_long(struct light *light, uint64_t now)
 {
-    if (now > light->slices_until_ns + light->stood_for_ns)
+    if (now > light->slices_until_at_ns + light->stood_for_ns)
         light->stood_for_ns = 0;
     light_distrust(light, &light->stood_for_ns, now);
 }
@@ -505,7 +506,7 @@ struct light_served {
 static inline bool light_unserved(struct light *light, const struct light_served *served, double share, uint64_t now)
 {
     bool is = served->waited_ns * 10 > served->ns * 7 &&
-              (double)served->kept_ns < 0.9 * share * light->need * (double)served->ns;
+              (double)served->kept_ns < 0.9 * share * light->needed_fraction * (double)served->ns;
     if (is)
         light_distrust(light, &light->unserved_ns, now);
     else
@@ -561,66 +562,70 @@ static inline void light_average(struct light *light, struct light_hold hold)
 static inline void light_forget(struct light *light)
 {
     light->all = light->small = (struct light_sums){0};
-    light->graphs.unknown = light->graphs.is_held = false;
-    light->holds.odd = light->holds.drawn = false;
-    light->holds.failed = light->holds.target = 0;
+    light->graphs.has_unknown_kind = light->graphs.pending_is_of_graph = false;
+    light->holds.odd_hold_pending = light->holds.sample_chosen = false;
+    light->holds.failed_count = light->holds.sample_launch_index = 0;
     light->unsettled.charged_ns = 0;
-    light->unsettled.charged = light->ran = (struct light_launches){0};
+    light->unsettled.charged = light->unlearnt_launches = (struct light_launches){0};
     light->reckoned = (struct light_reckoned){0};
     light->stood = (struct light_stood){0};
-    light->need = light->queued = 0;
-    light->ran_ns = light->looks = 0;
+    light->needed_fraction = light->queued_fraction = 0;
+    light->unlearnt_ns = light->poll_count = 0;
 }
 
 /* A hold told nothing. */
 static inline void light_miss(struct light *light)
 {
-    light->holds.missed++;
-    light->holds.failed++;
-    light->holds.single ^= light->holds.failed % LIGHT_TRIES == 0;
+    light->holds.missed_count++;
+    light->holds.failed_count++;
+    light->holds.of_single_launch ^= light->holds.failed_count % LIGHT_TRIES == 0;
 }
 
-/* At a look, `count` launches have been made. */
-static inline uint32_t light_see(struct light *light, uint32_t count)
+/* At a poll, `count` launches have been made since the start. Returns how many since the last poll. */
+static inline uint32_t light_count_since_poll(struct light *light, uint32_t count)
 {
-    uint32_t made = count - light->holds.seen, faded = light->holds.most - light->holds.most / 64;
-    light->holds.seen = count;
-    light->holds.most = made > faded ? made : faded;
+    uint32_t made = count - light->holds.launches_at_poll,
+             faded = light->holds.peak_launches_per_poll - light->holds.peak_launches_per_poll / 64;
+    light->holds.launches_at_poll = count;
+    light->holds.peak_launches_per_poll = made > faded ? made : faded;
     return made;
 }
 
-/* Draw the launch that is held next; `random` is any number. */
-static inline void light_draw(struct light *light, uint32_t count, uint32_t random)
+/* Choose the launch that is held next; `random` is any number. */
+static inline void light_choose_sample(struct light *light, uint32_t count, uint32_t random)
 {
-    uint32_t made = count - light->holds.held, spread = made < LIGHT_SPREAD ? made : LIGHT_SPREAD;
-    if (light->graphs.used && !light_known(light) && spread > 2 * light->holds.most + LIGHT_NEAR) /* soon */
-        spread = 2 * light->holds.most + LIGHT_NEAR;
+    uint32_t made = count - light->holds.launches_at_hold,
+             spread = made < LIGHT_SPREAD_MAX_LAUNCHES ? made : LIGHT_SPREAD_MAX_LAUNCHES;
+    if (light->graphs.are_launched && !light_known(light) &&
+        spread > 2 * light->holds.peak_launches_per_poll + LIGHT_LEAD_LAUNCHES) /* soon */
+        spread = 2 * light->holds.peak_launches_per_poll + LIGHT_LEAD_LAUNCHES;
     if (FAULT(rare_long_kernels_unseen) && spread >= 16)
         spread = 15;
-    light->holds.target = count + random % (spread + 1);
-    light->holds.drawn = true;
+    light->holds.sample_launch_index = count + random % (spread + 1);
+    light->holds.sample_chosen = true;
 }
 
 /* How many launches are still made before that one; negative: it was made. */
-static inline int32_t light_left(const struct light *light, uint32_t count)
+static inline int32_t light_launches_until_sample(const struct light *light, uint32_t count)
 {
-    return (int32_t)(light->holds.target - count);
+    return (int32_t)(light->holds.sample_launch_index - count);
 }
 
 /* At a look, so many more launches have been made. */
 static inline void light_see_graphs(struct light *light, struct light_launches made)
 {
-    uint32_t faded = light->graphs.most - light->graphs.most / 64;
-    light->graphs.most = made.graphs > faded ? made.graphs : faded > 0 ? faded : 1;
-    light->graphs.kernels_since = made.graphs > 0 ? 0
-                                  : light->graphs.kernels_since < LIGHT_GRAPHLESS
-                                      ? light->graphs.kernels_since + made.kernels
-                                      : light->graphs.kernels_since;
-    light->graphs.used = made.graphs > 0 || (light->graphs.used && light->graphs.kernels_since < LIGHT_GRAPHLESS);
-    light->holds.bursts = light->holds.bursts && !light->graphs.used; /* those are timed by themselves */
+    uint32_t faded = light->graphs.peak_graphs_per_poll - light->graphs.peak_graphs_per_poll / 64;
+    light->graphs.peak_graphs_per_poll = made.graphs > faded ? made.graphs : faded > 0 ? faded : 1;
+    light->graphs.kernels_since_graph = made.graphs > 0 ? 0
+                                        : light->graphs.kernels_since_graph < LIGHT_GRAPHLESS
+                                            ? light->graphs.kernels_since_graph + made.kernels
+                                            : light->graphs.kernels_since_graph;
+    light->graphs.are_launched = made.graphs > 0 ||
+                                 (light->graphs.are_launched && light->graphs.kernels_since_graph < LIGHT_GRAPHLESS);
+    light->holds.of_bursts = light->holds.of_bursts && !light->graphs.are_launched; /* those are timed by themselves */
     double all = made.kernels + (double)made.graphs, weight = all / (all + 256);
     if (all > 0)
-        light->graphs.part += (made.graphs / all - light->graphs.part) * weight;
+        light->graphs.launch_fraction += (made.graphs / all - light->graphs.launch_fraction) * weight;
 }
 
 /* How long others cannot have the device for a graph of that kind: as for all on average, if it is not known. */
@@ -633,21 +638,22 @@ static inline uint64_t light_graph_ns(const struct light *light, const struct li
 /* A hold told how long a graph of that kind takes; so many other launches have been made since the start. */
 static inline void light_learn_graph(struct light *light, struct light_graph *graph, uint64_t ns, int32_t kernels)
 {
-    uint64_t between_ns = light->holds.empty_ns + light_gap(light);
+    uint64_t between_ns = light->holds.empty_hold_ns + light_gap(light);
     struct light_hold hold = {1, (double)(ns > between_ns ? ns - between_ns : 0)};
     light_add(&light->graphs.all, hold, LIGHT_GRAPH_FADING);
     graph->holds += graph->holds < LIGHT_GRAPH_HOLDS;
     graph->ns += (hold.ns - graph->ns) / graph->holds;
-    light->graphs.only = kernels != light->graphs.kernels_then
-                             ? 0
-                             : light->graphs.only + (light->graphs.only < LIGHT_GRAPHS);
-    light->graphs.kernels_then = kernels;
+    light->graphs.consecutive_count = kernels != light->graphs.kernels_at_hold
+                                          ? 0
+                                          : light->graphs.consecutive_count +
+                                                (light->graphs.consecutive_count < LIGHT_GRAPHS);
+    light->graphs.kernels_at_hold = kernels;
 }
 
 /* Whether launches may be longer than is known, and so short that looks do not see it. */
 static inline bool light_may_hide(const struct light *light)
 {
-    return light_known(light) && !light->holds.bursts &&
+    return light_known(light) && !light->holds.of_bursts &&
            LIGHT_DOUBTED_TIMES * light_counted(light)->launch_ns < LIGHT_CERTAIN_NS;
 }
 
@@ -684,20 +690,21 @@ static inline uint64_t light_time(struct light *light, uint64_t ns)
 static inline bool light_learn(struct light *light, uint32_t launches, uint64_t ns)
 {
     uint64_t between_ns = launches *
-                          (light->holds.empty_ns + light_gap(light)); /* its stamp, and what lies before it */
+                          (light->holds.empty_hold_ns + light_gap(light)); /* its stamp, and what lies before it */
     struct light_hold hold = {.launches = launches, .ns = (double)(ns > between_ns ? ns - between_ns : 0)};
     uint64_t most_ns = LIGHT_ODD_NS + LIGHT_ODD_TIMES * light->all.launch_ns * launches +
                        LIGHT_ODD_DEVIATIONS * light->all.differs_ns;
-    bool odd = light_known(light) && !light->graphs.used && hold.ns > (double)most_ns, before = light->holds.odd;
+    bool odd = light_known(light) && !light->graphs.are_launched && hold.ns > (double)most_ns,
+         before = light->holds.odd_hold_pending;
     struct light_hold odd_hold = light->holds.odd_hold;
-    light->holds.missed = light->holds.failed = 0;
+    light->holds.missed_count = light->holds.failed_count = 0;
     if (odd && before)
         light_forget(light);
-    light->holds.odd = odd && !before;
+    light->holds.odd_hold_pending = odd && !before;
     light->holds.odd_hold = hold;
     if (before)
         light_average(light, odd_hold);
-    if (!light->holds.odd)
+    if (!light->holds.odd_hold_pending)
         light_average(light, hold);
     return !odd || !before;
 }

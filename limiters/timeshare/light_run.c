@@ -52,15 +52,15 @@ struct light_count light_count(struct governor *governor)
     struct gate *gate = &governor->gate;
     struct light *light = &governor->light;
     struct light_count count = {.graphs = gate_graphs(gate)};
-    for (unsigned kind = 0; count.graphs != light->graphs.seen && kind < HOLD_GRAPH_KINDS; kind++) {
+    for (unsigned kind = 0; count.graphs != light->graphs.graphs_at_poll && kind < HOLD_GRAPH_KINDS; kind++) {
         struct light_graph *graph = &light->graphs.kinds[kind];
         uint32_t made = atomic_load_explicit(&gate->made.graphs_of[kind], memory_order_relaxed) - graph->seen;
-        light->graphs.seen_ns += made * light_graph_ns(light, graph);
+        light->graphs.graphs_at_poll_ns += made * light_graph_ns(light, graph);
         graph->seen += made;
-        light->graphs.unknown = light->graphs.unknown || (made > 0 && graph->holds == 0);
+        light->graphs.has_unknown_kind = light->graphs.has_unknown_kind || (made > 0 && graph->holds == 0);
     }
-    light->graphs.seen = count.graphs;
-    count.graphs_ns = light->graphs.seen_ns;
+    light->graphs.graphs_at_poll = count.graphs;
+    count.graphs_ns = light->graphs.graphs_at_poll_ns;
     count.launches = gate_launches(gate); /* a graph is counted there first */
     return count;
 }
@@ -79,7 +79,7 @@ static bool is_certain(struct governor *governor, uint64_t ns)
     bool clear = governor->measure.clear && is_clear(governor) &&
                  time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
     if (clear)
-        governor->light.measure_ns = governor->engine->now() + LIGHT_MEASURED_NS;
+        governor->light.measure_at_ns = governor->engine->now() + LIGHT_MEASURED_NS;
     return clear || ns < LIGHT_CERTAIN_NS;
 }
 
@@ -90,8 +90,8 @@ static bool is_whole(struct governor *governor, uint32_t launches)
     const struct hold *hold = &governor->gate.hold;
     uint64_t took_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns));
     bool whole = launches < HOLD_BURST && took_ns < HOLD_MOST_NS - HOLD_PAUSE_NS;
-    light->holds.cut = whole ? 0 : light->holds.cut + 1;
-    light->holds.bursts = light->holds.cut < LIGHT_CUT;
+    light->holds.cut_burst_count = whole ? 0 : light->holds.cut_burst_count + 1;
+    light->holds.of_bursts = light->holds.cut_burst_count < LIGHT_CUT;
     return whole;
 }
 
@@ -114,14 +114,15 @@ static void time_launch(struct governor *governor, uint32_t launches, uint64_t n
 {
     struct light *light = &governor->light;
     struct hold *hold = &governor->gate.hold;
-    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) + light->holds.empty_ns;
+    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) +
+                       light->holds.empty_hold_ns;
     bool clear = governor->measure.clear && is_clear(governor) && is_sole(governor) &&
                  time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
     uint64_t now = governor->engine->now(), owed_ns = 0;
     if (launches > 0 && clear && light_known(light) && ns < LIGHT_CERTAIN_NS)
         owed_ns = light_time(light, ns > made_ns ? ns - made_ns : 0);
     if (light->timed.sure)
-        light->timed.vouch_ns = now + LIGHT_VOUCHED_NS;
+        light->timed.vouch_at_ns = now + LIGHT_VOUCHED_NS;
     if (owed_ns == 0)
         return;
     log_line(LOG_DEBUG, "governor: launches take more than twice as long as while they are held");
@@ -133,84 +134,89 @@ bool light_read_hold(struct governor *governor)
     struct light *light = &governor->light;
     uint32_t launches;
     uint64_t ns;
-    if (!light->holds.waits || !gate_held(&governor->gate, &launches, &ns))
+    if (!light->holds.is_pending || !gate_held(&governor->gate, &launches, &ns))
         return true;
-    light->holds.waits = false;
-    if (light->holds.times) {
+    light->holds.is_pending = false;
+    if (light->holds.pending_is_unstalled) {
         time_launch(governor, launches, ns);
         return true;
     }
-    if (light->graphs.is_held) {
-        light->graphs.is_held = false;
+    if (light->graphs.pending_is_of_graph) {
+        light->graphs.pending_is_of_graph = false;
         struct light_count count = light_count(governor);
         if (launches > 0 && is_certain(governor, ns))
             learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
         return true;
     }
-    if (launches > 0 && light->holds.bursts && !light->holds.single && !is_whole(governor, launches))
+    if (launches > 0 && light->holds.of_bursts && !light->holds.of_single_launch && !is_whole(governor, launches))
         return true;
     if (launches > 0) {
         if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
             ns = budget_part(ns, time_slice_others(&governor->time_slice));
         bool same = light_learn(light, launches, ns);
-        if (light->holds.odd)
-            light->holds.next_ns = governor->engine->now(); /* the next one tells whether it is another program */
+        if (light->holds.odd_hold_pending)
+            light->holds.not_before_at_ns =
+                governor->engine->now(); /* the next one tells whether it is another program */
         return same;
     }
     if (ns > 0) {
-        light->holds.empty_ns = ns;
+        light->holds.empty_hold_ns = ns;
         return true;
     }
     light_miss(light);
-    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->holds.missed, light->all.holds);
+    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->holds.missed_count,
+             light->all.holds);
     return true;
 }
 
 static bool may_hold(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return !light->holds.never && !light->holds.waits &&
+    return !light->holds.unsupported && !light->holds.is_pending &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW && /* never light */
            !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
            !(light_queues(light) && time_slice_others(&governor->time_slice) == 0);
 }
 
-/* Whether a hold is due; which launch it is before. */
-static bool is_due(struct governor *governor, uint32_t *left)
+/* Poll the launches, and choose the launch to be held where none is chosen. Whether to request a hold now; sets
+ * *launches_until_sample to the number of launches before the one to be held. */
+static bool poll_sample(struct governor *governor, uint32_t *launches_until_sample)
 {
     struct light *light = &governor->light;
-    struct light_count counted = light_count(governor);
-    uint32_t count = counted.launches - counted.graphs, made = light_see(light, count);
+    struct light_count count = light_count(governor);
+    uint32_t launch_count = count.launches - count.graphs;
+    uint32_t launches_since_poll = light_count_since_poll(light, launch_count);
     if (!may_hold(governor)) {
-        light->holds.drawn = false;
+        light->holds.sample_chosen = false;
         return false;
     }
-    if (!light->holds.drawn && governor->engine->now() < light->holds.next_ns)
+    if (!light->holds.sample_chosen && governor->engine->now() < light->holds.not_before_at_ns)
         return false;
-    if (!light->holds.drawn || light_left(light, count) < 0)
-        light_draw(light, count, (uint32_t)governor_random(&light->rng, UINT32_MAX));
-    *left = (uint32_t)light_left(light, count);
-    return *left <= 2 * light->holds.most + LIGHT_NEAR && (made > 0 || governor_random(&light->rng, LIGHT_RARE) == 0);
+    if (!light->holds.sample_chosen || light_launches_until_sample(light, launch_count) < 0)
+        light_choose_sample(light, launch_count, (uint32_t)governor_random(&light->rng, UINT32_MAX));
+    *launches_until_sample = (uint32_t)light_launches_until_sample(light, launch_count);
+    return *launches_until_sample <= 2 * light->holds.peak_launches_per_poll + LIGHT_LEAD_LAUNCHES &&
+           (launches_since_poll > 0 || governor_random(&light->rng, LIGHT_IDLE_POLL_INTERVAL) == 0);
 }
 
 /* How many launches the next hold may have. */
 static uint32_t most_held(const struct light *light)
 {
-    if (light->holds.empty_ns == 0 || light->holds.single)
-        return light->holds.empty_ns != 0;
-    return light->holds.bursts ? HOLD_BURST : light_most(light);
+    if (light->holds.empty_hold_ns == 0 || light->holds.of_single_launch)
+        return light->holds.empty_hold_ns != 0;
+    return light->holds.of_bursts ? HOLD_BURST : light_most(light);
 }
 
 /* A hold was asked for in vain. */
 static void count_unbegun(struct light *light)
 {
-    light->holds.unbegun++;
-    if (light->holds.bursts || light->graphs.used || light->holds.cut >= LIGHT_CUT ||
-        light->holds.unbegun < LIGHT_UNBEGUN || light_known(light))
+    light->holds.unbegun_count++;
+    if (light->holds.of_bursts || light->graphs.are_launched || light->holds.cut_burst_count >= LIGHT_CUT ||
+        light->holds.unbegun_count < LIGHT_UNBEGUN || light_known(light))
         return;
     light_forget(light); /* what holds told that met a part of a burst */
-    light->holds.bursts = true;
-    light->holds.single = false;
+    light->holds.of_bursts = true;
+    light->holds.of_single_launch = false;
 }
 
 /* Ask for a hold. Whether a launch began it. */
@@ -221,8 +227,8 @@ static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint3
     governor->measure.clear_light_ns = time_slice_light(&governor->time_slice);
     bool lives = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
     bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
-    governor->light.holds.waits = lives && begun;
-    governor->light.holds.times = !stalls;
+    governor->light.holds.is_pending = lives && begun;
+    governor->light.holds.pending_is_unstalled = !stalls;
     return begun;
 }
 
@@ -230,26 +236,29 @@ static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint3
 static bool is_graph_due(struct governor *governor, uint32_t graphs, uint64_t now, uint32_t *left)
 {
     struct light *light = &governor->light;
-    if (light->graphs.drawn && (int32_t)(light->graphs.target - graphs) < 0) /* it was launched meanwhile */
-        light->graphs.drawn = false;
-    if (!light->graphs.drawn && now >= light->graphs.next_ns) {
-        uint32_t made = graphs - light->graphs.held, spread = made < LIGHT_GRAPH_SPREAD ? made : LIGHT_GRAPH_SPREAD;
-        light->graphs.target = graphs + (uint32_t)governor_random(&light->rng, spread + 1);
-        light->graphs.drawn = true;
+    if (light->graphs.sample_chosen &&
+        (int32_t)(light->graphs.sample_graph_index - graphs) < 0) /* it was launched meanwhile */
+        light->graphs.sample_chosen = false;
+    if (!light->graphs.sample_chosen && now >= light->graphs.not_before_at_ns) {
+        uint32_t made = graphs - light->graphs.graphs_at_hold,
+                 spread = made < LIGHT_GRAPH_SPREAD ? made : LIGHT_GRAPH_SPREAD;
+        light->graphs.sample_graph_index = graphs + (uint32_t)governor_random(&light->rng, spread + 1);
+        light->graphs.sample_chosen = true;
     }
-    *left = light->graphs.target - graphs;
-    return light->graphs.drawn && *left <= light->graphs.most;
+    *left = light->graphs.sample_graph_index - graphs;
+    return light->graphs.sample_chosen && *left <= light->graphs.peak_graphs_per_poll;
 }
 
 /* Hold the next graph of a kind that no hold told of, if some were launched. */
 static bool hold_unknown(struct governor *governor, uint64_t since)
 {
     struct light *light = &governor->light;
-    if (!light->graphs.unknown || since < light->graphs.unknown_next_ns)
+    if (!light->graphs.has_unknown_kind || since < light->graphs.unknown_not_before_at_ns)
         return false;
-    light->graphs.is_held = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, true, HOLD_MOST_NS);
-    light->graphs.unknown = light->graphs.is_held || governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
-    light->graphs.unknown_next_ns = governor->engine->now() + LIGHT_PAUSE_NS;
+    light->graphs.pending_is_of_graph = hold(governor, since, 1, 0, HOLD_OF_UNKNOWN, true, HOLD_MOST_NS);
+    light->graphs.has_unknown_kind = light->graphs.pending_is_of_graph ||
+                                     governor_random(&light->rng, LIGHT_UNKNOWN_TRIES) > 0;
+    light->graphs.unknown_not_before_at_ns = governor->engine->now() + LIGHT_PAUSE_NS;
     return true;
 }
 
@@ -258,29 +267,30 @@ static bool hold_graph(struct governor *governor)
 {
     struct light *light = &governor->light;
     struct light_count count = light_count(governor);
-    struct light_launches made = light_between(light->graphs.counted, count);
+    struct light_launches made = light_between(light->graphs.count_at_poll, count);
     light_see_graphs(light, made);
-    light->graphs.counted = count;
-    if (!light->graphs.used || light->holds.empty_ns == 0 || !may_hold(governor))
+    light->graphs.count_at_poll = count;
+    if (!light->graphs.are_launched || light->holds.empty_hold_ns == 0 || !may_hold(governor))
         return false;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
     bool next = governor->time_slice.ours && light_wants_measure(governor);
-    light->graphs.turn = !light->graphs.turn;
-    if (!light->graphs.turn && !(next && light_known(light)))
+    light->graphs.is_turn = !light->graphs.is_turn;
+    if (!light->graphs.is_turn && !(next && light_known(light)))
         return false;
     if (hold_unknown(governor, since))
         return true;
     if (!next && !is_graph_due(governor, count.graphs, since, &left))
         return false;
-    light->graphs.is_held = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, HOLD_MOST_NS);
+    light->graphs.pending_is_of_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, HOLD_MOST_NS);
     uint32_t graphs = gate_graphs(&governor->gate);
-    light->graphs.target = graphs + atomic_load(&governor->gate.hold.skip);
-    if (light->graphs.is_held) {
+    light->graphs.sample_graph_index = graphs + atomic_load(&governor->gate.hold.skip);
+    if (light->graphs.pending_is_of_graph) {
         uint64_t pause_ns = light->graphs.all.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
-        light->graphs.drawn = false;
-        light->graphs.held = graphs;
-        light->graphs.next_ns = governor->engine->now() + pause_ns / 2 + governor_random(&light->rng, pause_ns);
+        light->graphs.sample_chosen = false;
+        light->graphs.graphs_at_hold = graphs;
+        light->graphs.not_before_at_ns = governor->engine->now() + pause_ns / 2 +
+                                         governor_random(&light->rng, pause_ns);
     }
     return true;
 }
@@ -290,8 +300,9 @@ static bool hold_graph(struct governor *governor)
 static bool is_unsure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return light->timed.vouch_ns != 0 && light_may_hide(light) && governor->engine->now() >= light->timed.vouch_ns &&
-           is_sole(governor) && light->timed.beside > LIGHT_BESIDE;
+    return light->timed.vouch_at_ns != 0 && light_may_hide(light) &&
+           governor->engine->now() >= light->timed.vouch_at_ns && is_sole(governor) &&
+           light->timed.beside > LIGHT_BESIDE;
 }
 
 /* Whether a launch is timed where it runs now, in place of a hold that stalls. */
@@ -309,8 +320,8 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
         return;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
-    bool due = light->holds.bursts ? begins && since >= light->holds.next_ns && may_hold(governor)
-                                   : is_due(governor, &left);
+    bool due = light->holds.of_bursts ? begins && since >= light->holds.not_before_at_ns && may_hold(governor)
+                                      : poll_sample(governor, &left);
     if (!due)
         return;
     bool stalls = !times_one(governor);
@@ -318,19 +329,19 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
               stalls ? wait_ns : LIGHT_CERTAIN_NS)) {
         count_unbegun(light);
         struct light_count count = light_count(governor);
-        light->holds.target = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
+        light->holds.sample_launch_index = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
         return;
     }
     struct light_count count = light_count(governor);
     uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
-    light->holds.unbegun = 0;
+    light->holds.unbegun_count = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
     if (!stalls && is_unsure(governor))
         pause_ns = LIGHT_UNSURE_NS;
-    light->holds.drawn = false;
-    light->holds.held = count.launches - count.graphs;
-    light->holds.next_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
+    light->holds.sample_chosen = false;
+    light->holds.launches_at_hold = count.launches - count.graphs;
+    light->holds.not_before_at_ns = now + pause_ns / 2 + governor_random(&light->rng, pause_ns + 1);
 }
 
 /* Whether nobody else has the device, wants it or uses it without a time slice. */
@@ -347,12 +358,13 @@ static bool is_lonely(struct governor *governor, bool only)
 {
     uint64_t siblings_ns = account_siblings(&governor->account), now = governor->engine->now();
     if (!only)
-        governor->company.others_at = now;
+        governor->company.others_wanted_at_ns = now;
     if (siblings_ns != governor->company.siblings_ns)
-        governor->company.siblings_at = now;
+        governor->company.siblings_grew_at_ns = now;
     governor->company.siblings_ns = siblings_ns;
-    return elapsed(governor->company.others_at, now) > LIGHT_LONELY_NS &&
-           (governor->company.siblings_at == 0 || elapsed(governor->company.siblings_at, now) > LIGHT_SINGLE_NS);
+    return elapsed(governor->company.others_wanted_at_ns, now) > LIGHT_LONELY_NS &&
+           (governor->company.siblings_grew_at_ns == 0 ||
+            elapsed(governor->company.siblings_grew_at_ns, now) > LIGHT_SINGLE_NS);
 }
 
 static bool is_heavy(struct governor *governor, bool runs)
@@ -365,24 +377,24 @@ static bool goes_light(struct governor *governor, bool runs)
 {
     return light_known(&governor->light) && !is_heavy(governor, runs) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_ns &&
+           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_at_ns &&
            !(light_wants_measure(governor) && !is_only(governor));
 }
 
 bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return (light->graphs.used || is_unsure(governor)) && !light->holds.never && !light_queues(light) &&
+    return (light->graphs.are_launched || is_unsure(governor)) && !light->holds.unsupported && !light_queues(light) &&
            terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
            !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
-           governor->engine->now() >= light->measure_ns;
+           governor->engine->now() >= light->measure_at_ns;
 }
 
 void light_measured(struct governor *governor)
 {
     uint64_t next_ns = governor->engine->now() + LIGHT_RETRIED_NS;
-    if (governor->light.measure_ns < next_ns)
-        governor->light.measure_ns = next_ns;
+    if (governor->light.measure_at_ns < next_ns)
+        governor->light.measure_at_ns = next_ns;
 }
 
 bool light_is(struct governor *governor)
@@ -418,25 +430,25 @@ void light_learn_from(struct governor *governor, struct light_launches made, uin
 /* What was in flight at one look is watched until it is done. Looks are at random moments, so that what is done is on
  * average begun as long before the first look as it is done before the last. */
 struct light_watch {
-    uint64_t since;   /* the look; 0: nothing is watched */
-    uint64_t charged; /* up to then, once it stands */
-    uint64_t long_ns; /* what small kernels do not take */
-    bool stands;      /* a long one is in it */
-    unsigned others;  /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
+    uint64_t looked_at_ns;        /* the look; 0: nothing is watched */
+    uint64_t charged_until_at_ns; /* up to then, once it stands */
+    uint64_t long_ns;             /* what small kernels do not take */
+    bool stands;                  /* a long one is in it */
+    unsigned others; /* so many others had work in flight meanwhile, at most: it may still wait for what they had */
     struct light_launches graphs; /* made since the look before that one */
     struct gate_moment moment;
 };
 
 /* How a light program runs. */
 struct light_course {
-    uint64_t launched;            /* when a look last found that it had launched something */
-    uint64_t looked;              /* when it was last looked whether something is in flight */
-    uint64_t settled;             /* when that was last not so */
-    uint64_t unsettled_ns;        /* for so long it was, since the last hold told something */
-    uint64_t charged_ns;          /* what was charged since */
-    struct light_count seen;      /* launches, all of them charged */
-    struct light_count looked_at; /* and at that look */
-    bool is_another;              /* it launches something else than what was timed */
+    uint64_t launched_at_ns;          /* when a look last found that it had launched something */
+    uint64_t looked_at_ns;            /* when it was last looked whether something is in flight */
+    uint64_t settled_at_ns;           /* when that was last not so */
+    uint64_t unsettled_ns;            /* for so long it was, since the last hold told something */
+    uint64_t charged_ns;              /* what was charged since */
+    struct light_count charged_count; /* launches, all of them charged */
+    struct light_count count_at_look; /* and at that look */
+    bool is_another;                  /* it launches something else than what was timed */
     struct light_watch watch;
     unsigned quiet;   /* so many looks in a row found no long kernel, alone */
     uint64_t watched; /* when the last of them was */
@@ -452,7 +464,7 @@ static void charge_light(struct governor *governor, struct light_course *course)
 {
     uint64_t now = governor->engine->now();
     struct light_count count = light_count(governor);
-    struct light_launches made = light_between(course->seen, count);
+    struct light_launches made = light_between(course->charged_count, count);
     uint64_t used_ns = light_reckon(&governor->light, made, LIGHT_RECKONED_MOST * light_takes(&governor->light, made));
     if (!is_only(governor)) { /* where looks do not see all */
         uint64_t more_ns = light_keeps_more(&governor->light, made.kernels);
@@ -468,16 +480,16 @@ static void charge_light(struct governor *governor, struct light_course *course)
     uint64_t said_ns = course->unsaid_ns < LIGHT_TICK_NS ? course->unsaid_ns : LIGHT_TICK_NS; /* others take no more */
     course->unsaid_ns -= said_ns;
     uint64_t keeps_ns = light_keeps(&governor->light, made);
-    bool begins = count.launches != course->seen.launches &&
-                  elapsed(course->launched, now) > 3 * LIGHT_TICK_NS / 2; /* a tick had no launch */
-    if (governor->light.holds.bursts && begins && keeps_ns < LIGHT_BURST_NS)
+    bool begins = count.launches != course->charged_count.launches &&
+                  elapsed(course->launched_at_ns, now) > 3 * LIGHT_TICK_NS / 2; /* a tick had no launch */
+    if (governor->light.holds.of_bursts && begins && keeps_ns < LIGHT_BURST_NS)
         keeps_ns = LIGHT_BURST_NS;
     time_slice_say_light(&governor->time_slice, keeps_ns + said_ns);
     course->charged_ns += used_ns;
     governor->light.stood.charged_ns += used_ns;
-    if (count.launches != course->seen.launches)
-        course->launched = now;
-    course->seen = count;
+    if (count.launches != course->charged_count.launches)
+        course->launched_at_ns = now;
+    course->charged_count = count;
 }
 
 /* It may launch something else than what was timed, and takes time slices from now on. Since the last hold that was as
@@ -506,11 +518,11 @@ static struct light_launches in_flight(const struct light_watch *watch, uint32_t
 static void charge_long(struct governor *governor, struct light_course *course, uint64_t now, unsigned others)
 {
     struct light_watch *watch = &course->watch;
-    bool first = watch->charged == watch->since;
+    bool first = watch->charged_until_at_ns == watch->looked_at_ns;
     uint64_t small_ns = first ? light_takes(&governor->light, in_flight(watch, watch->moment.least)) : 0;
-    uint64_t used_ns = budget_part(elapsed(watch->charged, now), others);
+    uint64_t used_ns = budget_part(elapsed(watch->charged_until_at_ns, now), others);
     used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
-    watch->charged = now;
+    watch->charged_until_at_ns = now;
     uint64_t ahead_ns = used_ns < course->ahead_ns ? used_ns : course->ahead_ns;
     course->ahead_ns -= ahead_ns;
     used_ns -= ahead_ns;
@@ -524,7 +536,7 @@ static void charge_long(struct governor *governor, struct light_course *course, 
 /* Whether it is too early for another look. */
 static bool is_quiet(const struct light_course *course, uint64_t now)
 {
-    return course->watch.since == 0 && course->quiet >= LIGHT_QUIET_LOOKS &&
+    return course->watch.looked_at_ns == 0 && course->quiet >= LIGHT_QUIET_LOOKS &&
            elapsed(course->watched, now) < (LIGHT_QUIET_TIMES - 1) * LIGHT_TICK_NS;
 }
 
@@ -536,8 +548,8 @@ static bool still_stands(struct governor *governor, struct light_course *course,
     struct light_watch *watch = &course->watch;
     bool stands = gate_stands(&governor->gate, &watch->moment);
     watch->others = before > watch->others ? before : watch->others;
-    watch->stands = watch->stands ||
-                    (stands && elapsed(watch->since, now) > watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
+    watch->stands = watch->stands || (stands && elapsed(watch->looked_at_ns, now) >
+                                                    watch->long_ns + watch->others * LIGHT_STOOD_EACH_NS);
     if (watch->stands && !FAULT(rare_long_kernels_unseen))
         charge_long(governor, course, now, others);
     time_slice_busy(&governor->time_slice, watch->stands && stands);
@@ -554,7 +566,7 @@ static void watch(struct governor *governor, struct light_course *course)
     uint64_t now = governor->engine->now();
     if (before == 0 && is_quiet(course, now))
         return;
-    if (watch->since != 0 && still_stands(governor, course, before, others, now))
+    if (watch->looked_at_ns != 0 && still_stands(governor, course, before, others, now))
         return;
     course->quiet = watch->stands || before > 0 ? 0 : course->quiet + (course->quiet < LIGHT_QUIET_LOOKS);
     course->watched = now;
@@ -568,7 +580,7 @@ static void watch(struct governor *governor, struct light_course *course)
     uint32_t made = watch->moment.launches - done.launches,
              most = watch->moment.most < made ? watch->moment.most : made;
     watch->graphs = light_between(done, course->done);
-    watch->since = watch->charged = now;
+    watch->looked_at_ns = watch->charged_until_at_ns = now;
     watch->others = before;
     watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, in_flight(watch, most)) / 2;
 }
@@ -577,8 +589,8 @@ static void watch(struct governor *governor, struct light_course *course)
 static uint64_t watch_pause(struct governor *governor, const struct light_course *course)
 {
     const struct light_watch *watch = &course->watch;
-    uint64_t now = governor->engine->now(), until = watch->since + watch->long_ns;
-    if (watch->since != 0 && !watch->stands && until > now && until - now < LIGHT_TICK_NS)
+    uint64_t now = governor->engine->now(), until = watch->looked_at_ns + watch->long_ns;
+    if (watch->looked_at_ns != 0 && !watch->stands && until > now && until - now < LIGHT_TICK_NS)
         return until - now;
     uint64_t tick_ns = watch->stands ? LIGHT_TICK_NS * 3 / 4 : LIGHT_TICK_NS; /* as far apart as those before it */
     return tick_ns / 2 + governor_random(&governor->light.rng, tick_ns);
@@ -601,16 +613,17 @@ static bool is_contradicted(struct governor *governor, struct light_course *cour
 static bool stands_still(struct governor *governor, const struct light_course *course)
 {
     uint64_t passed = atomic_load(&governor->gate.fences.popped_ns);
-    passed = passed > course->settled ? passed : course->settled;
-    uint64_t stands_ns = governor->light.holds.bursts ? LIGHT_BURST_STANDS_NS : LIGHT_STANDS_NS;
-    return elapsed(passed, governor->engine->now()) > stands_ns && course->launched > passed && !is_only(governor);
+    passed = passed > course->settled_at_ns ? passed : course->settled_at_ns;
+    uint64_t stands_ns = governor->light.holds.of_bursts ? LIGHT_BURST_STANDS_NS : LIGHT_STANDS_NS;
+    return elapsed(passed, governor->engine->now()) > stands_ns && course->launched_at_ns > passed &&
+           !is_only(governor);
 }
 
 /* Why it is another program than the one that is known; NULL: it is not. Holds tell so, or have told nothing for long;
  * or fences stand still; or looks tell otherwise. */
 static const char *seems_another(struct governor *governor, struct light_course *course)
 {
-    bool stands = stands_still(governor, course), missed = governor->light.holds.failed >= LIGHT_MISSED,
+    bool stands = stands_still(governor, course), missed = governor->light.holds.failed_count >= LIGHT_MISSED,
          contradicted = is_contradicted(governor, course);
     if (stands || missed || contradicted)
         light_forget(&governor->light);
@@ -631,7 +644,7 @@ static bool is_unserved(struct governor *governor, struct light_course *course, 
     }
     served->ns += ns;
     served->waited_ns += idle ? 0 : ns;
-    served->kept_ns += light_keeps(&governor->light, light_between(course->looked_at, course->seen));
+    served->kept_ns += light_keeps(&governor->light, light_between(course->count_at_look, course->charged_count));
     if (served->ns < LIGHT_SERVED_NS)
         return false;
     double share = (double)terms_core(governor->terms) / HETERO_CORE_FULL;
@@ -643,30 +656,30 @@ static bool is_unserved(struct governor *governor, struct light_course *course, 
 static void look_at_light(struct governor *governor, struct light_course *course)
 {
     uint64_t now = governor->engine->now();
-    bool idle = course->watch.since == 0;
+    bool idle = course->watch.looked_at_ns == 0;
     governor->light.timed.beside += (time_slice_held(&governor->time_slice) - governor->light.timed.beside) /
                                     LIGHT_LOOKS;
     if (is_only(governor))
         light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.backlog, memory_order_relaxed));
     gate_fence_next(&governor->gate);
     unsigned holds = governor->light.all.holds + governor->light.graphs.all.holds;
-    if (course->seen.launches != course->looked_at.launches)
-        light_ran(&governor->light, light_between(course->looked_at, course->seen), elapsed(course->looked, now),
-                  is_only(governor));
-    if (is_unserved(governor, course, elapsed(course->looked, now), idle))
+    if (course->charged_count.launches != course->count_at_look.launches)
+        light_ran(&governor->light, light_between(course->count_at_look, course->charged_count),
+                  elapsed(course->looked_at_ns, now), is_only(governor));
+    if (is_unserved(governor, course, elapsed(course->looked_at_ns, now), idle))
         log_line(LOG_DEBUG, "governor: light, and has less than its share beside others");
     if (idle)
-        course->settled = now;
+        course->settled_at_ns = now;
     else
-        course->unsettled_ns += elapsed(course->looked, now);
+        course->unsettled_ns += elapsed(course->looked_at_ns, now);
     const char *reason = seems_another(governor, course);
     course->is_another = reason != NULL;
     if (reason != NULL)
         log_line(LOG_DEBUG, "governor: light no longer: %s", reason);
     if (!course->is_another && governor->light.all.holds + governor->light.graphs.all.holds != holds)
         course->unsettled_ns = course->charged_ns = 0;
-    course->looked = now;
-    course->looked_at = course->seen;
+    course->looked_at_ns = now;
+    course->count_at_look = course->charged_count;
 }
 
 static bool may_run(const struct governor *governor)
@@ -687,7 +700,7 @@ static bool keeps_away(struct governor *governor)
 {
     return time_slice_measured(&governor->time_slice) &&
            governor->measure.away_ns <
-               LIGHT_AWAY_NS + elapsed(governor->measure.away_since, governor->engine->now()) / LIGHT_AWAY_PART;
+               LIGHT_AWAY_NS + elapsed(governor->measure.away_began_at_ns, governor->engine->now()) / LIGHT_AWAY_PART;
 }
 
 /* Wait at the closed gate for so long. Returns for how long of it no launcher waited there: it needed nothing then. */
@@ -696,7 +709,7 @@ static uint64_t wait_closed(struct governor *governor, uint64_t ns)
     struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
     uint32_t looks = atomic_load(&gate->queue.looks);
-    if (!governor->light.graphs.used || atomic_load(&gate->queue.waiting) > 0) {
+    if (!governor->light.graphs.are_launched || atomic_load(&gate->queue.waiting) > 0) {
         governor->engine->pause(ns);
         return 0;
     }
@@ -708,36 +721,36 @@ static uint64_t wait_closed(struct governor *governor, uint64_t ns)
  * while another is timed. */
 static void pay(struct governor *governor, struct light_course *course)
 {
-    uint64_t since = governor->engine->now(), ran_ns = elapsed(course->looked, since);
+    uint64_t since = governor->engine->now(), ran_ns = elapsed(course->looked_at_ns, since);
     int64_t paid_ns = (int64_t)governor_random(&governor->light.rng, LIGHT_PAID_NS);
     bool only = is_only(governor);
     gate_set(&governor->gate, GATE_CLOSED);
     for (bool away = keeps_away(governor); may_run(governor) && (away || is_kept_by_debt(governor, paid_ns));
          away = keeps_away(governor)) {
         uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->terms));
-        uint64_t most_ns = course->watch.since != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
+        uint64_t most_ns = course->watch.looked_at_ns != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
         wait_ns = away ? LIGHT_AWAY_LOOK_NS : wait_ns < most_ns ? wait_ns : most_ns;
         ran_ns += wait_closed(governor, wait_ns);
         governor->measure.away_ns += away ? wait_ns : 0;
         if (away)
             time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
-        if (course->watch.since != 0)
+        if (course->watch.looked_at_ns != 0)
             watch(governor, course);
-        spin_pass(governor, governor->engine->now(), course->watch.since != 0);
+        spin_pass(governor, governor->engine->now(), course->watch.looked_at_ns != 0);
     }
-    light_ran(&governor->light, light_between(course->looked_at, course->seen), ran_ns, only);
+    light_ran(&governor->light, light_between(course->count_at_look, course->charged_count), ran_ns, only);
     charge_light(governor, course); /* what was launched while the gate was being closed */
     gate_set(&governor->gate, GATE_OPEN);
     uint64_t now = governor->engine->now();
     account_stopped(&governor->account, elapsed(since, now));
-    course->looked = course->launched = course->settled = course->windowed = now;
-    course->looked_at = course->seen;
+    course->looked_at_ns = course->launched_at_ns = course->settled_at_ns = course->windowed = now;
+    course->count_at_look = course->charged_count;
 }
 
 /* How long others cannot have the device for one launch, on average. */
 static uint64_t launch_keeps(const struct light *light)
 {
-    double part = light->graphs.used ? light->graphs.part : 0;
+    double part = light->graphs.are_launched ? light->graphs.launch_fraction : 0;
     return (uint64_t)((1 - part) * (double)light_keeps(light, (struct light_launches){.kernels = 1}) +
                       part * light_mean(&light->graphs.all));
 }
@@ -746,13 +759,13 @@ static void begin_light(struct governor *governor, uint64_t now)
 {
     struct light *light = &governor->light;
     log_line(LOG_DEBUG, "governor: light, needs %u %% of the device, %u ns a launch by %u holds of %s",
-             (unsigned)(100 * light->need), (unsigned)light_counted(light)->launch_ns, light->all.holds,
-             light->holds.single ? "one" : "several");
-    if (light->timed.vouch_ns < now) /* at first, and where a time slice told nothing */
-        light->timed.vouch_ns = now + (light->timed.vouch_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
+             (unsigned)(100 * light->needed_fraction), (unsigned)light_counted(light)->launch_ns, light->all.holds,
+             light->holds.of_single_launch ? "one" : "several");
+    if (light->timed.vouch_at_ns < now) /* at first, and where a time slice told nothing */
+        light->timed.vouch_at_ns = now + (light->timed.vouch_at_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
     uint64_t asked_ns = governor->account.asked_ns;
     account_stopped(&governor->account,
-                    now - (asked_ns > governor->last.closed_ns ? asked_ns : governor->last.closed_ns));
+                    now - (asked_ns > governor->last.gate_closed_at_ns ? asked_ns : governor->last.gate_closed_at_ns));
     atomic_store(&governor->gate.first_ns, now);
     gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
     gate_set(&governor->gate, GATE_OPEN);
@@ -767,12 +780,12 @@ static uint64_t look_once(struct governor *governor, struct light_course *course
         pay(governor, course);
     gate_know(&governor->gate, launch_keeps(&governor->light));
     uint64_t now = governor->engine->now();
-    spin_note(governor, now, course->watch.since != 0);
-    if (elapsed(course->looked, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
+    spin_note(governor, now, course->watch.looked_at_ns != 0);
+    if (elapsed(course->looked_at_ns, now) > LIGHT_LOOK_NS / 2 + governor_random(&governor->light.rng, LIGHT_LOOK_NS))
         look_at_light(governor, course);
-    else if (course->launched + LIGHT_LOOK_NS > now && !course->watch.stands)
-        light_hold_now_and_then(governor, governor->light.holds.bursts ? HOLD_MOST_NS : LIGHT_STOOD_NS,
-                                course->launched < now && course->watch.since == 0);
+    else if (course->launched_at_ns + LIGHT_LOOK_NS > now && !course->watch.stands)
+        light_hold_now_and_then(governor, governor->light.holds.of_bursts ? HOLD_MOST_NS : LIGHT_STOOD_NS,
+                                course->launched_at_ns < now && course->watch.looked_at_ns == 0);
     return now;
 }
 
@@ -782,19 +795,19 @@ static void end_light(struct governor *governor, struct light_course *course, bo
     gate_deepen(&governor->gate, 0);
     gate_know(&governor->gate, 0);
     charge_light(governor, course);
-    if (course->is_another || governor->light.holds.odd)
+    if (course->is_another || governor->light.holds.odd_hold_pending)
         charge_another(governor, course);
     /* One that is now light and now is not would lose others what going over to it and back takes. */
     if (!course->is_another && !was_heavy && light_heavy(&governor->light, false, true) && !is_only(governor))
         light_is_long(&governor->light, governor->engine->now());
     time_slice_busy(&governor->time_slice, course->watch.stands);
     if (course->watch.stands) { /* the rest is charged as what a time slice leaves in flight is */
-        governor->trail.charged_ns = course->watch.charged;
-        governor->trail.waits = false;
+        governor->trail.charged_until_at_ns = course->watch.charged_until_at_ns;
+        governor->trail.stands_at_waits = false;
     }
     log_line(LOG_DEBUG, "governor: light until now, needs %u %%, found work behind work at %u %% of the looks",
-             (unsigned)(100 * governor->light.need), (unsigned)(100 * governor->light.queued));
-    governor->last.closed_ns = governor->engine->now();
+             (unsigned)(100 * governor->light.needed_fraction), (unsigned)(100 * governor->light.queued_fraction));
+    governor->last.gate_closed_at_ns = governor->engine->now();
     gate_forget_timing(&governor->gate);
 }
 
@@ -802,17 +815,17 @@ void light_run(struct governor *governor)
 {
     uint64_t now = governor->engine->now();
     struct light_count count = light_count(governor);
-    struct light_course course = {.launched = now,
-                                  .looked = now,
-                                  .settled = now,
+    struct light_course course = {.launched_at_ns = now,
+                                  .looked_at_ns = now,
+                                  .settled_at_ns = now,
                                   .windowed = now,
-                                  .seen = count,
-                                  .looked_at = count,
+                                  .charged_count = count,
+                                  .count_at_look = count,
                                   .done = count};
     bool was_heavy = light_heavy(&governor->light, false, true);
     begin_light(governor, now);
     while (may_run(governor) && !course.is_another && goes_light(governor, true) &&
-           elapsed(course.launched, now) < LIGHT_RESTS_NS) {
+           elapsed(course.launched_at_ns, now) < LIGHT_RESTS_NS) {
         gate_look(&governor->gate, now);
         governor->engine->pause(watch_pause(governor, &course));
         now = look_once(governor, &course);

@@ -22,12 +22,12 @@ static bool left_by_siblings(struct time_slice *time_slice)
 void spin_note(struct governor *governor, uint64_t now_ns, bool works)
 {
     struct spin *spin = &governor->spin;
-    uint32_t moved = gate_moved(&governor->gate), launches = gate_launches(&governor->gate);
+    uint32_t signaled_fences = gate_signaled_fences(&governor->gate), launches = gate_launches(&governor->gate);
     if (!works)
         *spin = (struct spin){0};
-    if (!works || moved != spin->moved || launches != spin->launches)
-        spin->since_ns = now_ns;
-    spin->moved = moved;
+    if (!works || signaled_fences != spin->signaled_fences || launches != spin->launches)
+        spin->stalled_at_ns = now_ns;
+    spin->signaled_fences = signaled_fences;
     spin->launches = launches;
 }
 
@@ -43,7 +43,7 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
     gate_let_small_through(gate, small ? SPINS_SMALL : 0);
     if (!any_works || atomic_load(&gate->queue.waiting) == 0)
         return;
-    uint64_t stood_ns = elapsed(spin->since_ns, now_ns);
+    uint64_t stood_ns = elapsed(spin->stalled_at_ns, now_ns);
     if (stood_ns > SPINS_LONG_NS && !spin->long_passed) {
         spin->long_passed = true;
         gate_give_token(gate, GATE_TOKEN_ANY);

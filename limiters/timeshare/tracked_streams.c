@@ -162,7 +162,7 @@ static void end_first_wait(struct tracked_streams *streams, struct tracked_strea
     atomic_fetch_sub(&streams->waits, 1);
     for (unsigned at = 0; at < stream->wait_count; at++)
         stream->waits[at] = stream->waits[at + 1];
-    atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&streams->passed_count, 1, memory_order_relaxed);
     return_wait(streams, stream, stream->generation, wait);
 }
 
@@ -187,7 +187,7 @@ bool tracked_stream_settled(struct tracked_streams *streams, struct tracked_stre
         tracked_stream_flush(streams, stream);
     if (has_passed(streams, stream)) {
         stream->pending = false;
-        atomic_fetch_add_explicit(&streams->moved, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&streams->passed_count, 1, memory_order_relaxed);
     }
     return idle(stream);
 }

@@ -55,7 +55,7 @@ struct tracked_streams {
     unsigned highest;       /* entries beyond were never used */
     _Atomic uint32_t waits; /* of all streams, that are known and not over; read without the lock */
     _Atomic uint32_t
-        moved; /* tail fences and waits that were seen to have passed; it wraps around; read without the lock */
+        passed_count; /* tail fences and waits that were seen to have passed; it wraps around; read without the lock */
 };
 
 static inline bool same_stream(const struct stream_key *one, const struct stream_key *other)

@@ -421,7 +421,7 @@ TEST(kernels_of_a_millisecond_that_holds_seldom_meet_are_charged)
  * costs all of them. */
 TEST(who_runs_beside_others_goes_on_while_it_is_likely_that_it_needs_little)
 {
-    struct light light = {.need = 0.55, .all = {.error = 0.06}};
+    struct light light = {.needed_fraction = 0.55, .all = {.error = 0.06}};
     EXPECT(true, light_heavy(&light, false, false));
     EXPECT(false, light_heavy(&light, false, true));
     light.all.error = 0.1;

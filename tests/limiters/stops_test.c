@@ -187,7 +187,7 @@ TEST(a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the
     struct tenant *tenant = add_long(0, 30);
     tenant_start(tenant);
     EXPECT(true, machine_run(2 * SECOND));
-    while (tenant_runs(tenant) || tenant->governor->trail.charged_ns == 0)
+    while (tenant_runs(tenant) || tenant->governor->trail.charged_until_at_ns == 0)
         EXPECT(true, machine_run(MS));
     tenant_stop(tenant);
     EXPECT(true, machine_run(20 * SECOND));

@@ -42,8 +42,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that they are timed beside others": (
         (
             "timeshare/light_run.c",
-            "    return (light->graphs.used || is_unsure(governor)) &&",
-            "    return light->graphs.used &&",
+            "    return (light->graphs.are_launched || is_unsure(governor)) &&",
+            "    return light->graphs.are_launched &&",
         ),
         "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
     ),
@@ -58,8 +58,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what is done behind a wait": (
         (
             "timeshare/governor.c",
-            "charged_ns = works || gate_waits(&governor->gate) ? now : 0;",
-            "charged_ns = works ? now : 0;",
+            "charged_until_at_ns = works || gate_waits(&governor->gate) ? now : 0;",
+            "charged_until_at_ns = works ? now : 0;",
         ),
         "waits_test: work_behind_functions_on_the_host_has_its_share",
     ),
@@ -75,16 +75,16 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "a launch that came after the clock was read": (
         (
             "timeshare/governor.c",
-            "if (elapsed(course->charged, now) > PAGES_STOPPED_NS) /* it was stopped behind",
-            "if (now - course->charged > PAGES_STOPPED_NS) /* it was stopped behind",
+            "if (elapsed(course->charged_until_at_ns, now) > PAGES_STOPPED_NS) /* it was stopped",
+            "if (now - course->charged_until_at_ns > PAGES_STOPPED_NS) /* it was stopped",
         ),
         "priority_test: shares_beside_high_priority_are_shares",
     ),
     "what was in flight at the last look before a stop": (
         (
             "timeshare/governor.c",
-            "course->busy + course->gap <= course->looked && !wanted",
-            "course->busy + course->gap <= course->closed && !wanted",
+            "course->busy_at_ns + course->idle_gap_ns <= course->looked_at_ns && !wanted",
+            "course->busy_at_ns + course->idle_gap_ns <= course->closed_at_ns && !wanted",
         ),
         "stops_test: "
         "a_tenant_stopped_again_and_again_while_its_kernels_run_costs_its_neighbour_nothing",
@@ -208,7 +208,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that processes of a grant are in its time slice together": (
         (
             "timeshare/governor.c",
-            "elapsed(governor->company.stamped_at, now) < IDLE_NS && account_allows",
+            "elapsed(governor->company.stamp_seen_at_ns, now) < IDLE_NS && account_allows",
             "false && account_allows",
         ),
         "siblings_test: "

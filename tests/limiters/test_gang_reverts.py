@@ -41,8 +41,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what is written after a clock is read": (
         (
             "timeshare/gang.c",
-            "elapsed(census.claimed_ns, now_ns) < ROOM_NS",
-            "now_ns - census.claimed_ns < ROOM_NS",
+            "elapsed(census.claimed_at_ns, now_ns) < ROOM_NS",
+            "now_ns - census.claimed_at_ns < ROOM_NS",
         ),
         "two_gangs_whose_work_is_in_graphs_have_half_each",
     ),
@@ -55,7 +55,11 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "a_gang_whose_host_is_busy_elsewhere_has_its_share",
     ),
     "what launches take on average": (
-        ("timeshare/gang_run.c", "one_ns < FENCE_NS ? one_ns : 0", "one_ns * 0"),
+        (
+            "timeshare/gang_run.c",
+            "mean_launch_ns < OWN_FENCE_MIN_NS ? mean_launch_ns : 0",
+            "mean_launch_ns * 0",
+        ),
         "small_kernels_that_follow_large_ones_leave_no_device_idle",
     ),
     "what goes on until a step of several nodes is done": (
@@ -87,7 +91,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "processes_that_exchange_nothing_each_have_their_share",
     ),
     "trying again where nothing was held back": (
-        ("timeshare/gang_end.c", "gang->probe.due_ns = now_ns + PROBE_AGAIN_NS;", ";"),
+        ("timeshare/gang_end.c", "gang->probe.due_at_ns = now_ns + PROBE_AGAIN_NS;", ";"),
         "whether_processes_wait_for_each_other_is_found_out",
     ),
     "who falls asleep while it is told to come": (
