@@ -117,7 +117,7 @@ class FakeApi:
         kind: type[Any],
         *,
         query: Any = None,
-        metadata: bool = False,
+        metadata_only: bool = False,
         listed: Any,
         changed: Any,
         lost: Any,
@@ -126,7 +126,7 @@ class FakeApi:
         self.retries[path] = retry
 
         def seen(item: Plain) -> Any:
-            return read(kind, {"metadata": item["metadata"]} if metadata else item)
+            return read(kind, {"metadata": item["metadata"]} if metadata_only else item)
 
         name = path.rpartition("/")[2]
 

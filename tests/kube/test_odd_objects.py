@@ -245,7 +245,7 @@ async def test_a_list_that_no_parser_follows_is_told_of_and_read_again_as_metada
                     api.follow(
                         "/things",
                         Object,
-                        metadata=metadata,
+                        metadata_only=metadata,
                         listed=queue.put_nowait,
                         changed=lambda *_: None,
                         lost=queue.put_nowait,

@@ -35,7 +35,7 @@ _ANSWER = 10
 RETRY = 15.0
 #: Seconds the server keeps a watch open; a little more and a silent connection is given up.
 _WATCH = 290
-_PAGE = 500
+_PAGE_ITEMS = 500
 #: What is no JSON, or nested past what a parser follows.
 _UNREAD = (DecodeError, RecursionError, ValueError)
 
@@ -243,7 +243,7 @@ class Api:
         kind: type[_O],
         *,
         query: Mapping[str, str] | None = None,
-        metadata: bool = False,
+        metadata_only: bool = False,
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
@@ -251,16 +251,16 @@ class Api:
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
-        What is no object of the kind is passed over. With `metadata` objects are their metadata
-        alone: what anybody may have written into some, nested past what a parser follows, is not
-        read. After a failure (told to `lost`) the list is read anew, later each time, after `retry`
-        seconds on average in the end, and never at a beat that others share.
+        What is no object of the kind is passed over. With `metadata_only` objects are their
+        metadata alone: what anybody may have written into some, nested past what a parser follows,
+        is not read. After a failure (told to `lost`) the list is read anew, later each time, after
+        `retry` seconds on average in the end, and never at a beat that others share.
         """
         wait_s, reader_of_kind = 0.5, reader(kind)
         while True:
             try:
                 items, list_version = await self._list(
-                    path, query or {}, reader_of_kind.page, metadata=metadata
+                    path, query or {}, reader_of_kind.page, metadata_only=metadata_only
                 )
                 listed(items)
                 wait_s = 0.5
@@ -272,7 +272,7 @@ class Api:
                         resource_version,
                         reader_of_kind,
                         changed,
-                        metadata=metadata,
+                        metadata_only=metadata_only,
                     )
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
@@ -283,22 +283,22 @@ class Api:
         self,
         path: str,
         query: Mapping[str, str],
-        read: Callable[[str], Page[_T]],
+        decode: Callable[[str], Page[_T]],
         *,
-        metadata: bool = False,
+        metadata_only: bool = False,
     ) -> tuple[list[_T], str]:
         items: list[_T] = []
         continue_token = ""
         while True:
             page_query = {
                 **query,
-                "limit": str(_PAGE),
+                "limit": str(_PAGE_ITEMS),
                 **({"continue": continue_token} if continue_token else {}),
             }
-            headers = _accept("PartialObjectMetadataList", metadata=metadata)
-            page = await self._call("GET", path, read, query=page_query, headers=headers)
+            headers = _accept("PartialObjectMetadataList", metadata_only=metadata_only)
+            page = await self._call("GET", path, decode, query=page_query, headers=headers)
             items += page.items or ()
-            continue_token = page.metadata.more
+            continue_token = page.metadata.continue_token
             if not continue_token:
                 return items, page.metadata.resource_version
 
@@ -307,10 +307,10 @@ class Api:
         path: str,
         query: Mapping[str, str],
         resource_version: str,
-        read: Reader[_O],
+        reader_of_kind: Reader[_O],
         changed: Callable[[str, _O], None],
         *,
-        metadata: bool,
+        metadata_only: bool,
     ) -> str | None:
         """Report changes until the server ends the watch; None if the list must be read again."""
         async with self._session.get(
@@ -324,7 +324,7 @@ class Api:
             },
             headers={
                 **self._headers(),
-                **_accept("PartialObjectMetadata", metadata=metadata),
+                **_accept("PartialObjectMetadata", metadata_only=metadata_only),
             },
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH + 30),
         ) as response:
@@ -334,7 +334,7 @@ class Api:
             async for chunk in response.content.iter_any():
                 *lines, unread_bytes = (unread_bytes + chunk).split(b"\n")
                 for line in filter(None, lines):
-                    event = read.event(line)
+                    event = reader_of_kind.event(line)
                     if event.type == "ERROR":
                         return None  # what we know is too old
                     resource_version = event.object.metadata.resource_version or resource_version
@@ -351,9 +351,9 @@ def _unreachable(error: aiohttp.ClientConnectorError | aiohttp.ConnectionTimeout
     return (cause and cause.strerror) or str(error)
 
 
-def _accept(kind: str, *, metadata: bool) -> dict[str, str]:
+def _accept(kind: str, *, metadata_only: bool) -> dict[str, str]:
     """Return the header that makes the API answer with metadata alone."""
-    return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata else {}
+    return {"Accept": f"application/json;as={kind};g=meta.k8s.io;v=v1"} if metadata_only else {}
 
 
 def _plain(json_text: str) -> Plain:

@@ -71,7 +71,7 @@ class TemplateController:
             self.api.follow(
                 TEMPLATES,
                 Object,
-                metadata=True,
+                metadata_only=True,
                 listed=self._templates_listed,
                 changed=self._template_changed,
                 lost=_lost("templates"),

@@ -41,7 +41,7 @@ class ListMetadata(Struct, rename="camel"):
     """The version of a list, and what names its next part; empty after the last one."""
 
     resource_version: str = ""
-    more: str = field(name="continue", default="")
+    continue_token: str = field(name="continue", default="")
 
 
 class Page(Struct, Generic[_T]):
