@@ -11,7 +11,7 @@ from decimal import ROUND_CEILING, Decimal
 
 from attrs import frozen
 
-from hetero.kube.dra.selection import Lacking, all_match
+from hetero.kube.dra.selection import AllocationAborted, all_match
 from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
@@ -126,32 +126,32 @@ def _means(rule: Plain, device_key: tuple[str, str, str]) -> bool:
 
 
 @frozen(kw_only=True)
-class Books:
+class AllocatedState:
     """What claims consume of devices and of counters."""
 
     consumed: Mapping[tuple[str, str, str], Mapping[str, Decimal]]
     counters: Mapping[tuple[_Pool, str], Mapping[str, Decimal]]
 
     @classmethod
-    def of(cls, pools: Pools) -> Books:
+    def of(cls, pools: Pools) -> AllocatedState:
         """Return what all claims consume."""
-        books = cls(consumed={}, counters={})
+        allocated_state = cls(consumed={}, counters={})
         candidate_by_key = {candidate.key: candidate for candidate in pools.candidates}
         for result in pools.taken:
             candidate = candidate_by_key.get((result["driver"], result["pool"], result["device"]))
             if candidate:
                 consumed_capacity = result.get("consumedCapacity") or {}
-                books = books.plus(
+                allocated_state = allocated_state.plus(
                     candidate,
                     {
                         capacity_name: decimal(amount)
                         for capacity_name, amount in consumed_capacity.items()
                     },
                 )
-        return books
+        return allocated_state
 
-    def plus(self, candidate: Candidate, amounts: Mapping[str, Decimal]) -> Books:
-        """Return the books after a device is given. Its counters are consumed once."""
+    def plus(self, candidate: Candidate, amounts: Mapping[str, Decimal]) -> AllocatedState:
+        """Return the allocated state after a device is given. Its counters are consumed once."""
         counters = dict(self.counters)
         for consumption in (
             candidate.device.get("consumesCounters") or ()
@@ -165,7 +165,9 @@ class Books:
             }
             counters[set_key] = _sum(counters.get(set_key, {}), used_amounts)
         consumed_amounts = _sum(self.consumed.get(candidate.key, {}), amounts)
-        return Books(consumed={**self.consumed, candidate.key: consumed_amounts}, counters=counters)
+        return AllocatedState(
+            consumed={**self.consumed, candidate.key: consumed_amounts}, counters=counters
+        )
 
 
 def _sum(
@@ -178,22 +180,24 @@ def _sum(
 
 
 def unavailable(
-    candidate: Candidate, exact_request: Plain, pools: Pools, books: Books
+    candidate: Candidate, exact_request: Plain, pools: Pools, allocated_state: AllocatedState
 ) -> str | None:
     """Return what a device has too little of for a request, None if it has enough."""
-    return in_use(candidate, exact_request, pools, books) or short(
-        candidate.device, exact_request, books.consumed.get(candidate.key, {})
+    return in_use(candidate, exact_request, pools, allocated_state) or short(
+        candidate.device, exact_request, allocated_state.consumed.get(candidate.key, {})
     )
 
 
-def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
+def in_use(
+    candidate: Candidate, exact_request: Plain, pools: Pools, allocated_state: AllocatedState
+) -> str | None:
     """Return the use by others that leaves nothing of a device, None if some may be left.
 
     A request with adminAccess uses what others have, but only where there is room for one more
     share.
     """
     consumed_amounts, is_shared = (
-        books.consumed.get(candidate.key),
+        allocated_state.consumed.get(candidate.key),
         candidate.device.get("allowMultipleAllocations"),
     )
     if consumed_amounts is not None and not is_shared and not exact_request.get("adminAccess"):
@@ -204,7 +208,9 @@ def in_use(candidate: Candidate, exact_request: Plain, pools: Pools, books: Book
         else ()
     ):
         total_by_counter = pools.sets.get((candidate.pool, consumption["counterSet"]), {})
-        used_by_counter = books.counters.get((candidate.pool, consumption["counterSet"]), {})
+        used_by_counter = allocated_state.counters.get(
+            (candidate.pool, consumption["counterSet"]), {}
+        )
         for counter, counter_value in consumption["counters"].items():
             left_amount = total_by_counter.get(counter, 0) - used_by_counter.get(
                 counter, Decimal(0)
@@ -226,7 +232,7 @@ def unsuited(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
 
 
 def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | None:
-    """Return why selectors exclude a device, None if they do not. Raises `Lacking`."""
+    """Return why selectors exclude a device, None if they do not. Raises `AllocationAborted`."""
     device, driver = candidate.device, candidate.pool[0]
     try:
         if not all_match(
@@ -235,8 +241,8 @@ def mismatch(candidate: Candidate, exact_request: Plain, pools: Pools) -> str | 
             return f"not of class {exact_request['deviceClassName']}"
         if not all_match(exact_request.get("selectors") or (), device, driver_name=driver):
             return "not selected"
-    except Lacking as error:
-        raise Lacking(
+    except AllocationAborted as error:
+        raise AllocationAborted(
             f"device {candidate.device['name']} of node {candidate.node}: {error}"
         ) from None
     except BadInput as error:

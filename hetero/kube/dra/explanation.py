@@ -15,7 +15,7 @@ from functools import partial
 from attrs import field, frozen
 
 from hetero.kube.dra.availability import (
-    Books,
+    AllocatedState,
     Candidate,
     Pools,
     consumes_of,
@@ -25,7 +25,7 @@ from hetero.kube.dra.availability import (
     unavailable,
     unsuited,
 )
-from hetero.kube.dra.selection import Lacking, attribute
+from hetero.kube.dra.selection import AllocationAborted, attribute
 from hetero.kube.objects.kinds import Plain
 from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
@@ -66,7 +66,7 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
         for _, exact_request in _alternatives(request):
             if exact_request["deviceClassName"] not in pools.classes:
                 raise BadInput(f"there is no DeviceClass {exact_request['deviceClassName']}")
-    books = Books.of(pools)
+    allocated_state = AllocatedState.of(pools)
     rank_by_name = {
         request_name: rank
         for request in requests
@@ -75,26 +75,30 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
     constraints = devices.get("constraints") or ()
     best_found: tuple[int, _Found] | None = None
     for candidates in _by_node(pools.candidates):
-        search = _Search(pools=pools, base=books, constraints=tuple(constraints))
+        search = _Search(pools=pools, base=allocated_state, constraints=tuple(constraints))
         try:
             device_count = search.fewest(requests, candidates)
             if device_count > _RESULTS:
                 message = f"a claim has {_RESULTS} devices at most, and this asks {device_count}"
                 return ClaimSelection(why=(message,))
-            solution = next(search.serve(list(requests), candidates, books), None)
-        except Lacking as error:
+            solution = next(search.serve(list(requests), candidates, allocated_state), None)
+        except AllocationAborted as error:
             return ClaimSelection(
-                why=(f"kube-scheduler gives nothing to a claim that it stops at: {error}",)
+                why=(f"kube-scheduler aborts the allocation of this claim: {error}",)
             )
         rank = sum(
             rank_by_name[request_name]
-            for request_name in {given_device.request for given_device, _ in solution or ()}
+            for request_name in {
+                given_device.request for given_device, _candidate in solution or ()
+            }
         )
         if solution and (best_found is None or rank < best_found[0]):
             best_found = rank, solution
     if best_found is not None:
-        return ClaimSelection(given=tuple(given_device for given_device, _ in best_found[1]))
-    sentences = tuple(_why(request, pools, books) for request in requests)
+        return ClaimSelection(
+            given=tuple(given_device for given_device, _candidate in best_found[1])
+        )
+    sentences = tuple(_why(request, pools, allocated_state) for request in requests)
     return ClaimSelection(why=sentences or ("the claim asks for nothing",))
 
 
@@ -129,7 +133,7 @@ class _Search:
     """A search for devices for all requests of a claim, node by node."""
 
     pools: Pools
-    base: Books  # before the claim
+    base: AllocatedState  # before the claim
     constraints: tuple[Plain, ...]
     _tries: Iterator[int] = field(factory=lambda: iter(range(_TRIES)))
     # By request and device: selectors are the slowest part.
@@ -154,7 +158,7 @@ class _Search:
         self,
         requests: list[Plain],
         candidates: list[Candidate],
-        books: Books,
+        allocated_state: AllocatedState,
         given_before: _Found = (),
     ) -> Iterator[_Found]:
         """Yield the ways to serve requests by the devices of a node, after what is given before."""
@@ -163,65 +167,65 @@ class _Search:
             return
         first_request, *other_requests = requests
         for request_name, exact_request in _alternatives(first_request):
-            for given_devices, books_after in self._choices(
-                request_name, exact_request, candidates, books, given_before
+            for given_devices, state_after in self._choices(
+                request_name, exact_request, candidates, allocated_state, given_before
             ):
-                yield from self.serve(other_requests, candidates, books_after, given_devices)
+                yield from self.serve(other_requests, candidates, state_after, given_devices)
 
     def _choices(
         self,
         request_name: str,
         exact_request: Plain,
         candidates: list[Candidate],
-        books: Books,
+        allocated_state: AllocatedState,
         given_before: _Found,
-    ) -> Iterator[tuple[_Found, Books]]:
+    ) -> Iterator[tuple[_Found, AllocatedState]]:
         """Yield the ways to give one request its devices, with what is given before.
 
         Where a request asks for all devices and a constraint excludes one, the search ends on all
-        nodes and for all alternatives: raises `Lacking`.
+        nodes and for all alternatives: raises `AllocationAborted`.
         """
         device_count = self._count(exact_request, candidates)
         if len(given_before) + device_count > _RESULTS:
             return
         if exact_request.get("allocationMode") != "All":
             yield from self._several(
-                request_name, exact_request, candidates, books, given_before, device_count
+                request_name, exact_request, candidates, allocated_state, given_before, device_count
             )
             return
-        given_devices, books_after = given_before, books
+        given_devices, state_after = given_before, allocated_state
         for candidate in filter(partial(self._meant, exact_request), candidates):
             if unsuited(candidate, exact_request, self.pools) or in_use(
-                candidate, exact_request, self.pools, books_after
+                candidate, exact_request, self.pools, state_after
             ):
                 return
-            chosen_then, books_then = _with(
-                request_name, exact_request, candidate, books_after, given_devices
+            chosen_then, state_then = _with(
+                request_name, exact_request, candidate, state_after, given_devices
             )
             if not all(_holds(constraint, chosen_then) for constraint in self.constraints):
                 device_text = f"device {candidate.device['name']} of node {candidate.node}"
-                raise Lacking(
+                raise AllocationAborted(
                     f"{device_text} is one of all that {request_name} asks, "
                     "and a constraint bars it"
                 )
-            if short(candidate.device, exact_request, books_after.consumed.get(candidate.key, {})):
+            if short(candidate.device, exact_request, state_after.consumed.get(candidate.key, {})):
                 return
-            given_devices, books_after = chosen_then, books_then
+            given_devices, state_after = chosen_then, state_then
         if device_count:
-            yield given_devices, books_after
+            yield given_devices, state_after
 
     def _several(
         self,
         request_name: str,
         exact_request: Plain,
         candidates: list[Candidate],
-        books: Books,
+        allocated_state: AllocatedState,
         given_before: _Found,
         device_count: int,
-    ) -> Iterator[tuple[_Found, Books]]:
+    ) -> Iterator[tuple[_Found, AllocatedState]]:
         """Yield the ways to give a request so many devices, each once, even if it is shared."""
         if device_count == 0:
-            yield given_before, books
+            yield given_before, allocated_state
             return
         if given_before and next(self._tries, None) is None:
             raise BadInput(
@@ -229,16 +233,18 @@ class _Search:
                 "constraints that fewer devices meet"
             )
         for position in range(len(candidates) - device_count + 1):
-            if self._fits(request_name, exact_request, candidates[position], books, given_before):
-                chosen_then, books_after = _with(
-                    request_name, exact_request, candidates[position], books, given_before
+            if self._fits(
+                request_name, exact_request, candidates[position], allocated_state, given_before
+            ):
+                chosen_then, state_after = _with(
+                    request_name, exact_request, candidates[position], allocated_state, given_before
                 )
                 candidates_after = candidates[position + 1 :]
                 yield from self._several(
                     request_name,
                     exact_request,
                     candidates_after,
-                    books_after,
+                    state_after,
                     chosen_then,
                     device_count - 1,
                 )
@@ -260,7 +266,7 @@ class _Search:
         request_name: str,
         exact_request: Plain,
         candidate: Candidate,
-        books: Books,
+        allocated_state: AllocatedState,
         given_before: _Found,
     ) -> bool:
         """Return whether a request may get a device in addition to what is given before."""
@@ -271,10 +277,12 @@ class _Search:
             )
         if (
             self._found_unsuited[request_and_device]
-            or unavailable(candidate, exact_request, self.pools, books) is not None
+            or unavailable(candidate, exact_request, self.pools, allocated_state) is not None
         ):
             return False
-        chosen_then, _ = _with(request_name, exact_request, candidate, books, given_before)
+        chosen_then, _ = _with(
+            request_name, exact_request, candidate, allocated_state, given_before
+        )
         return all(_holds(constraint, chosen_then) for constraint in self.constraints)
 
 
@@ -282,10 +290,10 @@ def _with(
     request_name: str,
     exact_request: Plain,
     candidate: Candidate,
-    books: Books,
+    allocated_state: AllocatedState,
     given_before: _Found,
-) -> tuple[_Found, Books]:
-    """Return what is given, and the books, once a request has a device."""
+) -> tuple[_Found, AllocatedState]:
+    """Return what is given, and the allocated state, once a request has a device."""
     amount_by_capacity = {
         capacity: amount or Decimal(0)
         for capacity, amount in consumes_of(candidate.device, exact_request).items()
@@ -297,7 +305,9 @@ def _with(
         device=candidate.device["name"],
         consumes=_said(candidate, exact_request),
     )
-    return (*given_before, (given_device, candidate)), books.plus(candidate, amount_by_capacity)
+    return (*given_before, (given_device, candidate)), allocated_state.plus(
+        candidate, amount_by_capacity
+    )
 
 
 def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
@@ -331,22 +341,25 @@ def _holds(constraint: Plain, given_devices: _Found) -> bool:
     return len({*attribute_values}) == len(attribute_values)
 
 
-def _reason(candidate: Candidate, exact_request: Plain, pools: Pools, books: Books) -> str | None:
+def _reason(
+    candidate: Candidate, exact_request: Plain, pools: Pools, allocated_state: AllocatedState
+) -> str | None:
     """Return why a request does not get a device, None if it may, for people to read."""
     try:
         return unsuited(candidate, exact_request, pools) or unavailable(
-            candidate, exact_request, pools, books
+            candidate, exact_request, pools, allocated_state
         )
-    except Lacking as error:
+    except AllocationAborted as error:
         return f"not told by {error}"
 
 
-def _why(request: Plain, pools: Pools, books: Books) -> str:
+def _why(request: Plain, pools: Pools, allocated_state: AllocatedState) -> str:
     """Return a sentence of why no device serves a request, with the count of each reason."""
     sentences = []
     for request_name, exact_request in _alternatives(request):
         reasons = [
-            _reason(candidate, exact_request, pools, books) for candidate in pools.candidates
+            _reason(candidate, exact_request, pools, allocated_state)
+            for candidate in pools.candidates
         ]
         count_by_reason = Counter(reason for reason in reasons if reason is not None)
         fitting_count = reasons.count(None)

@@ -20,14 +20,18 @@ from hetero.model.errors import BadInput
 _ERRORS = (ValueError, RuntimeError, TypeError)
 
 
-class Lacking(BadInput):
-    """A device lacks what an expression reads."""
+class AllocationAborted(BadInput):
+    """An error at which kube-scheduler aborts the allocation of a claim.
+
+    An expression reads an attribute that a device does not have, say: a run-time error of CEL.
+    """
 
 
 def matches(expression: str, device: Plain, *, driver_name: str) -> bool:
     """Return whether a device of a driver's slice satisfies an expression.
 
-    Raises `Lacking` where the device lacks what it reads, `BadInput` where it cannot be parsed.
+    Raises `AllocationAborted` where the device lacks an attribute that it reads, `BadInput` where
+    it cannot be parsed.
     """
     context = cel.Context()
     context.add_variable("device", _seen(device, driver_name))
@@ -36,7 +40,7 @@ def matches(expression: str, device: Plain, *, driver_name: str) -> bool:
     try:
         return cel.evaluate(expression, context) is True
     except KeyError as error:
-        raise Lacking(f"{expression}: there is no {error}") from None
+        raise AllocationAborted(f"{expression}: there is no {error}") from None
     except _ERRORS as error:
         raise BadInput(f"{expression}: {str(error).splitlines()[0]}") from None
 
