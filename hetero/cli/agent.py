@@ -75,4 +75,4 @@ def command(node: str, driver: str, allocation: str, **where: Any) -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
     driver_way, allocation_way = InjectionWay(driver), AllocationWay(allocation)
-    run(Options(name=node, driver=driver_way, allocation=allocation_way, **where))
+    run(Options(name=node, driver_injection=driver_way, allocation=allocation_way, **where))

@@ -59,7 +59,9 @@ def read_notes(path: Path) -> CardNotes | None:
     try:
         return codec.loads(text, CardNotes, source=f"cards: {path}")
     except BadInput as error:
-        raise BadInput(f"{error}: mend or remove it, then cordon anew what was cordoned") from None
+        raise BadInput(
+            f"{error}: repair or remove it, then cordon anew what was cordoned"
+        ) from None
 
 
 def merged(book_notes: Iterable[CardNotes]) -> CardNotes:

@@ -144,7 +144,7 @@ def test_notes_of_cards_that_are_broken_are_one_line_and_nothing_is_given(
 
     assert 2 == done.returncode
     assert f"cards: {path}" in done.stderr
-    assert "mend or remove it, then cordon anew what was cordoned" in done.stderr
+    assert "repair or remove it, then cordon anew what was cordoned" in done.stderr
 
 
 def test_a_cordon_outlives_a_boot(hetero: Run, environ: dict[str, str]) -> None:

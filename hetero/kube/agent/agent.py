@@ -46,9 +46,9 @@ from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import PublicKeys
 from hetero.model import Device
 from hetero.model.errors import BadInput, HeteroError
-from hetero.node.foreign_drivers import note_foreign_drivers
 from hetero.node.native import limiter
 from hetero.node.node import Node
+from hetero.node.other_dra_drivers import note_other_dra_drivers
 from hetero.node.settings import load_settings
 from hetero.node.view.bypass import PERIOD
 from hetero.registry.registry import Discovery
@@ -85,7 +85,7 @@ class Options:
     metrics: int | None = None  # the port, on every address of the pod
     insecure_metrics: bool = False  # serve them in plain HTTP, to everybody
     config: Path | None = None  # the cluster's settings
-    driver: InjectionWay = InjectionWay.FILES
+    driver_injection: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
     allocation: AllocationWay = AllocationWay.CLASSIC
     unserved: bool = False  # whether it is classic because the API server serves no claims
@@ -134,7 +134,7 @@ class Agent:
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             cards=self.cards,
-            driver=DriverInjection(way=self.options.driver, root=self.options.host),
+            driver=DriverInjection(way=self.options.driver_injection, root=self.options.host),
         )
         self.metrics, events = Metrics(self.allocator), Events(self.api)
         alignment = Alignment(self.allocator, events, self.options.autoscaler)
@@ -273,7 +273,7 @@ class Agent:
         elif self.publisher:
             await self.publisher.withdraw()
         if self.publisher:
-            note_foreign_drivers(self.node, self.publisher.foreign_drivers)
+            note_other_dra_drivers(self.node, self.publisher.other_dra_drivers)
 
     @property
     def _gone_claims(self) -> set[str]:

@@ -85,7 +85,7 @@ def _with_grants(pool: NodePool, node_name: str, grants_json: str | None) -> Nod
     return evolve(pool, grants=grants)
 
 
-def foreign_drivers(slices: Iterable[ResourceSlice]) -> dict[str, dict[str, int]]:
+def other_dra_drivers(slices: Iterable[ResourceSlice]) -> dict[str, dict[str, int]]:
     """Return how many devices other drivers publish on each node, by driver and node."""
     count_by_driver: dict[str, dict[str, int]] = {}
     for resource_slice in slices:

@@ -44,7 +44,7 @@ class Publisher:
     _found: dict[str, ResourceSlice] | None = field(init=False, default=None)
     _others: dict[str, ResourceSlice] = field(init=False, factory=dict)  # slices of other drivers
     # By UUID, the drivers that publish devices of this node in our place.
-    foreign_drivers: dict[str, str] = field(init=False, factory=dict)
+    other_dra_drivers: dict[str, str] = field(init=False, factory=dict)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     # The devices that the slices describe, their numbers, and what else stands on the node.
     _described: tuple[tuple[Device, ...], Mapping[str, int], NodeGrants] | None = field(
@@ -100,7 +100,7 @@ class Publisher:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""
         for slice_name in tuple(self._found or ()):
             await self._remove(slice_name)
-        self._described, self.foreign_drivers = None, {}
+        self._described, self.other_dra_drivers = None, {}
 
     def _ours(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that no other driver publishes; the others are logged once."""
@@ -111,19 +111,19 @@ class Publisher:
             for typed_value in (device.get("attributes") or {}).values()
             if "string" in typed_value
         }
-        drivers_before = self.foreign_drivers
-        self.foreign_drivers = {
+        drivers_before = self.other_dra_drivers
+        self.other_dra_drivers = {
             device.uuid: driver
             for device in devices
             if (driver := published.get(device.uuid.lower()))
         }
-        for uuid in self.foreign_drivers.keys() - drivers_before.keys():
+        for uuid in self.other_dra_drivers.keys() - drivers_before.keys():
             log.warning(
                 "device %s is published by driver %s: not by claims of ours",
                 uuid,
-                self.foreign_drivers[uuid],
+                self.other_dra_drivers[uuid],
             )
-        return tuple(device for device in devices if device.uuid not in self.foreign_drivers)
+        return tuple(device for device in devices if device.uuid not in self.other_dra_drivers)
 
     async def _write(self, slice_specs: list[Plain], grants_json: str | None) -> None:
         """Write a pool, with a new generation, if any of it differs.

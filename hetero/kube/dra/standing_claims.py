@@ -14,7 +14,7 @@ from attrs import field, frozen
 
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.claims import prepared, results_of
-from hetero.kube.dra.node_pools import NodePool, foreign_drivers, node_pools
+from hetero.kube.dra.node_pools import NodePool, node_pools, other_dra_drivers
 from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, offers
 from hetero.kube.objects.kinds import DeviceResult, Plain, ResourceClaim, ResourceSlice
 from hetero.kube.objects.reading import read_all
@@ -98,7 +98,7 @@ def claim_books(
         for claim in standing
         if claim.fault
     ]
-    for driver, count_by_node in sorted(foreign_drivers(slices).items()):
+    for driver, count_by_node in sorted(other_dra_drivers(slices).items()):
         counts_text = ", ".join(f"{node} {count}" for node, count in count_by_node.items())
         notes.append(f"devices of driver {driver} are not hetero's to count: {counts_text}")
     return ClaimBooks(pools=pools, claims=standing, notes=tuple(notes))

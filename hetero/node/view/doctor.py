@@ -15,7 +15,6 @@ from hetero.model import Device, Enforcement, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.foreign import ForeignUse, foreign_uses
-from hetero.node.foreign_drivers import foreign_drivers
 from hetero.node.grants import grants_of
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
@@ -23,6 +22,7 @@ from hetero.node.ledger.state import prepare
 from hetero.node.ledger.usage_region import SIZE
 from hetero.node.native import limiter
 from hetero.node.node import Node
+from hetero.node.other_dra_drivers import other_dra_drivers
 from hetero.node.settings import NodeSettings, Partitioned
 from hetero.node.tenants.containers import containers
 from hetero.node.tenants.owners import Owners
@@ -66,7 +66,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
             )
         ),
         *map(_vendor, discovery.rows),
-        *(_device(device, foreign_drivers(node)) for device in discovery.devices),
+        *(_device(device, other_dra_drivers(node)) for device in discovery.devices),
         *_limiters(discovery),
         _state(node),
         *_daemon(node),
@@ -124,15 +124,17 @@ def _settings(settings: NodeSettings) -> Iterator[Finding]:
 
 
 def _vendor(row: VendorRow) -> Finding:
-    subject = f"vendor {row.name}"
+    subject, distribution, device_count = f"vendor {row.name}", row.source, row.devices
     match row.state:
         case "ok":
-            count_text = f"{row.devices} device{'s' * (row.devices != 1)}"
-            return Finding(subject, Diagnosis.OK, f"{row.source}: {count_text}")
+            count_text = f"{device_count} device{'s' * (device_count != 1)}"
+            return Finding(subject, Diagnosis.OK, f"{distribution}: {count_text}")
         case "absent" | "partial" | "untrusted":
-            return Finding(subject, Diagnosis.NOTE, f"{row.source}: {row.reason}")
+            return Finding(subject, Diagnosis.NOTE, f"{distribution}: {row.reason}")
         case _:
-            return Finding(subject, Diagnosis.BAD, f"{row.source}: {row.reason}: mend or remove it")
+            return Finding(
+                subject, Diagnosis.BAD, f"{distribution}: {row.reason}: repair or remove it"
+            )
 
 
 def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:

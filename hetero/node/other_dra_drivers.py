@@ -13,9 +13,9 @@ from hetero.node.node import Node
 _FILE = "elsewhere.json"
 
 
-def note_foreign_drivers(node: Node, driver_by_uuid: Mapping[str, str]) -> None:
+def note_other_dra_drivers(node: Node, driver_by_uuid: Mapping[str, str]) -> None:
     """Record the drivers that publish devices of this node, by UUID. Raises `HeteroError`."""
-    if driver_by_uuid == foreign_drivers(node):
+    if driver_by_uuid == other_dra_drivers(node):
         return
     path = node.ledger.path
     try:
@@ -25,7 +25,7 @@ def note_foreign_drivers(node: Node, driver_by_uuid: Mapping[str, str]) -> None:
         raise HeteroError(f"{path / _FILE}: {error.strerror}") from None
 
 
-def foreign_drivers(node: Node) -> dict[str, str]:
+def other_dra_drivers(node: Node) -> dict[str, str]:
     """Return the foreign drivers that publish devices of this node, by UUID."""
     try:
         driver_by_uuid = json.loads((node.ledger.path / _FILE).read_text())
