@@ -88,7 +88,9 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
 )
 @click.option("--open", "open_to_all", is_flag=True, help="Answer whoever reaches the port.")
 @listen_options
-def command(*, client_ca: Path | None, allocation: str, driver: str, **options: Any) -> None:
+def command(
+    *, client_ca: Path | None, allocation: str, agent: str, driver: str, **options: Any
+) -> None:
     """Fill in what pods leave out, and refuse nonsense in one sentence.
 
     \b
@@ -104,7 +106,8 @@ def command(*, client_ca: Path | None, allocation: str, driver: str, **options: 
     start.webhook(
         listen(**where, client_ca=client_ca, optional=True),
         allocation=AllocationWay(allocation),
-        driver=InjectionWay(driver),
+        agent_user=agent,
+        driver_injection=InjectionWay(driver),
         environ=os.environ,
         **options,
     )

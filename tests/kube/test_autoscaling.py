@@ -138,7 +138,7 @@ def post(sizes: Any, allowed: frozenset[str]) -> tuple[int, Plain]:
 
     async def play() -> int:
         app = web.Application()
-        inventories = Inventories(api=api, agent=AGENT, size_resources=allowed)
+        inventories = Inventories(api=api, agent_user=AGENT, status_resources=allowed)
         app.router.add_post("/inventory", inventories.answer)
         body = {"token": "token-1", "inventory": TEXT, "sizes": sizes}
         async with (
@@ -155,7 +155,7 @@ def post(sizes: Any, allowed: frozenset[str]) -> tuple[int, Plain]:
 def test_an_agent_has_its_node_state_sizes_of_cards_alone() -> None:
     amounts = {"nvidia.com/gpumem": "16384"}
     assert (200, {"capacity": amounts, "allocatable": amounts}) == post(
-        {"nvidia.com/gpumem": 16384}, HOOK.vocabulary.parts
+        {"nvidia.com/gpumem": 16384}, HOOK.vocabulary.size_resources
     )
 
 
@@ -170,7 +170,7 @@ def test_an_agent_has_its_node_state_sizes_of_cards_alone() -> None:
     ],
 )
 def test_no_other_resource_of_its_node_is_for_an_agent_to_state(sizes: Any) -> None:
-    assert (400, {}) == post(sizes, HOOK.vocabulary.parts)
+    assert (400, {}) == post(sizes, HOOK.vocabulary.size_resources)
 
 
 def test_a_webhook_without_the_word_states_nothing() -> None:

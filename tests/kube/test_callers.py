@@ -209,7 +209,7 @@ def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[in
 
     async def play() -> list[int]:
         app, statuses = web.Application(), []
-        asked = Inventories(api=api, agent="agent")
+        asked = Inventories(api=api, agent_user="agent")
         app.router.add_post("/inventory", asked.answer)
         async with TestClient(TestServer(app)) as client:
             for number, token in enumerate(tokens):

@@ -38,7 +38,7 @@ def publish(api: FakeApi, body: Any) -> tuple[int, str]:
 
     async def play() -> tuple[int, str]:
         app = web.Application()
-        app.router.add_post("/inventory", Inventories(api=api, agent=AGENT).answer)
+        app.router.add_post("/inventory", Inventories(api=api, agent_user=AGENT).answer)
         async with (
             TestClient(TestServer(app)) as client,
             client.post("/inventory", json=body) as answer,

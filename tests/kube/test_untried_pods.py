@@ -21,12 +21,12 @@ class Scene:
 
     def __attrs_post_init__(self) -> None:
         self.pods = UntriedPods(frozenset({OURS}), clock=lambda: self.now)
-        assert not self.pods.is_silent(held=True)
+        assert not self.pods.take_stall(held=True)
 
     def after(self, seconds: float, *, held: bool = True) -> bool:
         """Whether kube-scheduler is to be started anew so many seconds later."""
         self.now += seconds
-        return self.pods.is_silent(held=held)
+        return self.pods.take_stall(held=held)
 
     def comes(self, name: str, **more: Any) -> None:
         self.pods.pod_changed("ADDED", pod(name, **more))

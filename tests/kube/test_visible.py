@@ -148,7 +148,7 @@ def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> 
 
 @pytest.mark.parametrize("way", InjectionWay)
 def test_no_configmap_names_cards_to_the_nodes_default_runtime(way: InjectionWay) -> None:
-    hook = evolve(webhook(FakeApi()), driver=way)
+    hook = evolve(webhook(FakeApi()), driver_injection=way)
 
     def of(**rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
@@ -237,7 +237,7 @@ def test_cards_that_another_plugin_gives_are_not_hidden(
     resource: str, variable: str, scheduler: str | None, *, by_maps: bool
 ) -> None:
     """The variable of a pod counts more than a plugin's, which would give cards for nothing."""
-    hook = evolve(webhook(FakeApi()), hide_unasked=True, driver=InjectionWay.ENVVAR)
+    hook = evolve(webhook(FakeApi()), hide_unasked=True, driver_injection=InjectionWay.ENVVAR)
 
     def of(amount: str, **rest: Any) -> dict[str, Any]:
         made = pod({resource: amount})

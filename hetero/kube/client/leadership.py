@@ -36,11 +36,11 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 @define(eq=False)
 class Leadership:
-    """The child's end. All of one machine's processes have the same monotonic clock."""
+    """The child's end; `_leads_until_s` is of CLOCK_MONOTONIC, the same in all processes."""
 
     connection: socket.socket
     led: bool = field(default=False, init=False)  # one that led leads until its process ends
-    _until: float = field(default=0.0, init=False)
+    _leads_until_s: float = field(default=0.0, init=False)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Leadership | None:
@@ -51,26 +51,29 @@ class Leadership:
     @property
     def held(self) -> bool:
         """Whether this process certainly leads at this moment."""
-        return monotonic() < self._until
+        return monotonic() < self._leads_until_s
 
     def busy(self) -> None:
         """Have the parent wait longer: thousands of objects are about to be read at once."""
         self._say(BUSY)
 
-    async def follow(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:
+    async def follow(
+        self, is_ready: Callable[[], bool], take_scheduler_stall: Callable[[], bool]
+    ) -> None:
         """Report that this process is alive and read whether it leads, until the parent ends.
 
-        Raises then. `has_untried` returns, once each time, that kube-scheduler has to be restarted.
+        Raises `HeteroError` when the parent ends. `take_scheduler_stall` returns True once for each
+        stall of kube-scheduler, which is then to be restarted.
         """
         self.connection.setblocking(False)
-        beat_task = asyncio.ensure_future(self._beat(is_ready, has_untried))
+        beat_task = asyncio.ensure_future(self._beat(is_ready, take_scheduler_stall))
         try:
             while message := await self._hear():
-                self._until = float(message)
-                self.led = self.led or self._until > 0
+                self._leads_until_s = float(message)
+                self.led = self.led or self._leads_until_s > 0
         finally:
             beat_task.cancel()
-            self._until = 0.0
+            self._leads_until_s = 0.0
         raise HeteroError("the process that holds the lease has ended")
 
     async def _hear(self) -> bytes:
@@ -78,10 +81,12 @@ class Leadership:
             return await asyncio.get_running_loop().sock_recv(self.connection, MOST)
         return b""
 
-    async def _beat(self, is_ready: Callable[[], bool], has_untried: Callable[[], bool]) -> None:
+    async def _beat(
+        self, is_ready: Callable[[], bool], take_scheduler_stall: Callable[[], bool]
+    ) -> None:
         while True:
             self._say(READY if is_ready() else STARTING)
-            if has_untried():
+            if take_scheduler_stall():
                 self._say(UNTRIED)
             await asyncio.sleep(BEAT)
 

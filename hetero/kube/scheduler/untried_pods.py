@@ -51,7 +51,7 @@ class UntriedPods:
         """Record that kube-scheduler works at this moment: it needs no more time to start."""
         self._since = self.clock()
 
-    def is_silent(self, *, held: bool) -> bool:
+    def take_stall(self, *, held: bool) -> bool:
         """Return whether kube-scheduler is to be restarted, True once for each silence.
 
         `held`: this process leads now. It does not while the API server is away. Then nobody can

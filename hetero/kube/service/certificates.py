@@ -56,7 +56,7 @@ async def renew(api: Api, names: Names) -> None:
             {**pair.texts(), "ca.crt": ca_pem}, is_new=old_texts is None
         )
         if old_texts and service == _CALLER:
-            await _roll(api, names, pair)
+            await _rollout_restart(api, names, pair)
     await _trust(api, names, ca_pem)
 
 
@@ -68,8 +68,8 @@ def _lasts(pair: Pair, authority: Pair) -> bool:
     return pair.cert.not_valid_after_utc - datetime.now(timezone.utc) > _RENEW
 
 
-async def _roll(api: Api, names: Names, pair: Pair) -> None:
-    """Restart the scheduler's pods one by one.
+async def _rollout_restart(api: Api, names: Names, pair: Pair) -> None:
+    """Trigger a rolling restart of the Deployment of the scheduler.
 
     kube-scheduler reads its client certificate for the extender once, when it starts.
     """

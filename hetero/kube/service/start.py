@@ -94,7 +94,7 @@ def scheduler(
                 coroutines.append(
                     leadership.follow(
                         scheduler.readiness.knows_all,
-                        lambda: untried.is_silent(held=leadership.held),
+                        lambda: untried.take_stall(held=leadership.held),
                     )
                 )
             await serve(
@@ -117,11 +117,11 @@ def webhook(
     adopt_schedulers: Iterable[str],
     allocation_writer: str,
     other_writers: Iterable[str],
-    agent: str,
+    agent_user: str,
     old_kubelets: bool,
     autoscaler: bool,
     allocation: AllocationWay,
-    driver: InjectionWay,
+    driver_injection: InjectionWay,
     vendor_runtimes: Iterable[str],
     client_names: Iterable[str],
     allowed_networks: Iterable[str],
@@ -129,12 +129,14 @@ def webhook(
     open_to_all: bool,
     environ: Mapping[str, str],
 ) -> None:
-    """Run the webhook until it is told to stop, and what makes the templates that it names.
+    """Run the webhook until told to stop, and the controller that makes the templates it names.
 
-    Where `listen` names an authority, pods are admitted for who has a certificate of it alone, by
-    the common names `client_names` if there are any. Unless it is `open_to_all`, who calls from a
-    pod is not answered, but for pods of `allowed_namespaces`; where there are `allowed_networks`,
-    nobody else is. Probes and metrics are for everybody who reaches the port.
+    `agent_user` is the user name of the agents' service account. `driver_injection` is how agents
+    bring drivers into containers. If `listen` has a client CA, /admit requires a certificate that
+    it signed, and if `client_names` is not empty, its common name must be in it. Unless
+    `open_to_all`, callers in pods are refused except from `allowed_namespaces`. If
+    `allowed_networks` is set, callers outside of these networks are refused as well. Probes and
+    metrics are answered to everybody who reaches the port.
     """
     cluster_settings, allowed_ranges = settings.load(config), networks(allowed_networks)
     _log()
@@ -158,7 +160,7 @@ def webhook(
                 old_kubelets=old_kubelets,
                 autoscaler=autoscaler,
                 way=served_way,
-                driver=driver,
+                driver_injection=driver_injection,
             )
             certificates = listen.certificates
             guards = dict[str, Callable[[Handler], Handler]]()
@@ -170,8 +172,11 @@ def webhook(
             app = webhook.app()
             app.middlewares.append(by_head(guards))
             answer_metrics = metrics_handler(webhook.rights.registry)
-            size_resources = vocabulary.parts if autoscaler else frozenset[str]()
-            inventories = Inventories(api=api, agent=agent, size_resources=size_resources)
+            inventories = Inventories(
+                api=api,
+                agent_user=agent_user,
+                status_resources=vocabulary.size_resources if autoscaler else frozenset(),
+            )
             app.router.add_post("/inventory", inventories.answer)
             app.router.add_get("/metrics", Gate(api).guard(answer_metrics))
             coroutines = _expiry(listen, api, webhook.rights.registry, environ)

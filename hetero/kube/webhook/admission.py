@@ -71,7 +71,7 @@ class Webhook:
     vendor_runtimes: frozenset[str] = frozenset()  # runtime classes that bring cards by themselves
     hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
     way: AllocationWay = AllocationWay.CLASSIC
-    driver: InjectionWay = InjectionWay.FILES  # how agents bring drivers
+    driver_injection: InjectionWay = InjectionWay.FILES  # how agents bring drivers
     rights: Rights = field(init=False)
     visible: VisibleDevices = field(init=False)
 
@@ -81,7 +81,7 @@ class Webhook:
             vendors=self.vocabulary.vendors,
             hide=self.hide_unasked,
             runtime_classes=self.vendor_runtimes,
-            way=self.driver,
+            way=self.driver_injection,
         )
         object.__setattr__(self, "visible", visible)
 

@@ -31,14 +31,15 @@ _ACCOUNT = "system:serviceaccount:"
 
 @frozen(kw_only=True)
 class Inventories:
-    """Answers agents, whose service account is the user `agent`.
+    """Answers agents, whose service account has the user name `agent_user`.
 
-    `size_resources` are what agents may have the status of their node state.
+    `status_resources` are the extended resources that agents may publish in the status of their
+    Node.
     """
 
     api: ApiCalls
-    agent: str
-    size_resources: frozenset[str] = frozenset()
+    agent_user: str
+    status_resources: frozenset[str] = frozenset()
     _agents: Answers[UserInfo | None] = field(init=False, factory=lambda: Answers(operator.not_))
 
     async def answer(self, request: web.Request) -> web.Response:
@@ -72,7 +73,7 @@ class Inventories:
     def _expect_sizes(self, sizes: Mapping[str, int]) -> None:
         """Raise `BadInput` if an agent has its node state what is not for it to state."""
         for name, amount in sizes.items():
-            if name not in self.size_resources or amount < 0:
+            if name not in self.status_resources or amount < 0:
                 raise BadInput(f"{amount} {name} is no size of cards that this webhook states")
 
     async def _node_of(self, token: str, *, source_address: str) -> str | None:
@@ -94,7 +95,7 @@ class Inventories:
     async def _agent_of(self, token: str) -> UserInfo | None:
         """Return the agent whose token this is, None for anybody else's."""
         user = await user_of(self.api, token, audience=AUDIENCE)
-        if user is not None and user.name == self.agent:
+        if user is not None and user.name == self.agent_user:
             return user
         log.warning("inventory: refused to %s", user.name if user else "nobody's token")
         return None

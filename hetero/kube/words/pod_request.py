@@ -146,7 +146,7 @@ class Vocabulary:
     defaults: Defaults = field(default=Defaults())
     _spoken: tuple[tuple[frozenset[str], ResourceNames, Vendor], ...] = field(init=False)
     _resources: frozenset[str] = field(init=False)
-    _parts: frozenset[str] = field(init=False)  # of them, those that are not numbers of cards
+    _size_resources: frozenset[str] = field(init=False)  # those that are no counts of cards
     #: What containers asked, by a digest of all that says so, which may be megabytes of a pod's
     #: annotations and variables: most pods of a cluster are like another.
     _read: dict[bytes, ContainerRequest | None] = field(
@@ -162,7 +162,7 @@ class Vocabulary:
         resources = frozenset[str]().union(*(resources for resources, _, _ in known_names))
         count_names = {resource_names.count for _, resource_names, _ in known_names}
         object.__setattr__(self, "_spoken", known_names)
-        object.__setattr__(self, "_parts", resources - count_names)
+        object.__setattr__(self, "_size_resources", resources - count_names)
         object.__setattr__(self, "_resources", resources)
 
     @property
@@ -171,9 +171,9 @@ class Vocabulary:
         return self._resources
 
     @property
-    def parts(self) -> frozenset[str]:
-        """Those that are not numbers of cards: no device plugin counts them."""
-        return self._parts
+    def size_resources(self) -> frozenset[str]:
+        """Those that are sizes and not counts of cards: no device plugin publishes them."""
+        return self._size_resources
 
     def asked(self, pod: Pod) -> tuple[ContainerRequest, ...]:
         """Return the requests of a pod's containers, init containers last. Raises `BadInput`."""
@@ -201,7 +201,7 @@ class Vocabulary:
             )
             init_parts = {
                 resource_name: added_parts[resource_name]
-                for resource_name in self._parts.intersection(added_parts)
+                for resource_name in self._size_resources.intersection(added_parts)
             }
             try:
                 container_request = self._asked(container, {**init_parts, **amounts}, annotations)
@@ -271,7 +271,7 @@ class Vocabulary:
     def zero_counts(self, container: Container) -> tuple[str, ...]:
         """Return the resource names by which a container counts 0 cards. Raises `BadInput`."""
         amounts = self._names(container)
-        count_names = (self._resources - self._parts).intersection(amounts)
+        count_names = (self._resources - self._size_resources).intersection(amounts)
         return tuple(name for name in sorted(count_names) if quantity(amounts, name) == 0)
 
     def _names(self, container: Container) -> Amounts:
