@@ -34,7 +34,7 @@ class Portion:
     """
 
     takes: Counters
-    core: int | None = None
+    core_limit_units: int | None = None
     template: str | None = None
     part: str | None = None
     downgrade: int = 0
@@ -73,7 +73,7 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     return (
         portion_cut
         if portion_cut is None or ask.sm is None
-        else evolve(portion_cut, core=None, sm=ask.sm)
+        else evolve(portion_cut, core_limit_units=None, sm=ask.sm)
     )
 
 
@@ -158,15 +158,22 @@ def _up_to(amount: int, grain: Grain, card_amount: int) -> int:
 
 
 def _fraction(device: Device, *, memory_bytes: int, core_units: int | None) -> Portion:
-    """Return the portion of a fractional device. All its memory or a card's core is exclusive."""
-    card_bytes, card_core_units = device.capacity[MEMORY], device.of_card(CORE)
-    exclusive = memory_bytes == card_bytes or core_units == card_core_units
+    """Return the portion of a fractional device.
+
+    A request for all of its memory, or for all of the core of the physical card, gets the device
+    exclusively.
+    """
+    capacity_bytes, physical_core_units = device.capacity[MEMORY], device.of_card(CORE)
+    exclusive = memory_bytes == capacity_bytes or core_units == physical_core_units
     takes = {
         MEMORY: memory_bytes,
         CORE: core_units if core_units is not None else device.capacity[CORE] if exclusive else 0,
         SLOTS: device.capacity[SLOTS] if exclusive else 1,
     }
-    return Portion(takes=takes, core=None if core_units == card_core_units else core_units)
+    return Portion(
+        takes=takes,
+        core_limit_units=None if core_units == physical_core_units else core_units,
+    )
 
 
 def _shape(

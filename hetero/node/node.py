@@ -300,8 +300,8 @@ class Node:
     def _uncertain(self, vendor: str, snapshot: Snapshot) -> str | None:
         """Return why it is not known what standing grants take of a vendor's devices.
 
-        A grant that cannot be read may be of any. What a grant took of a card that was cut says
-        nothing of a share of the card, and the reverse.
+        A grant that cannot be read may be of any vendor. Usage of hardware slices cannot be
+        compared with usage of shares that the software limiter keeps.
         """
         for unreadable_grant in snapshot.unreadable:
             return (
@@ -310,12 +310,13 @@ class Node:
                 f"ends it ({unreadable_grant.reason})"
             )
         for grant in snapshot.grants:
-            was_soft, is_soft = vendor in grant.soft, vendor in self.settings.soft
-            if vendor in grant.allocation.vendors and was_soft != is_soft:
-                cause = "a limiter shared" if was_soft else "slices were cut from"
+            was_shared_by_limiter = vendor in grant.soft
+            is_shared_by_limiter = vendor in self.settings.soft
+            if vendor in grant.allocation.vendors and was_shared_by_limiter != is_shared_by_limiter:
+                cause = "shared by a limiter" if was_shared_by_limiter else "cut into slices"
                 return (
-                    f"cards.soft was changed for {vendor} while grant {grant.id} stands, for which "
-                    f"{cause} its cards: end that grant, or change the setting back"
+                    f"cards.soft was changed for {vendor} while grant {grant.id} stands, whose "
+                    f"cards are {cause}: end that grant, or change the setting back"
                 )
         return None
 

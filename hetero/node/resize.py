@@ -352,7 +352,7 @@ def _recut(
     if portion is None:
         raise _lacks(grant, device, [_lack(device, MEMORY, memory_bytes, device_free)])
     _expect_free(grant, device, portion.takes, device_free)
-    core_units = None if piece.sm is not None else portion.core
+    core_units = None if piece.sm is not None else portion.core_limit_units
     return evolve(piece, takes={**piece.takes, **portion.takes}, core=core_units)
 
 

@@ -29,7 +29,7 @@ from hetero.model.names import did_you_mean
 from hetero.model.units import parse_memory
 from hetero.node.ledger.rows import Periods
 from hetero.placement.match import named
-from hetero.plugin.vendor import shared_softly
+from hetero.plugin.vendor import with_software_limiter
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -160,7 +160,8 @@ class NodeSettings:
         the numbers of the others stay. Raises `BadInput` for a name that may be of several.
         """
         devices = [
-            shared_softly(device) if device.vendor in self.soft else device for device in devices
+            with_software_limiter(device) if device.vendor in self.soft else device
+            for device in devices
         ]
         excluded_uuids = {
             card.uuid for entry in self.exclude if (card := _card("cards.exclude", entry, devices))

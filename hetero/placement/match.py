@@ -300,7 +300,7 @@ def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Alloca
                 device=device.uuid,
                 vendor=device.vendor,
                 takes=dict(cut.takes),
-                core=cut.core,
+                core=cut.core_limit_units,
                 template=cut.template,
                 part=cut.part,
                 sm=cut.sm,

@@ -250,10 +250,11 @@ class Vendor:
         )
 
 
-def shared_softly(device: Device) -> Device:
-    """Return a card that is not cut, shared by 1 % or its own units, and by 1 MiB.
+def with_software_limiter(device: Device) -> Device:
+    """Return the device as shared by the software limiter.
 
-    A part of a card stays as it is.
+    Core goes in steps of 1 % or of one of the vendor's units, memory in steps of 1 MiB. A card that
+    is already partitioned is returned unchanged.
     """
     if isinstance(device.granularity, Templated) and not device.granularity.whole:
         return device

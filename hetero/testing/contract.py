@@ -648,7 +648,7 @@ def _piece(device: Device, cut: Portion) -> DeviceAllocation:
         device=device.uuid,
         vendor=device.vendor,
         takes=cut.takes,
-        core=cut.core,
+        core=cut.core_limit_units,
         template=cut.template,
         part=cut.part,
     )

@@ -19,7 +19,7 @@ from hetero.model import CORE, Ask, Enforcement, OnBypass, OnExcess, Policy, Pri
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
-from hetero.plugin.vendor import shared_softly
+from hetero.plugin.vendor import with_software_limiter
 from hetero.registry.registry import Registry
 
 #: Asked when this is imported: later this process may have threads, in which none can be forked.
@@ -170,7 +170,7 @@ def test_core_groups_of_sixteen_are_given_exactly_also_of_a_softly_shared_card(
         {"mthreads.com/vgpu": "1", "mthreads.com/sgpu-core": str(group_count)}
     ).request.asks
 
-    for device in (hard, shared_softly(hard)):
+    for device in (hard, with_software_limiter(hard)):
         cut = portion(device, evolve(ask, memory=GiB), count=1, free=device.capacity)
         assert cut is not None
         assert group_count == Fraction(16 * cut.takes[CORE], device.of_card(CORE))

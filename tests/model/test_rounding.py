@@ -65,7 +65,7 @@ def test_3000_mib_stay_3000_mib_where_any_mib_will_do() -> None:
     got = cut(card(80 * GiB, PERCENT_AND_MIB), ASK)
 
     assert {MEMORY: 3000 * MiB, CORE: 30, SLOTS: 1} == got.takes
-    assert 30 == got.core
+    assert 30 == got.core_limit_units
 
 
 def test_3000_mib_become_3072_in_steps_of_256() -> None:
@@ -78,7 +78,7 @@ def test_30_percent_of_16_core_groups_are_5_and_3000_mib_climb_the_ladder_to_409
     got = cut(card(48 * GiB, S4000, core=16, slots=16), ASK)
 
     assert {MEMORY: 4096 * MiB, CORE: 5, SLOTS: 1} == got.takes
-    assert 5 == got.core
+    assert 5 == got.core_limit_units
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_30_percent_and_3000_mib_take_the_smallest_template_that_has_both(
 
     assert template == got.template
     assert takes == got.takes
-    assert got.core is None  # the shape itself is the limit
+    assert got.core_limit_units is None  # the shape itself is the limit
 
 
 def test_a_whole_card_vendor_gives_the_whole_card() -> None:
@@ -189,21 +189,21 @@ def test_memory_unset_takes_the_card_for_itself() -> None:
     got = cut(device, Ask(core=30))
 
     assert {MEMORY: 80 * GiB, CORE: 30, SLOTS: 10} == got.takes
-    assert 30 == got.core
+    assert 30 == got.core_limit_units
 
 
 def test_core_100_takes_the_card_for_itself_and_is_no_limit() -> None:
     got = cut(card(80 * GiB, PERCENT_AND_MIB), Ask(memory=GiB, core=100))
 
     assert {MEMORY: GiB, CORE: 100, SLOTS: 10} == got.takes
-    assert got.core is None
+    assert got.core_limit_units is None
 
 
 def test_core_unset_is_no_limit_and_takes_no_core() -> None:
     got = cut(card(80 * GiB, PERCENT_AND_MIB), Ask(memory=GiB))
 
     assert {MEMORY: GiB, CORE: 0, SLOTS: 1} == got.takes
-    assert got.core is None
+    assert got.core_limit_units is None
 
 
 def test_several_cards_stay_shares_or_become_whole_as_declared() -> None:
@@ -327,7 +327,7 @@ def test_core_that_is_named_is_given_whatever_comes_with_the_memory() -> None:
 
     assert 90 == cut(device, Ask(memory=GiB, core=90)).takes[CORE]
     assert 25 == cut(device, Ask(memory=16 * GiB)).takes[CORE]
-    assert 25 == cut(device, Ask(memory=16 * GiB)).core
+    assert 25 == cut(device, Ask(memory=16 * GiB)).core_limit_units
 
 
 def test_a_step_below_one_and_an_empty_ladder_are_refused_at_once() -> None:

@@ -29,7 +29,7 @@ from hetero.node.node import Node
 from hetero.node.view.observe import CoreMeter, DeviceView, NodeView, Share, _shares
 from hetero.placement import fit
 from hetero.plugin import Template, Templated, Vendor
-from hetero.plugin.vendor import shared_softly
+from hetero.plugin.vendor import with_software_limiter
 from hetero.testing.sizes import covers, fault_of
 
 #: Cards of these sizes have been sold; the odd ones are what a driver leaves of one.
@@ -71,7 +71,7 @@ def every_device() -> Iterator[Device]:
             for memory_bytes in SIZES:
                 if memory_bytes >= largest_bytes:
                     device = device_of(vendor, model.match.replace("*", "X"), memory_bytes)
-                    yield from (device, shared_softly(device))
+                    yield from (device, with_software_limiter(device))
     sliced = hetero_metax._SLICED
     yield device_of(hetero_metax.VENDOR, "MXC500", 64 * GiB, sliced)
     parts = tuple(
@@ -166,7 +166,7 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     free = inventory.free()[device.uuid]
     held = {counter: total - free[counter] for counter, total in device.capacity.items()}
     row = DeviceView(number=0, device=device, held=held, usage=Usage(), grants=())
-    view = NodeView(devices=(row,), grants=(), unreadable=(), vendors=(), simulated=None)
+    view = NodeView(devices=(row,), grants=(), unreadable=(), vendors=(), rack_file=None)
     document = _json.node(view)
     (listed,) = document["items"]
     assert free[MEMORY] == listed["memory_free"] == listed["memory"] - listed["memory_held"]

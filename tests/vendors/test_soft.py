@@ -50,7 +50,7 @@ class Node:
 
 @pytest.mark.parametrize(
     ("before", "after", "how"),
-    [(SOFT, HARD, "a limiter shared"), (HARD, SOFT, "slices were cut from")],
+    [(SOFT, HARD, "shared by a limiter"), (HARD, SOFT, "cut into slices")],
     ids=["soft to hard", "hard to soft"],
 )
 def test_a_change_of_soft_cards_is_refused_while_a_grant_stands_on_them(
@@ -74,4 +74,4 @@ def test_a_change_of_soft_cards_is_refused_while_a_grant_stands_on_them(
     assert "" == node.says("run", "-q", *SHARE, "--", "true")
     for message in refused:
         assert "cards.soft was changed for mthreads while grant" in message
-        assert f"for which {how} its cards" in message
+        assert f"whose cards are {how}" in message
