@@ -209,16 +209,16 @@ class Screen:
         self._stopping = False
         self._enter()
 
-    def _scroll(self, pressed_key: str, lines: int) -> bool:
-        """Whether the key was one that scrolls."""
+    def _scroll(self, pressed_key: str, body_lines: int) -> bool:
+        """Scroll if the key is a scroll key; return whether it is."""
         page_lines = max(self.console.height - 2, 1)
         lines_by_key = {
             "up": -1,
             "down": 1,
             "page up": -page_lines,
             "page down": page_lines,
-            "home": -lines,
-            "end": lines,
+            "home": -body_lines,
+            "end": body_lines,
         }
         if pressed_key not in lines_by_key:
             return False

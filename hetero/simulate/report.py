@@ -134,22 +134,22 @@ def _sizes(sizes: Iterable[Size]) -> tuple[Size, ...]:
 def draw(summaries: Iterable[Summary], file: Path, *, title: str) -> None:
     """Draw what was allocated against what had arrived. Raises `BadInput` without matplotlib."""
     figure = _figure(9, 4)
-    whole_axes, end_axes = figure.subplots(1, 2)
+    full_axes, zoom_axes = figure.subplots(1, 2)
     for summary in summaries:
         arrived_percent = [point.arrived for point in summary.curve]
         allocated_percent = [point.allocated for point in summary.curve]
-        for axes in (whole_axes, end_axes):
+        for axes in (full_axes, zoom_axes):
             axes.plot(arrived_percent, allocated_percent, label=summary.placement, linewidth=1.2)
     last_points = [summary.curve[-1] for summary in summaries]
-    end_axes.set_xlim(85, max(point.arrived for point in last_points))
-    end_axes.set_ylim(min(point.allocated for point in last_points) - 5, 100)
-    whole_axes.set_ylabel("cards allocated, %")
-    whole_axes.set_title(title)
-    end_axes.set_title("the end of it")
-    for axes in (whole_axes, end_axes):
+    zoom_axes.set_xlim(85, max(point.arrived for point in last_points))
+    zoom_axes.set_ylim(min(point.allocated for point in last_points) - 5, 100)
+    full_axes.set_ylabel("cards allocated, %")
+    full_axes.set_title(title)
+    zoom_axes.set_title("the end of it")
+    for axes in (full_axes, zoom_axes):
         axes.set_xlabel("cards asked for so far, % of all")
         axes.grid(visible=True, linewidth=0.3)
-    whole_axes.legend(loc="lower right", fontsize="small")
+    full_axes.legend(loc="lower right", fontsize="small")
     _save(figure, file)
 
 
@@ -159,7 +159,7 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
     Raises `BadInput` without matplotlib.
     """
     figure = _figure(10, 7)
-    (allocated_axes, whole_axes), (refused_axes, waited_axes) = figure.subplots(2, 2)
+    (allocated_axes, full_axes), (refused_axes, waited_axes) = figure.subplots(2, 2)
     summaries_by_placement: dict[str, list[LifeSummary]] = {}
     for summary in summaries:
         summaries_by_placement.setdefault(summary.placement, []).append(summary)
@@ -172,7 +172,7 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
             label=placement,
             **style,
         )
-        whole_axes.plot(
+        full_axes.plot(
             load_labels, [summary.whole_nodes for summary in placement_summaries], **style
         )
         for summary, line_style in zip(placement_summaries, cycle(("-", "--", ":"))):
@@ -189,12 +189,12 @@ def draw_lives(summaries: Iterable[LifeSummary], file: Path, *, title: str) -> N
     allocated_axes.set_title(title)
     for axes, axis_label in (
         (allocated_axes, "cards allocated, %"),
-        (whole_axes, "whole nodes free"),
+        (full_axes, "whole nodes free"),
         (refused_axes, "pods refused, %"),
         (waited_axes, "waited, 99th percentile, s"),
     ):
         axes.set_ylabel(axis_label)
-        axes.set_xlabel("load, %" if axes in (allocated_axes, whole_axes) else "cards of a pod")
+        axes.set_xlabel("load, %" if axes in (allocated_axes, full_axes) else "cards of a pod")
         axes.grid(visible=True, linewidth=0.3)
     for axes in (allocated_axes, refused_axes):
         axes.legend(fontsize="small")

@@ -41,7 +41,8 @@ def by_claims(allocation_way: AllocationWay, node: NodeObject | None) -> bool | 
 def asks_by_claims(allocation_way: AllocationWay, pod: Pod) -> bool:
     """Return whether a pod's resource names are to be turned into claims.
 
-    Where a cluster has both ways, the pod decides by the annotation that is a node's label.
+    Where a cluster has both ways, the pod decides, by an annotation that has the name and the
+    value of the node label `BY_CLAIMS`.
     """
     if allocation_way is not AllocationWay.BOTH:
         return allocation_way is AllocationWay.DRA

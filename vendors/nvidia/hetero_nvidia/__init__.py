@@ -162,13 +162,13 @@ def _recovered(uuid: str) -> bool:
 
 
 def _memory_of_processes(handle: Any) -> dict[int, int] | None:
-    """Return the bytes that each process has; None where NVML does not say that of each."""
+    """Return device memory in bytes by pid, None if NVML does not report it for every process."""
     process_lists = [find(processes, handle) for processes in _PROCESS_LISTS]
-    bytes_by_pid = {
+    bytes_by_pid = {  # a process may be in more than one list
         process.pid: process.usedGpuMemory
         for process_list in process_lists
         for process in process_list or ()
-    }  # in two, maybe
+    }
     return None if process_lists[0] is None or None in bytes_by_pid.values() else bytes_by_pid
 
 
