@@ -40,7 +40,7 @@ from hetero.node.view.observe import DeviceView
 
 if TYPE_CHECKING:
     from hetero.kube.cluster_objects import ClusterObjects
-    from hetero.kube.cluster_view import ClusterView, MemberView, PodView
+    from hetero.kube.cluster_view import ClusterView, ContainerView, MemberView
 
 #: Nodes up to which all their cards are shown.
 _FEW_NODES = 16
@@ -150,20 +150,22 @@ def _of(view: ClusterView, choice: Choice) -> ClusterView:
     return evolve(
         view,
         nodes=tuple(member for member in members if member.devices),
-        pods=tuple(
-            with_shares for pod in view.pods if (with_shares := _on(pod, chosen_uuids)).shares
+        containers=tuple(
+            with_shares
+            for container in view.containers
+            if (with_shares := _on(container, chosen_uuids)).shares
         ),
     )
 
 
-def _on(pod: PodView, uuids: Collection[str]) -> PodView:
-    """Return what a pod has of these cards alone."""
+def _on(container: ContainerView, uuids: Collection[str]) -> ContainerView:
+    """Return what a container has of these cards alone."""
     shares = (
         share
-        for share, piece in zip(pod.shares, pod.allocation.pieces, strict=True)
+        for share, piece in zip(container.shares, container.allocation.pieces, strict=True)
         if piece.device in uuids
     )
-    return evolve(pod, shares=tuple(shares))
+    return evolve(container, shares=tuple(shares))
 
 
 # --- pictures ---------------------------------------------------------------------------------
@@ -280,33 +282,34 @@ def _tebibytes(size_bytes: int) -> str:
 
 def _cards(view: ClusterView) -> list[Part]:
     """Return the tables of all cards, and of who has some of them."""
-    devices = _devices("node")
+    devices_table = _devices("node")
     for node in view.nodes:
         for row in sick_first(node.devices):
-            devices.add_row(node.name, *_cells(row))
-    parts: list[Part] = [devices if devices.rows else "no devices"]
+            devices_table.add_row(node.name, *_cells(row))
+    parts: list[Part] = [devices_table if devices_table.rows else "no devices"]
     parts += [line for node in view.nodes for line in troubles(node.devices, node=node.name)]
-    parts += [Text(node.fault, "red") for node in view.nodes if node.fault]
+    parts += [Text(node.inventory_error, "red") for node in view.nodes if node.inventory_error]
     parts += [Text(note, "yellow") for note in view.notes]
-    if not view.pods:
+    if not view.containers:
         return parts
-    pods = table(
+    containers_table = table(
         "namespace", "claim", "pod", "container", "node", "#", "core", "memory", "phase",
         elides=("claim", "pod", "container"),
         optional=("claim",),
         right=("#", "core", "memory"),
         drops=("phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
-    for pod in view.pods:
-        for share in pod.shares:
-            pods.add_row(
-                *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
+    for container in view.containers:
+        for share in container.shares:
+            containers_table.add_row(
+                *(container.namespace, container.claim or "", container.pod_name),
+                *(container.container_name, container.node),
                 UNKNOWN if share.number is None else str(share.number),
                 core_limit_of(share),
                 rounded_memory(share.memory),
-                pod.phase,
+                container.phase,
             )
-    return [*parts, "", pods]
+    return [*parts, "", containers_table]
 
 
 def _devices(*first_columns: str) -> Table:
@@ -346,14 +349,14 @@ def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> P
     """Return the picture of a node, as of a machine, with pods and claims below their cards."""
     parts: list[Part] = []
     for member in view.nodes:
-        parts.append(summary_line(member.name, member.devices, len(view.pods)))
+        parts.append(summary_line(member.name, member.devices, len(view.containers)))
         picture = Picture(
             folded=folded,
             wide=wide,
             number_by_uuid={row.device.uuid: row.number for row in member.devices},
         )
-        parts.append(draw_cards(member.devices, *_tree(member, view.pods), picture))
-        parts += [Text(member.fault, "red")] if member.fault else []
+        parts.append(draw_cards(member.devices, *_tree(member, view.containers), picture))
+        parts += [Text(member.inventory_error, "red")] if member.inventory_error else []
     if not parts:
         parts.append(f"node {node_name} has no cards")
     elif folded:
@@ -362,10 +365,10 @@ def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> P
 
 
 def _tree(
-    member: MemberView, pods: Sequence[PodView]
+    member: MemberView, containers: Sequence[ContainerView]
 ) -> tuple[Table, dict[int, list[tuple[str, ...]]]]:
     """Return the table of who holds what below each card, and its rows by the card's number."""
-    holders = table(
+    holders_table = table(
         *("", *_HOLDER),
         right=("core", "memory"),
         elides=("claim", "pod", "container"),
@@ -373,13 +376,14 @@ def _tree(
         drops=("phase", "container", "namespace"),
     )
     rows: dict[int, list[tuple[str, ...]]] = {row.number: [] for row in member.devices}
-    for pod in pods:
-        for share in pod.shares:
+    for container in containers:
+        for share in container.shares:
             if share.number in rows:
                 rows[share.number].append(
                     (
-                        *(pod.namespace, pod.claim or "", pod.pod, pod.container),
-                        *(core_limit_of(share), rounded_memory(share.memory), pod.phase),
+                        *(container.namespace, container.claim or "", container.pod_name),
+                        *(container.container_name, core_limit_of(share)),
+                        *(rounded_memory(share.memory), container.phase),
                     )
                 )
-    return holders, rows
+    return holders_table, rows

@@ -12,7 +12,7 @@ from hetero.model.errors import NotFound
 from hetero.model.units import MiB, format_memory, format_percent, rounded_memory
 from hetero.node.ledger.ledger import ContainerInfo
 from hetero.node.node import Node
-from hetero.node.view.observe import DeviceView, ForeignView, GrantView, Share, WaitingView
+from hetero.node.view.observe import DeviceView, ForeignView, GrantView, QueuedRequest, Share
 
 #: How many programs without a grant are named on a card.
 _FEW = 4
@@ -45,14 +45,14 @@ def of_user(grants: Sequence[GrantView], user: str | None) -> tuple[GrantView, .
     return tuple(grant for grant in grants if user in (None, grant.user))
 
 
-def none_stands(*, user: str | None, device: str | None) -> str:
+def no_grants_text(*, user: str | None, device: str | None) -> str:
     """Return the sentence that no grant was found of a user and a device, None for any."""
     owner_text = f" of user {user}" if user else ""
     return "no grants stand" + owner_text + (f" on device {device}" if device else "")
 
 
-def device_meant(node: Node, grants: Sequence[GrantView], device: str | None) -> str | None:
-    """Return a name of a device by which `on_device` knows it, whatever it was called.
+def device_selector_of(node: Node, grants: Sequence[GrantView], device: str | None) -> str | None:
+    """Return the inventory index, UUID or prefix of one by which `on_device` knows a device.
 
     Raises `NotFound` for a device that no grant is on and that is not of this machine.
     """
@@ -272,7 +272,7 @@ def command_line(command: Sequence[str]) -> str:
     return shlex.join([program.rpartition("/")[2], *arguments]) if program else ""
 
 
-def wanted(view: WaitingView) -> str:
+def wanted(view: QueuedRequest) -> str:
     """Return what a request asks for, in a few words: `20 GiB, 30 %, 2 devices`."""
     sizes = [
         f"{view.memory_percent} % of memory" if view.memory_percent else None,
@@ -289,7 +289,7 @@ def wanted(view: WaitingView) -> str:
     return ", ".join((*words, *view.vendors, *view.models))
 
 
-def queue_lines(waiting_views: Sequence[WaitingView]) -> list[Part]:
+def queue_lines(waiting_views: Sequence[QueuedRequest]) -> list[Part]:
     """Return who waits: what is kept for them is not shown as free."""
     if not waiting_views:
         return []

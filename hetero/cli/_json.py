@@ -16,7 +16,7 @@ from hetero.model.errors import HeteroError
 
 if TYPE_CHECKING:
     from hetero.container.share import Shares, ShareView
-    from hetero.kube.cluster_view import ClusterView, MemberView, PodView
+    from hetero.kube.cluster_view import ClusterView, ContainerView, MemberView
     from hetero.kube.what_if.claims import Explained
     from hetero.kube.what_if.simulation import PodAnswer, SimulatedPlacement
     from hetero.node.cordon import CardFault, CordonResult
@@ -49,14 +49,17 @@ def failure(error: HeteroError) -> Plain:
 
 
 def grants(view: GrantsView, *, seconds: float | None) -> Plain:
-    """Return the document of `ps`; core in use is a mean over `seconds`, None: since it began."""
+    """Return the document of `ps`.
+
+    Core use is averaged over the last `seconds` seconds, or since the grant was made if None.
+    """
     return document(
         "ps",
         view.grants,
-        simulated=view.simulated,
+        simulated=view.rack_file,
         seconds=seconds,
         unreadable=view.unreadable,
-        waiting=view.waiting,
+        waiting=view.queue,
         foreign=None if view.foreign is None else list(map(_foreign, view.foreign)),
     )
 
@@ -68,14 +71,14 @@ def node(view: NodeView, *, seconds: float | None = None) -> Plain:
     return document(
         "node",
         map(_device, view.devices),
-        simulated=view.simulated,
+        simulated=view.rack_file,
         seconds=seconds,
         grants=view.grants,
         unreadable=view.unreadable,
         vendors=view.vendors,
         notes=view.notes,
         host=view.host,
-        waiting=view.waiting,
+        waiting=view.queue,
         totals=totals(view.devices),
     )
 
@@ -85,12 +88,12 @@ def card(view: CardView) -> Plain:
     return document(
         "card",
         [_device(view.card)],
-        simulated=view.simulated,
+        simulated=view.rack_file,
         grants=view.grants,
         connections=view.connections,
         fault_since=view.fault_since,
         settings=view.settings,
-        waiting=view.waiting,
+        waiting=view.queue,
     )
 
 
@@ -111,7 +114,7 @@ def topology(view: NodeView) -> Plain:
             }
             for row in view.devices
         ),
-        simulated=view.simulated,
+        simulated=view.rack_file,
     )
 
 
@@ -124,7 +127,7 @@ def cluster(view: ClusterView) -> Plain:
         "cluster",
         map(_member, view.nodes),
         totals=totals_of(view).totals,
-        pods=[_pod(pod, card_by_uuid) for pod in view.pods],
+        pods=[_container(container, card_by_uuid) for container in view.containers],
         notes=view.notes,
     )
 
@@ -186,9 +189,12 @@ def faults(noted_faults: Iterable[CardFault]) -> Plain:
 def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
     """Return the document of `run`, `resize`, `share create` and `share resize`.
 
-    `cdi` are the names by which containers get the devices of a share.
+    `cdi` are the names by which containers get the devices of a share. Of each device, `name` is
+    its UUID or that of its part, `number` its index in the inventory, `memory` in bytes, `core` in
+    percent of the card and `sm` in percent of the multiprocessors. `since` is a UTC timestamp, and
+    `policy` says whether idle core time is lent.
     """
-    numbers = grant.numbers or (None,) * len(grant.limits)
+    inventory_indices = grant.numbers or (None,) * len(grant.limits)
     item = {
         **{name: getattr(grant, name) for name in ("id", "label", "share", "user", "since")},
         "policy": grant.allocation.policy,
@@ -197,14 +203,14 @@ def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
             {
                 "device": piece.device,
                 "name": limit.name,
-                "number": number,
+                "number": inventory_index,
                 "memory": limit.memory,
                 "core": limit.granted_percent,
                 "sm": piece.sm,
                 "template": piece.template,
             }
-            for limit, piece, number in zip(
-                grant.limits, grant.allocation.pieces, numbers, strict=True
+            for limit, piece, inventory_index in zip(
+                grant.limits, grant.allocation.pieces, inventory_indices, strict=True
             )
         ],
         "cdi": cdi,
@@ -287,18 +293,20 @@ def _member(member: MemberView) -> Plain:
     return {
         "name": member.name,
         "pool": member.pool,
-        "fault": member.fault,
-        "silent": member.silent,
+        "fault": member.inventory_error,
+        "silent": member.metrics_error,
         "devices": [_device(row) for row in member.devices],
     }
 
 
-def _pod(view: PodView, cards: Mapping[str, Device]) -> Plain:
+def _container(view: ContainerView, cards: Mapping[str, Device]) -> Plain:
     return {
-        **{
-            field_name: getattr(view, field_name)
-            for field_name in ("namespace", "claim", "pod", "container", "node", "phase")
-        },
+        "namespace": view.namespace,
+        "claim": view.claim,
+        "pod": view.pod_name,
+        "container": view.container_name,
+        "node": view.node,
+        "phase": view.phase,
         "policy": view.allocation.policy,
         "priority": view.allocation.priority,
         "pieces": _pieces(view.allocation, cards),

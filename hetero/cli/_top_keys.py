@@ -180,9 +180,9 @@ def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
 
 
 def _real(view: NodeView) -> str:
-    if view.simulated is None:
+    if view.rack_file is None:
         return ""
-    return f"SIMULATED by {view.simulated.rpartition('/')[2]}   "
+    return f"SIMULATED by {view.rack_file.rpartition('/')[2]}   "
 
 
 def _with_text(view: NodeView, text: str) -> NodeView:

@@ -49,7 +49,7 @@ _BAR = 10
 
 def render(view: NodeView, *, wide: bool = False) -> Part:
     """Return the tables of a moment."""
-    return [*heading(view.simulated), *tables(view, fold_idle=False, wide=wide)]
+    return [*heading(view.rack_file), *tables(view, fold_idle=False, wide=wide)]
 
 
 def tables(
@@ -76,7 +76,7 @@ def tables(
     if not view.devices:
         parts.append("no devices")
     parts += troubles(rows)
-    parts += queue_lines(view.waiting)
+    parts += queue_lines(view.queue)
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable
@@ -90,11 +90,11 @@ def tables(
 
 def render_cluster(view: ClusterView) -> Part:
     """Return the tables of a cluster's moment, the busiest containers first."""
-    devices = _devices("node")
+    devices_table = _devices("node")
     for node in view.nodes:
         for row in sick_first(node.devices):
-            devices.add_row(node.name, *_cells(row))
-    pods = table(
+            devices_table.add_row(node.name, *_cells(row))
+    containers_table = table(
         *("namespace", "claim", "pod", "container", "node"),
         *("#", "core used", "memory used", "kept by", "phase"),
         elides=("claim", "pod", "container"),
@@ -102,28 +102,31 @@ def render_cluster(view: ClusterView) -> Part:
         right=("#", "core used", "memory used"),
         drops=("kept by", "phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
-    for pod in sorted(view.pods, key=lambda pod: use_of(pod.shares), reverse=True):
-        for share in pod.shares:
-            pods.add_row(
-                *(pod.namespace, pod.claim or "", pod.pod, pod.container, pod.node),
-                UNKNOWN if share.number is None else str(share.number),
+    for container in sorted(
+        view.containers, key=lambda container: use_of(container.shares), reverse=True
+    ):
+        for share in container.shares:
+            containers_table.add_row(
+                *(container.namespace, container.claim or "", container.pod_name),
+                *(container.container_name, container.node),
+                _inventory_index(share),
                 core_of(share),
                 memory_of(share.memory_used, share.memory),
                 kept_by(share.enforcement),
-                pod.phase,
+                container.phase,
             )
-    faults = (
-        f"node {node.name}: {fault_text}"
+    error_texts = (
+        f"node {node.name}: {error_text}"
         for node in view.nodes
-        for fault_text in (node.fault, node.silent)
-        if fault_text
+        for error_text in (node.inventory_error, node.metrics_error)
+        if error_text
     )
     return [
-        devices if devices.rows else "no devices",
-        *(Text(fault, "red") for fault in faults),
+        devices_table if devices_table.rows else "no devices",
+        *(Text(error_text, "red") for error_text in error_texts),
         *(Text(note, "yellow") for note in view.notes),
         "",
-        pods if pods.rows else "no pod holds any",
+        containers_table if containers_table.rows else "no pod holds any",
     ]
 
 
@@ -230,7 +233,11 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
             "program": f"  {process.program}",
         }
         device_rows = [
-            {**process_cells, "#": _number(share), "memory used": format_memory(memory_bytes)}
+            {
+                **process_cells,
+                "#": _inventory_index(share),
+                "memory used": format_memory(memory_bytes),
+            }
             for share, memory_bytes in zip(grant.shares, process.memory, strict=False)
             if memory_bytes
         ]
@@ -240,7 +247,7 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
 
 def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
     return {
-        "#": _number(share),
+        "#": _inventory_index(share),
         "core used": core_of(share, wide=wide),
         "memory used": share_memory(share),
         "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
@@ -287,7 +294,7 @@ def _row(row: RowView) -> str:
     return row_text + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
 
 
-def _number(share: Share) -> str:
+def _inventory_index(share: Share) -> str:
     return UNKNOWN if share.number is None else str(share.number)
 
 

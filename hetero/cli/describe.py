@@ -68,14 +68,14 @@ def render(view: CardView, *, wide: bool = False) -> Part:
     facts = table(f"card {row.number}", title, folds=(title,))
     for name, fact in _facts(view):
         facts.add_row(name, fact)
-    parts: list[Part] = [*heading(view.simulated), facts]
+    parts: list[Part] = [*heading(view.rack_file), facts]
     parts += _templates(row, view.grants)
     if view.grants:
         parts += ["", holdings(view.grants, wide=wide)]
     parts += _processes(row, view.grants)
     if row.foreign and row.foreign.memory:
         parts += ["", foreign_line(row.number, row.foreign)]
-    parts += queue_lines(view.waiting)
+    parts += queue_lines(view.queue)
     return parts
 
 

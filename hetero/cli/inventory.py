@@ -121,7 +121,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         number_by_uuid={row.device.uuid: row.number for row in view.devices},
         name_by_grant={grant.id: name_of(grant) for grant in view.grants},
     )
-    parts: list[Part] = [*heading(view.simulated)]
+    parts: list[Part] = [*heading(view.rack_file)]
     if view.devices:
         parts += [
             summary_line(_name(view), view.devices, len(view.grants)),
@@ -137,7 +137,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
         if row.state != "ok" and (row.state not in ("absent", "untrusted") or not _card_count(view))
     ]
     parts += [Text(note, "yellow") for note in view.notes]
-    parts += queue_lines(view.waiting)
+    parts += queue_lines(view.queue)
     parts += [
         Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
         for unreadable_grant in view.unreadable
@@ -155,7 +155,7 @@ def _none(view: NodeView) -> str:
     count = _card_count(view)
     if count:
         return f"no card is what was asked for ({counted(count, 'card')} here)"
-    is_possible = view.simulated is None and has_simulator()
+    is_possible = view.rack_file is None and has_simulator()
     return "no devices" + (
         ": without a card, try `export HETERO_RACK=mixed`" if is_possible else ""
     )
@@ -163,4 +163,4 @@ def _none(view: NodeView) -> str:
 
 def _name(view: NodeView) -> str:
     """Return what a machine is called: a simulated one by its rack."""
-    return Path(view.simulated).stem if view.simulated else view.host
+    return Path(view.rack_file).stem if view.rack_file else view.host

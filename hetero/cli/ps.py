@@ -10,11 +10,11 @@ from attrs import evolve
 from hetero.cli import _json
 from hetero.cli._grants import (
     command_line,
-    device_meant,
     device_option,
+    device_selector_of,
     foreign_on,
     holdings,
-    none_stands,
+    no_grants_text,
     of_user,
     on_device,
     user_option,
@@ -24,7 +24,7 @@ from hetero.cli._render import UNKNOWN, Part, Text, age, few, foreign_line, head
 from hetero.cli._show import Seconds, json_option, show, watch_option, wide_option
 from hetero.model.units import format_percent, rounded_memory
 from hetero.node.node import Node
-from hetero.node.view.observe import ForeignView, GrantsView, WaitingView, observe_grants
+from hetero.node.view.observe import ForeignView, GrantsView, QueuedRequest, observe_grants
 
 
 @click.command()
@@ -64,11 +64,11 @@ def command(
       hetero ps -q --user alice | xargs -n 1 hetero release --force
       hetero ps --json | jq '.items[].id'
 
-    Core and memory read used/limit; what is not known is a dash. Core in use is
-    counted where it is limited; rest is what limited neighbours leave to a grant
-    without a limit. Memory that spills may exceed the card: what does
-    not fit lies with the host. Driver is what the driver takes on top for the
-    processes of the grant, where it says so: contexts, the code of kernels.
+    Core and memory read used/limit; what is not known is a dash. Core use is
+    measured only for grants with a core limit. Rest: the grant has no limit and
+    gets what its limited neighbours leave. Memory that spills may exceed the
+    card: what does not fit lies with the host. Driver: memory that the driver
+    itself uses for the processes of the grant (contexts, code), if reported.
     """
     node = Node.here()
     if not (as_json or ids_alone) and (news := node.unseen_news()):
@@ -76,12 +76,16 @@ def command(
 
     def query() -> GrantsView:
         view = observe_grants(node, seconds=seconds, foreign=with_foreign)
-        card_name = device_meant(node, view.grants, device)
+        device_selector = device_selector_of(node, view.grants, device)
         return evolve(
             view,
-            grants=on_device(of_user(view.grants, user), card_name),
-            waiting=tuple(waits for waits in view.waiting if user in (None, waits.user)),
-            foreign=view.foreign and foreign_on(view.foreign, user=user, device=card_name),
+            grants=on_device(of_user(view.grants, user), device_selector),
+            queue=tuple(
+                queued_request
+                for queued_request in view.queue
+                if user in (None, queued_request.user)
+            ),
+            foreign=view.foreign and foreign_on(view.foreign, user=user, device=device_selector),
         )
 
     show(
@@ -89,7 +93,7 @@ def command(
         lambda view: (
             [grant.id for grant in view.grants]
             if ids_alone
-            else render(view, wide=wide, empty_text=none_stands(user=user, device=device))
+            else render(view, wide=wide, empty_text=no_grants_text(user=user, device=device))
         ),
         lambda view: _json.grants(view, seconds=seconds),
         as_json=as_json,
@@ -101,18 +105,18 @@ def command(
 def render(view: GrantsView, *, wide: bool = False, empty_text: str = "no grants stand") -> Part:
     """Return the table of grants; `empty_text` is shown where there is no row."""
     return [
-        *heading(view.simulated),
+        *heading(view.rack_file),
         *(
             Text(f"grant {unreadable_grant.id}: {unreadable_grant.reason}", "red")
             for unreadable_grant in view.unreadable
         ),
         holdings(view.grants, wide=wide) if view.grants else empty_text,
-        *(["", _queue(view.waiting)] if view.waiting else []),
+        *(["", _queue(view.queue)] if view.queue else []),
         *(["", *_foreign(view.foreign)] if view.foreign else []),
     ]
 
 
-def _queue(waiting_views: Sequence[WaitingView]) -> Part:
+def _queue(waiting_views: Sequence[QueuedRequest]) -> Part:
     """Return the table of requests that wait, the first first."""
     queue_table = table(
         *("place", "waiting", "name", "user", "for", "state", "since", "pids", "command"),

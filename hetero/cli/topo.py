@@ -58,7 +58,7 @@ def render(view: NodeView, *, columns: int | None = None) -> Part:
     kinds = {kind for kinds in kinds_by_number.values() for kind in kinds.values() if kind}
     cell_columns = max(3, len(str(rows[-1].number)), *map(len, kinds)) + 2 if kinds else 5
     cards_a_line = max(((columns or 10**6) - _NAMES) // cell_columns, 1)
-    parts: list[Part] = [*heading(view.simulated)]
+    parts: list[Part] = [*heading(view.rack_file)]
     for first in range(0, len(rows), cards_a_line):
         peers = rows[first : first + cards_a_line]
         parts += [*([""] if first else []), _matrix(rows, peers, kinds_by_number)]

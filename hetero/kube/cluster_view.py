@@ -64,18 +64,18 @@ NOT_A_POD = "not a pod's"
 
 
 @frozen(kw_only=True)
-class PodView:
+class ContainerView:
     """A container that holds devices, as the scheduler recorded it; `phase` is that of its pod.
 
     It is `ENDED` of a container that has ended and for which its pod holds something until it ends
-    itself, and `RUNS_ON` of one whose pod is over. Of a `claim`, `pod` and `container` name all
-    that use it, and are empty where it is for no pod yet. Of a grant that is `NOT_A_POD`, the
-    container has its name, and there is no namespace.
+    itself, and `RUNS_ON` of one whose pod is over. Of a `claim`, `pod_name` and `container_name`
+    name all that use it, and are empty where no pod uses it yet. Of a grant that is `NOT_A_POD`,
+    the container has its name, and there is no namespace.
     """
 
     namespace: str
-    pod: str
-    container: str
+    pod_name: str
+    container_name: str
     node: str
     phase: str
     allocation: Allocation
@@ -86,7 +86,7 @@ class PodView:
     @property
     def holder(self) -> str:
         """The name by which it is in the list of a card's grants."""
-        names = (self.claim,) if self.claim else (self.pod, self.container)
+        names = (self.claim,) if self.claim else (self.pod_name, self.container_name)
         return "/".join(filter(None, (self.namespace, *names)))
 
 
@@ -94,14 +94,14 @@ class PodView:
 class MemberView:
     """One node of a cluster.
 
-    `pool` is the pool of nodes that it is in. `fault` says why its inventory cannot be read,
-    `silent` why its usage is not known.
+    `pool` is the pool of nodes that it is in. `inventory_error` says why its inventory cannot be
+    read, `metrics_error` why the metrics of its agent cannot, so that its usage is not known.
     """
 
     name: str
     devices: tuple[DeviceView, ...]
-    fault: str | None = None
-    silent: str | None = None
+    inventory_error: str | None = None
+    metrics_error: str | None = None
     pool: str | None = None
 
 
@@ -113,7 +113,7 @@ class ClusterView:
     """
 
     nodes: tuple[MemberView, ...]
-    pods: tuple[PodView, ...]
+    containers: tuple[ContainerView, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -127,7 +127,7 @@ class _Published:
     devices: tuple[Device, ...] = ()
     numbers: tuple[int, ...] = ()
     grants: NodeGrants = field(factory=NodeGrants)
-    fault: str | None = None
+    inventory_error: str | None = None
 
 
 @frozen(kw_only=True)
@@ -136,7 +136,7 @@ class _Heard:
 
     at: float = 0.0
     values: Mapping[tuple[str, ...], float] = field(factory=dict)
-    silent: str | None = None
+    metrics_error: str | None = None
 
 
 def read_cluster(
@@ -216,16 +216,16 @@ def view_of(
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
     idle = _idle_cordons(objects.nodes, published_by_node)
     return ClusterView(
-        nodes=members, pods=tuple(views), notes=(*objects.notes, *books.notes, *idle)
+        nodes=members, containers=tuple(views), notes=(*objects.notes, *books.notes, *idle)
     )
 
 
 def _members(
     objects: ClusterObjects,
     published_by_node: Mapping[str, _Published],
-    holders: Iterable[tuple[PodView, ...]],
+    holders: Iterable[tuple[ContainerView, ...]],
 ) -> tuple[MemberView, ...]:
-    holders_by_node: dict[str, list[tuple[PodView, ...]]] = {}
+    holders_by_node: dict[str, list[tuple[ContainerView, ...]]] = {}
     for holder in filter(None, holders):
         holders_by_node.setdefault(holder[0].node, []).append(holder)
     pool_by_node = {node.metadata.name: pool_of(node.metadata.labels) for node in objects.nodes}
@@ -237,7 +237,7 @@ def _members(
 
 def _holders(
     objects: ClusterObjects, published_by_node: Mapping[str, _Published], books: ClaimBooks
-) -> tuple[tuple[PodView, ...], ...]:
+) -> tuple[tuple[ContainerView, ...], ...]:
     """Return the views of each pod, claim and other grant, of which each is one sum."""
     corrected_by_node = {
         name: inventory.grants.corrected_pods for name, inventory in published_by_node.items()
@@ -312,7 +312,12 @@ def totals_of(view: ClusterView) -> ClusterTotals:
     )
     return ClusterTotals(
         nodes=len(view.nodes),
-        pods=len({(pod.namespace, pod.claim or pod.pod, bool(pod.claim)) for pod in view.pods}),
+        pods=len(
+            {
+                (container.namespace, container.claim or container.pod_name, bool(container.claim))
+                for container in view.containers
+            }
+        ),
         totals=tuple(sorted(pool_totals, key=by_size)),
         sick=tuple(
             SickCard(
@@ -327,7 +332,7 @@ def totals_of(view: ClusterView) -> ClusterTotals:
             for row in member.devices
             if not row.device.healthy
         ),
-        faults=tuple(member.fault for member in view.nodes if member.fault),
+        faults=tuple(member.inventory_error for member in view.nodes if member.inventory_error),
         notes=view.notes,
     )
 
@@ -365,13 +370,13 @@ async def _hear(api: Api, path_by_node: Mapping[str, str]) -> dict[str, _Heard]:
     try:
         headers = await _token(api, path_by_node.values())
     except ApiError as error:
-        return dict.fromkeys(path_by_node, _Heard(silent=str(error)))
+        return dict.fromkeys(path_by_node, _Heard(metrics_error=str(error)))
 
     async def metrics_at(path: str) -> _Heard:
         try:
             metrics_text = await api.text(path, headers)
         except ApiError as error:
-            return _Heard(silent=str(error))
+            return _Heard(metrics_error=str(error))
         value_by_labels = {
             (sample.name, *(sample.labels.get(label, "") for label in _LABELS)): sample.value
             for family in text_string_to_metric_families(metrics_text)
@@ -386,8 +391,11 @@ async def _hear(api: Api, path_by_node: Mapping[str, str]) -> dict[str, _Heard]:
 
 def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
     """Return the node with the current usage of its devices."""
-    if metrics is None or metrics.silent:
-        return evolve(member, silent="no agent runs there" if metrics is None else metrics.silent)
+    if metrics is None or metrics.metrics_error:
+        return evolve(
+            member,
+            metrics_error="no agent runs there" if metrics is None else metrics.metrics_error,
+        )
 
     def usage(uuid: str) -> Usage:
         memory_bytes, core_part = (
@@ -401,7 +409,7 @@ def _used(member: MemberView, metrics: _Heard | None) -> MemberView:
 
 
 def _share(
-    view: PodView,
+    view: ContainerView,
     piece: DeviceAllocation,
     *,
     row_by_uuid: Mapping[str, DeviceView],
@@ -414,7 +422,7 @@ def _share(
         metrics_before.get(view.node, no_metrics),
         metrics_now.get(view.node, no_metrics),
     )
-    whose = ("", "", view.claim) if view.claim else (view.pod, view.container, "")
+    whose = ("", "", view.claim) if view.claim else (view.pod_name, view.container_name, "")
     labels = (piece.device, view.namespace, *whose)
     memory_bytes = new_metrics.values.get(("hetero_share_memory_used_bytes", *labels))
 
@@ -454,12 +462,12 @@ def _inventory(node: NodeObject) -> _Published:
     try:
         devices, grants = published(node.metadata.annotations[INVENTORY], node=node.metadata.name)
     except BadInput as error:
-        return _Published(fault=str(error))
+        return _Published(inventory_error=str(error))
     return _Published(devices=devices, numbers=tuple(range(len(devices))), grants=grants)
 
 
 def _member(
-    node_name: str, inventory: _Published, node_holders: Collection[tuple[PodView, ...]]
+    node_name: str, inventory: _Published, node_holders: Collection[tuple[ContainerView, ...]]
 ) -> MemberView:
     pods = (tuple((view.kind, view.allocation) for view in holder) for holder in node_holders)
     free_by_uuid = Inventory(inventory.devices, pods=tuple(pods)).free()
@@ -471,7 +479,7 @@ def _member(
                 pieces_by_uuid.setdefault(piece.device, []).append((view.holder, piece))
     return MemberView(
         name=node_name,
-        fault=inventory.fault,
+        inventory_error=inventory.inventory_error,
         devices=tuple(
             _row(number, device, free_by_uuid[device.uuid], pieces_by_uuid.get(device.uuid, ()))
             for number, device in zip(inventory.numbers, inventory.devices, strict=True)
@@ -497,7 +505,7 @@ def _row(
     return evolve(row, templates=template_views(device, row.free, pieces))
 
 
-def _shown(holder: tuple[PodView, ...]) -> Iterator[PodView]:
+def _shown(holder: tuple[ContainerView, ...]) -> Iterator[ContainerView]:
     """Yield the views of a pod, or of a claim, with the devices for which people see them.
 
     An init container that ended is named where nobody else of its pod has the device.
@@ -515,28 +523,28 @@ def _shown(holder: tuple[PodView, ...]) -> Iterator[PodView]:
             yield view
 
 
-def _running_on(node_name: str, ended_pod: RunsOn) -> tuple[PodView, ...]:
+def _running_on(node_name: str, ended_pod: RunsOn) -> tuple[ContainerView, ...]:
     """Return what the containers of a pod hold that run on after its end."""
     return tuple(
-        PodView(
+        ContainerView(
             namespace=ended_pod.namespace,
-            pod=ended_pod.pod,
-            container=container,
+            pod_name=ended_pod.pod,
+            container_name=container_name,
             node=node_name,
             phase=RUNS_ON,
             allocation=allocation,
             kind=kind,
         )
-        for container, kind, allocation in ended_pod.containers
+        for container_name, kind, allocation in ended_pod.containers
     )
 
 
-def _other(node_name: str, grant: NodeGrant) -> PodView:
+def _other(node_name: str, grant: NodeGrant) -> ContainerView:
     """Return what a grant of no pod holds."""
-    return PodView(
+    return ContainerView(
         namespace=grant.namespace,
-        pod="",
-        container="" if grant.namespace else grant.name,
+        pod_name="",
+        container_name="" if grant.namespace else grant.name,
         node=node_name,
         phase=RUNS_ON if grant.namespace else NOT_A_POD,
         allocation=grant.allocation,
@@ -544,7 +552,7 @@ def _other(node_name: str, grant: NodeGrant) -> PodView:
     )
 
 
-def _holding(pod: Pod, corrected_pods: Held) -> tuple[PodView, ...]:
+def _holding(pod: Pod, corrected_pods: Held) -> tuple[ContainerView, ...]:
     """Return what the containers of a pod hold; nothing for one that ended or is not bound.
 
     `corrected_pods` are those of its node that hold something else than they say themselves.
@@ -554,10 +562,10 @@ def _holding(pod: Pod, corrected_pods: Held) -> tuple[PodView, ...]:
     corrected = corrected_pods.get(metadata.uid)
     if not (allocation_json or corrected) or node is None or ended(pod):
         return ()
-    view = PodView(
+    view = ContainerView(
         namespace=metadata.namespace,
-        pod=metadata.name,
-        container="",
+        pod_name=metadata.name,
+        container_name="",
         node=node,
         phase=_phase(pod),
         allocation=Allocation(pieces=()),
@@ -575,10 +583,12 @@ def _holding(pod: Pod, corrected_pods: Held) -> tuple[PodView, ...]:
         containers = assignment.containers
     kind_by_container = kinds(pod)
 
-    def of_container(container: str, allocation: Allocation) -> PodView:
-        kind = kind_by_container.get(container, ContainerKind.MAIN)
-        phase = ENDED if has_ended(pod, container) else view.phase
-        return evolve(view, container=container, allocation=allocation, kind=kind, phase=phase)
+    def of_container(container_name: str, allocation: Allocation) -> ContainerView:
+        kind = kind_by_container.get(container_name, ContainerKind.MAIN)
+        phase = ENDED if has_ended(pod, container_name) else view.phase
+        return evolve(
+            view, container_name=container_name, allocation=allocation, kind=kind, phase=phase
+        )
 
     return tuple(starmap(of_container, containers))
 
@@ -587,7 +597,7 @@ def _phase(pod: Pod) -> str:
     return pod.status.phase or "Unknown"
 
 
-def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[PodView]:
+def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[ContainerView]:
     """Yield a view for each claim: what it holds is its own, however many pods use it."""
     pod_by_uid = {pod.metadata.uid: pod for pod in pods if not ended(pod)}
     for claim in claims:
@@ -601,10 +611,10 @@ def _claiming(claims: Iterable[StandingClaim], pods: Iterable[Pod]) -> Iterator[
         phases = [phase for _, phase in names_and_phases] or [*map(_phase, users_of_claim)]
         if any(phase != ENDED for phase in phases):
             phases = [phase for phase in phases if phase != ENDED]
-        yield PodView(
+        yield ContainerView(
             namespace=claim.namespace,
-            pod=", ".join(pod.metadata.name for pod in users_of_claim),
-            container=", ".join(dict.fromkeys(container_names)),
+            pod_name=", ".join(pod.metadata.name for pod in users_of_claim),
+            container_name=", ".join(dict.fromkeys(container_names)),
             node=claim.node,
             phase=", ".join(dict.fromkeys(phases)) or "unused",
             allocation=claim.allocation,

@@ -120,14 +120,14 @@ def a_node(text: str) -> NodeView:
         grants=(a_grant(text),),
         unreadable=(Unreadable(id=text, reason=text),),
         vendors=(VendorRow(name=text, source=text, state="broken", reason=text, title=text),),
-        simulated=f"/racks/{text}",
+        rack_file=f"/racks/{text}",
     )
 
 
 def shown(text: str) -> list[tuple[Part, dict[str, Any]]]:
     """Return what each command shows, and its document, where each text of others is this one."""
     node, allocation = a_node(text), an_allocation(text)
-    grants = GrantsView(grants=node.grants, unreadable=node.unreadable, simulated=node.simulated)
+    grants = GrantsView(grants=node.grants, unreadable=node.unreadable, rack_file=node.rack_file)
     finding, event = Finding(text, Diagnosis.BAD, text), Event(at=SINCE, subject=text, says=text)
     refusal = Refusal(wanted=1, verdicts={text: text})
     entry = Grant(

@@ -74,7 +74,7 @@ def view(devices: Sequence[DeviceView], grants: Sequence[GrantView] = ()) -> Nod
         grants=tuple(grants),
         unreadable=(),
         vendors=(),
-        simulated=None,
+        rack_file=None,
         host="box",
     )
 

@@ -97,10 +97,10 @@ def silent_agents(lab: Lab) -> list[str | None]:
         async with Api(access).open() as api:
             return await snapshot(api, seconds=0.01)
 
-    def silent() -> bytes:
-        return json.dumps([node.silent for node in asyncio.run(seen()).nodes]).encode()
+    def metrics_errors() -> bytes:
+        return json.dumps([node.metrics_error for node in asyncio.run(seen()).nodes]).encode()
 
-    failures: list[str | None] = json.loads(lab.inside(silent))
+    failures: list[str | None] = json.loads(lab.inside(metrics_errors))
     return failures
 
 

@@ -203,7 +203,8 @@ async def test_what_claims_hold_of_each_vendors_cards_is_in_the_clusters_view(ve
         device.uuid: tuple(sum(piece.takes[name] for (piece,) in pieces) for name in counters)
     } == held(view)
     assert [("default", "c1", "p1", "main", node), ("default", "c2", "p2", "main", node)] == [
-        (one.namespace, one.claim, one.pod, one.container, one.node) for one in view.pods
+        (one.namespace, one.claim, one.pod_name, one.container_name, one.node)
+        for one in view.containers
     ]
     assert {"n1": 5, "n2": 3, "n3": 6, "n4": 2} == {
         one.name: len(one.devices) for one in view.nodes
@@ -216,10 +217,11 @@ async def test_a_claim_of_several_pods_is_counted_once_and_names_them_all() -> N
     claim = claim_of("shared", part_of(node, device), pods=["a", "b", "gone"])
     over = user_of("over", "shared", phase="Succeeded")
     view = await seen(claim, pods=[user_of("a", "shared"), user_of("b", "shared"), over])
-    (pod,) = view.pods
+    (container,) = view.containers
 
     assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
-    assert ("a, b", "main", "Running") == (pod.pod, pod.container, pod.phase)
+    assert ("a, b", "main") == (container.pod_name, container.container_name)
+    assert "Running" == container.phase
     assert [("default/shared",)] == [
         row.grants for one in view.nodes for row in one.devices if row.grants
     ]
@@ -235,19 +237,24 @@ async def test_a_claim_whose_containers_have_all_ended_is_not_shown_as_running(e
     if "main" in ended:
         user["status"]["containerStatuses"] = [{"name": "main", "state": {"terminated": {}}}]
     view = await seen(claim_of("shared", part_of(node, device), pods=["a"]), pods=[user])
-    (pod,) = view.pods
+    (container,) = view.containers
 
-    assert ("first, main", "ended" if "main" in ended else "Running") == (pod.container, pod.phase)
+    phase = "ended" if "main" in ended else "Running"
+    assert ("first, main", phase) == (container.container_name, container.phase)
     assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
 
 
 async def test_a_claim_that_no_pod_uses_yet_holds_what_it_was_allocated() -> None:
     node, device = BY_VENDOR["hygon"]
     view = await seen(claim_of("early", part_of(node, device, core=40)))
-    (pod,) = view.pods
+    (container,) = view.containers
 
     assert {device.uuid: (16 * GiB, 40, 1)} == held(view)
-    assert ("", "", "unused") == (pod.pod, pod.container, pod.phase)
+    assert ("", "", "unused") == (
+        container.pod_name,
+        container.container_name,
+        container.phase,
+    )
 
 
 async def test_claims_without_an_allocation_and_of_administrators_hold_nothing() -> None:
@@ -256,7 +263,7 @@ async def test_claims_without_an_allocation_and_of_administrators_hold_nothing()
     admin = claim_of("admin", {**part_of(node, device), "adminAccess": True}, pods=["a"])
     view = await seen(waiting, admin)
 
-    assert ({}, (), ()) == (held(view), view.pods, view.notes)
+    assert ({}, (), ()) == (held(view), view.containers, view.notes)
 
 
 async def test_several_devices_of_a_claim_are_each_counted_and_parts_of_one_summed() -> None:
@@ -282,7 +289,7 @@ async def test_devices_of_other_drivers_are_said_and_not_counted() -> None:
     )
 
     assert {device.uuid: (16 * GiB, 30, 1)} == held(view)
-    assert ["mixed"] == [one.claim for one in view.pods]
+    assert ["mixed"] == [one.claim for one in view.containers]
     assert ("devices of driver gpu.nvidia.com are not hetero's to count: n1 1",) == view.notes
 
 
@@ -312,8 +319,8 @@ async def test_what_a_claim_holds_of_a_card_that_left_its_slices_is_still_its() 
     claim["status"]["devices"] = [{"device": device_name(device.uuid), "data": data}]
     others = [one for one in CARDS[node] if one != device]
     view = await seen(claim, slices=slices_of(node, others), pods=[user_of("a", "late")])
-    (pod,) = view.pods
-    (share,) = pod.shares
+    (container,) = view.containers
+    (share,) = container.shares
 
     assert {} == held(view)
     assert (device.uuid, None, 16 * GiB) == (share.device, share.number, share.memory)
@@ -328,7 +335,7 @@ async def test_a_claim_of_a_node_that_has_no_slices_any_more_is_shown() -> None:
     view = await seen(claim_of("late", part_of(node, device)), slices=())
 
     assert () == view.nodes
-    assert [("late", 16 * GiB)] == [(one.claim, one.shares[0].memory) for one in view.pods]
+    assert [("late", 16 * GiB)] == [(one.claim, one.shares[0].memory) for one in view.containers]
 
 
 async def test_a_claim_from_before_its_node_was_classic_holds_of_the_published_card() -> None:
@@ -424,13 +431,17 @@ async def test_the_view_of_the_cluster_says_of_a_claim_what_its_node_does() -> N
         spend(at, 1.0)
         async with Api(Access(server=at.url)).open() as api:
             view = await snapshot(api, seconds=0.1)
-        (grant,), (pod,), (node,) = at.node.snapshot().grants, view.pods, view.nodes
+        (grant,), (container,), (node,) = (
+            at.node.snapshot().grants,
+            view.containers,
+            view.nodes,
+        )
 
         assert {piece.device: dict(piece.takes) for piece in grant.allocation.pieces} == {
             row.device.uuid: dict(row.held) for row in node.devices if row.grants
         }
-        assert None is node.silent
-        assert [0] == [share.memory_used for share in pod.shares]  # as the agent measures
+        assert None is node.metrics_error
+        assert [0] == [share.memory_used for share in container.shares]  # as the agent measures
 
 
 async def test_inventory_and_top_show_claims_in_a_terminal_and_as_json(

@@ -22,7 +22,7 @@ from hetero.model import MEMORY, Enforcement, Usage
 from hetero.model.units import GiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import USAGE
-from hetero.node.ledger.ledger import ENDED
+from hetero.node.ledger.ledger import ENDED_FILE
 from hetero.node.view.observe import observe_grants, observe_node
 from tests.kube.world import CARD, KEY, World, pod_named, until, world
 
@@ -73,7 +73,7 @@ async def test_what_stands_is_shown_by_node_and_by_container() -> None:
     async with published() as at:
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
         view = await seen(at)
-        (node,), (pod,) = view.nodes, view.pods
+        (node,), (container,) = view.nodes, view.containers
 
         assert ("n1", ["memory-0", "memory-1"]) == (
             node.name,
@@ -81,8 +81,9 @@ async def test_what_stands_is_shown_by_node_and_by_container() -> None:
         )
         assert [2 * GiB, 0] == [row.held[MEMORY] for row in node.devices]
         assert ["default/pod/main"] == list(node.devices[0].grants)
-        assert ("pod", "main", "n1", "Pending") == (pod.pod, pod.container, pod.node, pod.phase)
-        (share,) = pod.shares
+        assert ("pod", "main") == (container.pod_name, container.container_name)
+        assert ("n1", "Pending") == (container.node, container.phase)
+        (share,) = container.shares
         assert (2 * GiB, 30, 0, Enforcement.NONE) == (
             share.memory,
             share.core,
@@ -117,7 +118,7 @@ async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summ
             return (
                 row.held[MEMORY] // GiB,
                 [one.rpartition("/")[2] for one in row.grants],
-                [one.container for one in view.pods],
+                [one.container_name for one in view.containers],
                 containers,
             )
 
@@ -165,7 +166,7 @@ async def test_containers_that_ended_are_named_so_where_their_pod_holds_a_card_f
                 _json.grants(observe_grants(at.node), seconds=None),
                 _json.node(observe_node(at.node)),
             )
-            in_cluster = {one.container for one in view.pods if one.phase == "ended"}
+            in_cluster = {one.container_name for one in view.containers if one.phase == "ended"}
             in_ps, in_top = (
                 {grant["label"].rpartition("/")[2] for grant in grants if grant["ended"]}
                 for grants in (documents[0]["items"], documents[1]["grants"])
@@ -179,7 +180,7 @@ async def test_containers_that_ended_are_named_so_where_their_pod_holds_a_card_f
         pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
         at.api.put("pods", pod)
         again = {"first"}
-        mark = at.node.directory(identity_of("uid-pod", "one")) / ENDED
+        mark = at.node.directory(identity_of("uid-pod", "one")) / ENDED_FILE
         await until(lambda: not mark.exists())
         assert (again, again, again) == await ended()
 
@@ -192,14 +193,14 @@ async def test_what_is_used_is_what_the_agents_measure() -> None:
         spend(at, 1.0)
         asyncio.get_running_loop().call_later(0.5, spend, at, 1.2)
         view = await seen(at, seconds=1)
-        (node,), (pod,) = view.nodes, view.pods
-        (share,) = pod.shares
+        (node,), (container,) = view.nodes, view.containers
+        (share,) = container.shares
 
         assert Usage(memory=3 * GiB, core=0.5) == node.devices[0].usage
         assert 0 == share.memory_used  # nobody holds any
         assert share.core_used is not None
         assert 0 < share.core_used <= 20
-        assert None is node.silent
+        assert None is node.metrics_error
 
 
 async def test_inventory_and_top_show_the_cluster_in_a_terminal(
@@ -237,18 +238,18 @@ async def test_a_node_whose_agent_is_not_reached_says_why_and_what_stands_is_sho
         at.api.metrics.clear()
         await at.kubelet.admit(at.bind("pod", memory=2 * GiB, core=30))
         view = await seen(at, seconds=0.01)
-        (node,), (pod,) = view.nodes, view.pods
+        (node,), (container,) = view.nodes, view.containers
 
-        assert "503 no route to the pod" in str(node.silent)
+        assert "503 no route to the pod" in str(node.metrics_error)
         assert 2 * GiB == node.devices[0].held[MEMORY]
-        assert [(None, None)] == [(one.memory_used, one.core_used) for one in pod.shares]
+        assert [(None, None)] == [(one.memory_used, one.core_used) for one in container.shares]
 
 
 async def test_a_node_without_an_agent_says_so() -> None:
     async with published() as at:
         (node,) = (await seen(at, seconds=0.01)).nodes
 
-        assert "no agent runs there" == node.silent
+        assert "no agent runs there" == node.metrics_error
 
 
 async def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> None:
@@ -259,4 +260,4 @@ async def test_an_inventory_that_cannot_be_read_is_a_line_and_no_outage() -> Non
 
         assert ["n1", "n2"] == [node.name for node in view.nodes]
         assert view.nodes[0].devices
-        assert "n2" in str(view.nodes[1].fault)
+        assert "n2" in str(view.nodes[1].inventory_error)

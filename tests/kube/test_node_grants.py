@@ -66,7 +66,7 @@ async def cluster(it: Site) -> ClusterView:
 async def _of_a_program(it: Site, card: Card) -> None:
     handle = take(it, card)
     await equal_books(it)
-    (view,) = (await cluster(it)).pods
+    (view,) = (await cluster(it)).containers
     half, quarter = (pod_of(f"{card.vendor}-{part}", card.part(part)) for part in (4, 2))
     refusals = [await it.apply(half) for _ in range(3)]
     refusal = await it.apply(quarter)
@@ -79,7 +79,12 @@ async def _of_a_program(it: Site, card: Card) -> None:
 
     assert all(reason and "lack memory" in reason for reason in refusals)
     assert refusal is None
-    assert ("", "", "train", NOT_A_POD) == (view.namespace, view.pod, view.container, view.phase)
+    assert ("", "", "train", NOT_A_POD) == (
+        view.namespace,
+        view.pod_name,
+        view.container_name,
+        view.phase,
+    )
     assert None is await it.apply(half)
     for pod in (half, quarter):
         await it.end(pod)
@@ -96,11 +101,11 @@ async def _between_looks(it: Site, card: Card) -> None:
         await equal_books(it)
         handle = take(it, card)
         await equal_books(it)
-        (view,) = (await cluster(it)).pods
+        (view,) = (await cluster(it)).containers
         LocalGrants(it.at.node).abort(handle)
         await equal_books(it)
 
-    assert "train" == view.container
+    assert "train" == view.container_name
 
 
 def test_what_a_program_takes_is_told_before_the_drivers_are_due(tmp_path: Path) -> None:
@@ -120,9 +125,9 @@ async def _annotation_removed(it: Site, card: Card) -> None:
     it.at.api.put("pods", held)
     await it.start_scheduler()
     await equal_books(it)
-    (view,) = (await cluster(it)).pods
+    (view,) = (await cluster(it)).containers
 
-    assert ("default", names[0], "main-0") == (view.namespace, view.pod, view.container)
+    assert ("default", names[0], "main-0") == (view.namespace, view.pod_name, view.container_name)
     assert await it.apply(second)
     await it.end(held)
     await equal_books(it)
@@ -151,13 +156,13 @@ async def _beside_claims(it: Site, card: Card) -> None:
     await equal_books(it)
     await until(lambda: taints(it), seconds=SOON)
     texts = set(taints(it))
-    (view,) = (await cluster(it)).pods
+    (view,) = (await cluster(it)).containers
     LocalGrants(it.at.node).abort(handle)
     await until(lambda: not taints(it), seconds=SOON)
     await equal_books(it)
 
     assert {"hetero.io/cordoned: held-by-train-which-is-no-claim-s"} == texts
-    assert ("", "train", NOT_A_POD) == (view.namespace, view.container, view.phase)
+    assert ("", "train", NOT_A_POD) == (view.namespace, view.container_name, view.phase)
 
 
 def test_a_card_that_a_program_of_the_node_holds_is_given_to_no_claim(tmp_path: Path) -> None:
@@ -184,7 +189,7 @@ async def _claim_runs_on(it: Site, card: Card) -> None:
         assert "" == await unprepare(it.at, name)
         await until(lambda: taints(it), seconds=SOON)
         books_running = await equal_books(it)
-        (view,) = (await cluster(it)).pods
+        (view,) = (await cluster(it)).containers
         await it.restart_agent()
         await it.start_scheduler()
         await equal_books(it)

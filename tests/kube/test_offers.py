@@ -21,7 +21,7 @@ from hetero.model import CORE, MEMORY, SLOTS, Enforcement, OnBypass, Template, T
 from hetero.model.units import GiB
 from hetero.node.ledger.debts import Debt
 from hetero.node.ledger.grant_dir import USAGE
-from hetero.node.ledger.ledger import ALIVE, ENDED
+from hetero.node.ledger.ledger import ALIVE, ENDED_FILE
 from hetero.node.ledger.usage_region import (
     DEVICE,
     GANG,
@@ -314,7 +314,7 @@ async def test_metrics_have_no_share_of_a_container_that_has_ended_until_it_star
             status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": state}]}
             at.api.put("pods", {**pod, "status": status})
             (grant,) = at.node.snapshot().grants
-            path = at.node.directory(grant.id) / ENDED
+            path = at.node.directory(grant.id) / ENDED_FILE
             await until(lambda: path.exists() == ("terminated" in state))
             text = generate_latest(at.agent.metrics.registry).decode()
             assert re.search(r"^hetero_device_memory_allocated_bytes\{.* 2\.1\d+e\+09$", text, re.M)

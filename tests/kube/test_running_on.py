@@ -411,7 +411,7 @@ async def test_a_pod_that_runs_on_is_in_the_cluster_s_view_by_its_containers() -
             assert 9 * GiB == row.held["memory"]
             assert ["default/held/first", "default/held/main"] == sorted(row.grants)
             assert {("held", "first", "runs on"), ("held", "main", "runs on")} == {
-                (one.pod, one.container, one.phase) for one in view.pods
+                (one.pod_name, one.container_name, one.phase) for one in view.containers
             }
 
 

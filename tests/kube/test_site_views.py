@@ -12,7 +12,7 @@ from tests.kube.site_cards import CUT, Card, tell
 async def _a_template(it: Site, card: Card) -> None:
     assert None is await it.apply(pod_of("pod", card.part(4)))
     async with Api(Access(server=it.at.url)).open() as api:
-        (pod,) = (await snapshot(api)).pods
+        (pod,) = (await snapshot(api)).containers
     (grant,) = observe_node(it.at.node).grants
     limits = {
         sample.value

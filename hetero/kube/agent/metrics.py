@@ -18,13 +18,13 @@ from hetero.kube.agent.allocator import Allocator
 from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
 from hetero.node.guard.monitor import Sighting
 from hetero.node.inventory import devices_of, inventory_of
-from hetero.node.ledger.ledger import ENDED, Grant
+from hetero.node.ledger.ledger import ENDED_FILE, Grant
 from hetero.node.view.bypass import time_past
 from hetero.node.view.observe import CoreMeter, timeshares
 
 _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
-_WHOSE = ("namespace", "pod", "container", "claim")
-_SHARE = (*_DEVICE, *_WHOSE)
+_OWNER_LABELS = ("namespace", "pod", "container", "claim")
+_SHARE = (*_DEVICE, *_OWNER_LABELS)
 #: The least seconds of a mean since the scrape before.
 _WINDOW = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -235,15 +235,18 @@ class Metrics(Collector):
         )
 
     def _pieces(self, grants: tuple[Grant, ...]) -> Iterator[tuple[Grant, int, tuple[str, ...]]]:
-        """Yield each device of each container that may run and each claim, by position."""
+        """Yield each device of every container that has not ended and of every claim.
+
+        With it come its index in the allocation and the values of the labels.
+        """
         devices = devices_of(self.allocator.discovery)
         for grant in grants:
             owner = grant.owner
             if "container" not in owner and "claim" not in owner:
                 continue  # a program of this machine, not a pod's
-            if (self.allocator.node.directory(grant.id) / ENDED).exists():
-                continue  # its pod, or its claim, still holds something for it
-            owner_labels = tuple(owner.get(label_name, "") for label_name in _WHOSE)
+            if (self.allocator.node.directory(grant.id) / ENDED_FILE).exists():
+                continue  # the container has ended: only its pod or claim still reserves the device
+            owner_labels = tuple(owner.get(label_name, "") for label_name in _OWNER_LABELS)
             for position, piece in enumerate(grant.allocation.pieces):
                 if piece.device in devices:
                     yield grant, position, (*self._labels(devices[piece.device]), *owner_labels)

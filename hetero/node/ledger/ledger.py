@@ -72,7 +72,7 @@ from hetero.node.ledger.rows import (
 from hetero.node.ledger.state import make, prepare, remove_all
 
 ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", "pinned"
-EDITS, ENDED = "edits.json", "ended"
+EDITS, ENDED_FILE = "edits.json", "ended"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
 PATIENCE = 60.0
@@ -352,7 +352,7 @@ class Ledger:
 
         What the grant takes stays the same: its pod may start the container again.
         """
-        path = self.directory(grant_id) / ENDED
+        path = self.directory(grant_id) / ENDED_FILE
         with suppress(FileNotFoundError):
             if has_ended and not path.exists():
                 write(path, b"", mode=0o644)

@@ -31,7 +31,7 @@ from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit, read_limits
 from hetero.node.ledger.holders import holders, program
 from hetero.node.ledger.ledger import (
     ALIVE,
-    ENDED,
+    ENDED_FILE,
     ContainerInfo,
     Grant,
     Snapshot,
@@ -224,7 +224,7 @@ class ForeignView:
 
 
 @frozen(kw_only=True)
-class WaitingView:
+class QueuedRequest:
     """A request in the queue: its place from 1 on, whose, since when (UTC) and what it asks.
 
     `memory` is in bytes of each device, `memory_percent` and `core` in percent of one; None: not
@@ -251,24 +251,24 @@ class WaitingView:
 
 @frozen(kw_only=True)
 class GrantsView:
-    """The grants that stand, those that cannot be read, and whether all is simulated (a rack).
+    """The grants that stand, and those that cannot be read; `rack_file` if nothing is real.
 
-    `waiting` are the requests in the queue, the first first. `foreign` has the devices that
-    programs without a grant use; None: nobody looked.
+    `queue` are the requests that wait, the first first. `foreign` has the devices that programs
+    without a grant use; None: nobody looked.
     """
 
     grants: tuple[GrantView, ...]
     unreadable: tuple[Unreadable, ...]
-    simulated: str | None
+    rack_file: str | None
     foreign: tuple[ForeignView, ...] | None = None
-    waiting: tuple[WaitingView, ...] = ()
+    queue: tuple[QueuedRequest, ...] = ()
 
 
 @frozen(kw_only=True)
 class NodeView:
-    """All views of the node `host`; `simulated` names the rack file where nothing is real.
+    """All views of the node `host`; `rack_file` names the rack file where nothing is real.
 
-    `notes` are sentences about settings that name cards which are not there. `waiting` are the
+    `notes` are sentences about settings that name cards which are not there. `queue` are the
     requests in the queue, the first first.
     """
 
@@ -276,10 +276,10 @@ class NodeView:
     grants: tuple[GrantView, ...]
     unreadable: tuple[Unreadable, ...]
     vendors: tuple[VendorRow, ...]
-    simulated: str | None
+    rack_file: str | None
     notes: tuple[str, ...] = ()
     host: str = ""
-    waiting: tuple[WaitingView, ...] = ()
+    queue: tuple[QueuedRequest, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -410,10 +410,10 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         ),
         unreadable=snapshot.unreadable,
         vendors=discovery.rows,
-        simulated=_rack(node),
+        rack_file=_rack(node),
         notes=node.settings.unmatched(discovery.devices, [row.name for row in discovery.rows]),
         host=os.uname().nodename,
-        waiting=_waiting(node),
+        queue=_queued_requests(node),
     )
 
 
@@ -457,7 +457,7 @@ def observe_grants(
     return GrantsView(
         grants=_views(node, snapshot, comparison, meter, number_by_uuid=number_by_uuid),
         unreadable=snapshot.unreadable,
-        simulated=_rack(node),
+        rack_file=_rack(node),
         foreign=tuple(
             ForeignView(number=number_by_uuid[uuid], device=uuid, use=use)
             for uuid, use in use_by_uuid.items()
@@ -465,18 +465,18 @@ def observe_grants(
         )
         if foreign
         else None,
-        waiting=_waiting(node),
+        queue=_queued_requests(node),
     )
 
 
-def _waiting(node: Node) -> tuple[WaitingView, ...]:
+def _queued_requests(node: Node) -> tuple[QueuedRequest, ...]:
     queue = node.ledger.queue
     requests = queue.waiting()
     if not requests:
         return ()
     pids = holders({waiting.id: queue.files(waiting.number) for waiting in requests})
     return tuple(
-        WaitingView(
+        QueuedRequest(
             id=waiting.id,
             place=place,
             label=waiting.label,
@@ -585,7 +585,7 @@ def _views(
             row=_row(row_by_grant[grant.id], region_by_grant[grant.id])
             if grant.id in row_by_grant
             else None,
-            ended=(node.directory(grant.id) / ENDED).exists(),
+            ended=(node.directory(grant.id) / ENDED_FILE).exists(),
         )
         for grant in snapshot.grants
     )

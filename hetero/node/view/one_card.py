@@ -10,7 +10,7 @@ from hetero.node.card_notes import standing_faults
 from hetero.node.cordon import card_named
 from hetero.node.node import Node
 from hetero.node.settings import NodeSettings
-from hetero.node.view.observe import DeviceView, GrantView, WaitingView, observe_node
+from hetero.node.view.observe import DeviceView, GrantView, QueuedRequest, observe_node
 from hetero.node.view.topology import Connection, connections
 
 
@@ -19,8 +19,8 @@ class CardView:
     """One card: how it is and who has some of it, how it is connected, and what was noted of it.
 
     `fault_since` (UTC) is when a fault was noted that its driver told once. `settings` are those of
-    the node that bear on it, by their names in the file; `simulated` names the rack file where
-    nothing is real. `waiting` are the requests that wait for cards of the machine.
+    the node that bear on it, by their names in the file; `rack_file` names the rack file where
+    nothing is real. `queue` are the requests that wait for cards of the machine.
     """
 
     card: DeviceView
@@ -28,8 +28,8 @@ class CardView:
     connections: tuple[Connection, ...]
     fault_since: str | None
     settings: Mapping[str, str]
-    simulated: str | None
-    waiting: tuple[WaitingView, ...] = ()
+    rack_file: str | None
+    queue: tuple[QueuedRequest, ...] = ()
 
 
 def describe_card(node: Node, card_name: str) -> CardView:
@@ -50,8 +50,8 @@ def describe_card(node: Node, card_name: str) -> CardView:
         connections=connections(row, view.devices),
         fault_since=fault.since if (fault := faults.get(row.device.uuid)) else None,
         settings=dict(_settings(node.settings, row.device)),
-        simulated=view.simulated,
-        waiting=view.waiting,
+        rack_file=view.rack_file,
+        queue=view.queue,
     )
 
 
