@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from hetero.cli import _json, hetero
 from hetero.cli._grants import holdings
+from hetero.cli._render import Table, Text
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.words.annotations import INVENTORY, Assignment, signed_assignment
@@ -175,8 +176,11 @@ async def test_containers_that_ended_are_named_so_where_their_pod_holds_a_card_f
 
         expected = {"first", "one"}
         assert (expected, expected, expected) == await ended()
-        table = holdings(observe_grants(at.node).grants)
-        assert 2 == str(table).count("'ended'")
+        tables = holdings(observe_grants(at.node).grants)
+        assert isinstance(tables, list)
+        rows = [row for table in tables if isinstance(table, Table) for row in table.rows]
+        cells = [cell.text for row in rows for cell in row if isinstance(cell, Text)]
+        assert 2 == cells.count("ended")
         pod["status"]["containerStatuses"][0]["state"] = {"running": {}}
         at.api.put("pods", pod)
         again = {"first"}
