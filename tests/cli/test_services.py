@@ -331,7 +331,9 @@ def test_a_fault_is_told_of_and_the_service_is_started_anew(
     eventually(lambda: "lost its work on its card: the service" in hetero("ps").stdout)
     refused = hetero("run", "--memory", "1Gi", "--", "true")
     job.kill()
+    job.wait()
     (place / "pipe/fault").unlink()  # a new server has none
+    eventually(lambda: not hetero("run", "--memory", "1Gi", "--", "true").returncode)
     neighbour = begin(*command, "run", "--memory", "1Gi", "--", JOB, "--seconds", "600")
 
     assert "is being started anew after a fault" in refused.stderr

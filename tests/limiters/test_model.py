@@ -172,8 +172,8 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     "a block more is charged": (
         (
             "shared/blocks.c",
-            "round_up(bytes, BLOCK), bytes);",
-            "round_up(bytes + 1, BLOCK), bytes);",
+            "round_up(bytes, BLOCK_BYTES), bytes);",
+            "round_up(bytes + 1, BLOCK_BYTES), bytes);",
         ),
     ),
     "the last byte of the limit is not given": (
@@ -205,7 +205,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "a piece's block is never given back": (
-        ("shared/blocks.c", "return is_last ? BLOCK : 0;", "return 0;"),
+        ("shared/blocks.c", "return is_last ? BLOCK_BYTES : 0;", "return 0;"),
     ),
     "each piece is charged a block": (
         (
@@ -221,7 +221,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "shared/blocks.c",
             "small_arrays[device].live_bytes == 0 ? small_arrays[device].charged_bytes : 0",
-            "small_arrays[device].charged_bytes > 0 ? BLOCK : 0",
+            "small_arrays[device].charged_bytes > 0 ? BLOCK_BYTES : 0",
         ),
     ),
     "the dead keep their bytes": (
