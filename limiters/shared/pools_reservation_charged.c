@@ -21,6 +21,7 @@ struct pool {
     bool is_destroyed;      /* by the program */
     bool is_exported;       /* others may have its memory open: its largest charge stays until it is destroyed */
     bool is_gone;           /* the driver does not know it any more, and may reuse its handle */
+    bool is_promised;       /* an allocation that has begun is charged less its idle bytes, which stay charged */
     unsigned pin_count;     /* threads that have it from pool_remember() or pool_current() */
     uint64_t charged_bytes; /* that it reserved when its attribute was last read */
     struct pool *next;
@@ -270,6 +271,8 @@ static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_b
     struct card_use use_before = {0};
     if (pool->is_exported && pool->is_destroyed)
         use_before = card_use(pool->device);
+    if (pool->is_promised)
+        return 0;
     if (is_trimmed || pool->is_destroyed)
         trim(pool);
     pool->is_gone = pool->is_gone || !read_taken(pool, &taken_bytes);
@@ -448,23 +451,40 @@ bool pools_pending(int device)
 
 /* --------------------------------------------------------------------------------------------------------- growing */
 
+/* With the growth mutex of the pool's device held. */
+static void set_promised(struct pool *pool, bool is_promised)
+{
+    pthread_mutex_lock(&pools_mutex);
+    pool->is_promised = is_promised;
+    pthread_mutex_unlock(&pools_mutex);
+}
+
+/* The growth of a pool whose idle bytes are promised to the allocation. False: it is not known. */
+static bool growth_beyond_idle(struct growth *growth, uint64_t bytes)
+{
+    struct pool *pool = growth->pool;
+    uint64_t reserved_bytes = 0;
+    if (!read_taken(pool, &reserved_bytes))
+        return false;
+    uint64_t used_bytes = used_bytes_of(pool),
+             all_bytes = bytes > UINT64_MAX - used_bytes ? UINT64_MAX : used_bytes + bytes;
+    growth->charged_bytes = all_bytes > reserved_bytes ? pool_units_of(pool, all_bytes - reserved_bytes) : 0;
+    return true;
+}
+
 /* Compute the growth that an allocation may cause: all of it, or less its idle bytes if all streams have passed.
  * Whether that fits. */
 static bool growth_fits(struct growth *growth, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream)
 {
-    const struct pool *pool = growth->pool;
-    uint64_t reserved_bytes = 0, used_bytes;
+    struct pool *pool = growth->pool;
     growth->charged_bytes = pool_units_of(pool, bytes);
     if (growth->charged_bytes <= prepaid_bytes || charge_fits(pool->device, growth->charged_bytes - prepaid_bytes))
         return true;
-    if (!have_all_passed(pool->device, stream) || !read_taken(pool, &reserved_bytes))
+    if (!have_all_passed(pool->device, stream))
         return false;
-    used_bytes = used_bytes_of(pool);
-    growth->charged_bytes = bytes > UINT64_MAX - used_bytes ? UINT64_MAX : used_bytes + bytes;
-    growth->charged_bytes = growth->charged_bytes > reserved_bytes
-                                ? pool_units_of(pool, growth->charged_bytes - reserved_bytes)
-                                : 0;
-    return growth->charged_bytes <= prepaid_bytes || charge_fits(pool->device, growth->charged_bytes - prepaid_bytes);
+    set_promised(pool, true);
+    return growth_beyond_idle(growth, bytes) &&
+           (growth->charged_bytes <= prepaid_bytes || charge_fits(pool->device, growth->charged_bytes - prepaid_bytes));
 }
 
 result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uint64_t prepaid_bytes, stream_t stream)
@@ -473,6 +493,7 @@ result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
     *growth = (struct growth){.pool = pool};
     pthread_mutex_lock(&growth_mutexes[pool->device]);
     if (!growth_fits(growth, bytes, prepaid_bytes, stream)) {
+        set_promised(pool, false);
         reclaim(pool->device, pool_units_of(pool, bytes));
         growth_fits(growth, bytes, prepaid_bytes, stream);
     }
@@ -481,6 +502,7 @@ result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
     else
         growth->charged_bytes = prepaid_bytes;
     if (answer != RESULT_OK) {
+        set_promised(pool, false);
         pthread_mutex_unlock(&growth_mutexes[pool->device]);
         unpin(pool);
     }
@@ -499,6 +521,7 @@ bool pool_grown(struct growth *growth)
     if (FAULT(pool_growth_uncharged) || FAULT(graph_memory_uncharged))
         growth_bytes = -(int64_t)growth->charged_bytes;
     pool->charged_bytes = reserved_bytes;
+    pool->is_promised = false;
     pool->pin_count--;
     pthread_mutex_unlock(&pools_mutex);
     report_pools(device);

@@ -93,6 +93,41 @@ say(refused)
     assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
 
 
+def test_idle_memory_of_a_pool_is_not_given_to_others_while_an_allocation_takes_it(
+    rack: Rack,
+) -> None:
+    """Other threads trim the pool at any moment, and other processes take what that gives back."""
+    grant = rack.grant(Terms(memory=64 * MIB))
+    rounds = "end = time.monotonic() + 2\nwhile time.monotonic() < end:"
+    pool = grant.start(f"""
+import time
+context = start()
+def race(number):
+    call("cuCtxSetCurrent", context)
+    {rounds.replace(chr(10), chr(10) + "    ")}
+        if number > 0:
+            if (pointer := take("plain", {32 * MIB})) != OUT_OF_MEMORY:
+                give("plain", pointer)
+        elif (pointer := take("async", {20 * MIB})) != OUT_OF_MEMORY:
+            call("cuMemFreeAsync", pointer, None)
+in_threads(3, race)
+""")
+    taker = grant.start(f"""
+import time
+context = start()
+def race(number):
+    call("cuCtxSetCurrent", context)
+    {rounds.replace(chr(10), chr(10) + "    ")}
+        if (pointer := take("plain", {32 * MIB})) != OUT_OF_MEMORY:
+            give("plain", pointer)
+in_threads(2, race)
+""")
+    for process in (pool, taker):
+        process.communicate(timeout=60)
+        assert 0 == process.returncode
+    assert 64 * MIB == grant.usage().peak
+
+
 def test_what_other_threads_free_while_the_figure_is_read_is_not_charged_again(
     grant: Grant,
 ) -> None:
