@@ -64,9 +64,13 @@ def test_who_takes_over_an_agent_has_its_nodes_files_as_root_there_has(either: R
         done = completed([*ctr, *argv], timeout=30)
         return done.stdout + done.stderr
 
-    assert "No such file" in run("/usr/bin/cat", str(secret))
-    assert "of the node" == run("/usr/bin/cat", f"/proc/1/root{secret}")
-    assert "" == run("/usr/bin/touch", f"/proc/1/root{made}")
+    def read(path: Path | str) -> str:
+        """What cat prints: ctr loses the output of a program that ends before it is read."""
+        return str(wait_for(lambda: run("/usr/bin/cat", str(path))))
+
+    assert "No such file" in read(secret)
+    assert "of the node" == read(f"/proc/1/root{secret}")
+    run("/usr/bin/touch", f"/proc/1/root{made}")
     assert made.exists()
 
 
