@@ -264,15 +264,15 @@ static void free_ended_pools(void)
 }
 
 /* With `pools_mutex` held: the charged bytes that a pool does not reserve any more. Bytes that others may have open are
- * added to `*kept_bytes` instead. */
+ * added to `*kept_bytes` instead. None while the pool is promised: pool_grown() settles it. */
 static uint64_t settle_pool(struct pool *pool, bool is_trimmed, uint64_t *kept_bytes)
 {
     uint64_t taken_bytes, refund_bytes = 0;
     struct card_use use_before = {0};
+    if (pool->is_promised && !FAULT(promised_idle_bytes_refunded))
+        return 0;
     if (pool->is_exported && pool->is_destroyed)
         use_before = card_use(pool->device);
-    if (pool->is_promised)
-        return 0;
     if (is_trimmed || pool->is_destroyed)
         trim(pool);
     pool->is_gone = pool->is_gone || !read_taken(pool, &taken_bytes);
@@ -451,7 +451,7 @@ bool pools_pending(int device)
 
 /* --------------------------------------------------------------------------------------------------------- growing */
 
-/* With the growth mutex of the pool's device held. */
+/* With the growth mutex of the pool's device held: whether an allocation counts on the pool's idle bytes. */
 static void set_promised(struct pool *pool, bool is_promised)
 {
     pthread_mutex_lock(&pools_mutex);
@@ -506,6 +506,7 @@ result_t pool_grow(struct growth *growth, struct pool *pool, uint64_t bytes, uin
         pthread_mutex_unlock(&growth_mutexes[pool->device]);
         unpin(pool);
     }
+    FAULT_PAUSE(promised_idle_bytes_refunded);
     return answer;
 }
 

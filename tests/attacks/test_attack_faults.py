@@ -7,6 +7,7 @@ import pytest
 import tenancy
 import test_hip_faults
 import test_model
+import test_processes
 from attacks import (
     ATTACKS,
     BY_NAME,
@@ -112,7 +113,8 @@ def test_each_fault_is_in_the_limiter_and_in_a_table_of_tests() -> None:
     text = "".join(source.read_text() for source in sources if source.stem != "fault")
     use = r"\b(?:FAULT|FAULT_PAUSE|FAULT_VALUE|UNLESS_FAULT)\((\w+)[,)]"
     used = set(re.findall(use, text)) - {"fault"}  # a parameter
-    tested = {*ATTACKS_BY_FAULT, *test_hip_faults.TESTS_BY_FAULT, *test_model.FAULTS}
+    elsewhere = {*test_hip_faults.TESTS_BY_FAULT, *test_model.FAULTS, *test_processes.FAULTS}
+    tested = {*ATTACKS_BY_FAULT, *elsewhere}
 
     assert len(listed) == len(set(listed))
     assert set(listed) == used

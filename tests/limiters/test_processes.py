@@ -8,9 +8,13 @@ import time
 
 import hetero_simulator
 import pytest
+import tenancy
 from tenancy import MIB, Grant, Rack, Terms
 
 from tests.programs import next_line
+
+#: The faults (limiters/core/fault.h) that a test here finds.
+FAULTS = ("promised_idle_bytes_refunded",)
 
 OWNER = f"""
 start()
@@ -93,18 +97,14 @@ say(refused)
     assert "[67108864, 67108864]" == json.dumps(grant.run("start(); say(info())"))
 
 
-def test_idle_memory_of_a_pool_is_not_given_to_others_while_an_allocation_takes_it(
-    rack: Rack,
-) -> None:
-    """Other threads trim the pool at any moment, and other processes take what that gives back."""
-    grant = rack.grant(Terms(memory=64 * MIB))
-    rounds = "end = time.monotonic() + 2\nwhile time.monotonic() < end:"
+def peak_of_racing_pools(grant: Grant) -> int:
+    """Threads trim a pool at any moment, and another process takes what that gives back."""
     pool = grant.start(f"""
 import time
-context = start()
+context, end = start(), time.monotonic() + 2
 def race(number):
     call("cuCtxSetCurrent", context)
-    {rounds.replace(chr(10), chr(10) + "    ")}
+    while time.monotonic() < end:
         if number > 0:
             if (pointer := take("plain", {32 * MIB})) != OUT_OF_MEMORY:
                 give("plain", pointer)
@@ -114,10 +114,10 @@ in_threads(3, race)
 """)
     taker = grant.start(f"""
 import time
-context = start()
+context, end = start(), time.monotonic() + 2
 def race(number):
     call("cuCtxSetCurrent", context)
-    {rounds.replace(chr(10), chr(10) + "    ")}
+    while time.monotonic() < end:
         if (pointer := take("plain", {32 * MIB})) != OUT_OF_MEMORY:
             give("plain", pointer)
 in_threads(2, race)
@@ -125,7 +125,22 @@ in_threads(2, race)
     for process in (pool, taker):
         process.communicate(timeout=60)
         assert 0 == process.returncode
-    assert 64 * MIB == grant.usage().peak
+    return grant.usage().peak
+
+
+def test_idle_memory_of_a_pool_is_not_given_to_others_while_an_allocation_takes_it(
+    rack: Rack,
+) -> None:
+    assert 64 * MIB == peak_of_racing_pools(rack.grant(Terms(memory=64 * MIB)))
+
+
+@pytest.mark.soak
+def test_with_the_fault_idle_memory_of_a_pool_is_given_away_and_the_limit_passed(
+    rack: Rack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenancy, "LIMITER", tenancy.with_faults("cuda"))
+    monkeypatch.setenv("HETERO_FAULT", *FAULTS)
+    assert 64 * MIB < peak_of_racing_pools(rack.grant(Terms(memory=64 * MIB)))
 
 
 def test_what_other_threads_free_while_the_figure_is_read_is_not_charged_again(
