@@ -1072,7 +1072,8 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of,
     hold_ask(&gate->hold, most, skip, of, stalls);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
-    uint64_t now = gate->engine->now(), most_ns = now + HOLD_MOST_NS, until_ns = now + wait_ns;
+    uint64_t now = gate->engine->now(), until_ns = now + wait_ns;
+    uint64_t most_ns = now + (wait_ns > HOLD_MOST_NS ? wait_ns : HOLD_MOST_NS);
     uint32_t seen = gate_launches(gate);
     for (; !hold_watch(&gate->hold, now, until_ns) && !atomic_load(&gates_retired); now = gate->engine->now()) {
         gate->engine->pause(HOLD_LOOK_NS);

@@ -96,8 +96,9 @@ struct program {
     enum hetero_policy policy;
 };
 
-#define E(percent, policy) {engine_steps, percent, HETERO_POLICY_##policy}
-#define B(percent, policy) {always_busy, percent, HETERO_POLICY_##policy}
+#define RUNS(of, share, by) {.body = (of), .percent = (share), .policy = (by)}
+#define E(percent, policy)  RUNS(engine_steps, percent, HETERO_POLICY_##policy)
+#define B(percent, policy)  RUNS(always_busy, percent, HETERO_POLICY_##policy)
 
 /* Steps a second of each, from the third second on. */
 static void rates(unsigned count, const struct program *programs, double *per_second)
@@ -105,7 +106,8 @@ static void rates(unsigned count, const struct program *programs, double *per_se
     uint64_t steps[TENANTS];
     machine_begin(machine_seed);
     for (unsigned t = 0; t < count; t++) {
-        add(t, &(struct tenant){.body = programs[t].body}, programs[t].percent)->terms.policy = programs[t].policy;
+        struct tenant *tenant = add(t, &(struct tenant){.body = programs[t].body}, programs[t].percent);
+        tenant->terms.policy = programs[t].policy;
         tenant_start(&tenants[t]);
     }
     EXPECT(true, machine_run(WARM_S * SECOND));
@@ -119,7 +121,7 @@ static void rates(unsigned count, const struct program *programs, double *per_se
 static double rate_alone(void (*body)(struct tenant *tenant))
 {
     double per_second;
-    rates(1, &(struct program){body, 100, HETERO_POLICY_FIXED}, &per_second);
+    rates(1, &(struct program)RUNS(body, 100, HETERO_POLICY_FIXED), &per_second);
     machine_end();
     return per_second;
 }
@@ -183,7 +185,7 @@ TEST(an_engine_alone_is_slowed_only_below_its_need)
         for (unsigned percent = 30; percent <= 50; percent += 20) {
             kind = kinds[k];
             double law = percent / need();
-            GOT("alone", {engine_steps, percent, HETERO_POLICY_FIXED});
+            GOT("alone", RUNS(engine_steps, percent, HETERO_POLICY_FIXED));
             EXPECT_NEAR(law, 2, percents[0]);
         }
 }
@@ -194,7 +196,7 @@ TEST(two_engines_of_long_steps_have_what_they_have_without_a_limiter)
     GOT("without a limiter", E(100, FIXED), E(100, FIXED));
     for (unsigned policy = HETERO_POLICY_FIXED; policy <= HETERO_POLICY_ELASTIC; policy++) {
         double limited[TENANTS];
-        got("50 + 50", 2, (struct program[]){{engine_steps, 50, policy}, {engine_steps, 50, policy}}, limited);
+        got("50 + 50", 2, (struct program[]){RUNS(engine_steps, 50, policy), RUNS(engine_steps, 50, policy)}, limited);
         for (unsigned t = 0; t < 2; t++)
             EXPECT(true, limited[t] >= 0.97 * percents[t]);
     }
@@ -248,7 +250,7 @@ TEST(engines_whose_steps_are_a_graph_behind_small_launches_have_what_they_have_w
         kind.pieces = pieces;
         double need_percent = need() * 100;
         for (unsigned percent = 30; percent <= 70; percent += 20) {
-            GOT("alone", {engine_steps, percent, HETERO_POLICY_FIXED});
+            GOT("alone", RUNS(engine_steps, percent, HETERO_POLICY_FIXED));
             double law = 100 * percent / need_percent;
             EXPECT_NEAR(law < 100 ? law : 100, pieces > 0 ? 7 : 4, percents[0]);
         }
@@ -291,6 +293,23 @@ TEST(an_engine_beside_one_that_is_always_busy_loses_little)
         }
         machine_seed = 1;
         EXPECT(true, mean >= (k == 0 ? 0.91 : 0.93) * none[0]);
+    }
+}
+
+/* An engine that rests for longer than a time slice is kept open has one for each step, and its graph always comes a
+ * little later than the look that might have held it. Until 2026-11-30 it was never known to be light so: two had 60
+ * each here. */
+TEST(engines_that_rest_between_steps_have_what_they_have_without_a_limiter)
+{
+    for (uint64_t host_us = 2000; host_us <= 18000; host_us *= 3) {
+        kind = GRAPH_STEPS;
+        kind.host_us = host_us;
+        double need_percent = need() * 100, none[2], percents[2];
+        have(0.97, need_percent, 2, (unsigned[]){50, 50}, HETERO_POLICY_FIXED);
+        have(0.95, need_percent, 2, (unsigned[]){30, 60}, HETERO_POLICY_ELASTIC);
+        got("without a limiter", 2, (struct program[]){E(100, FIXED), B(100, FIXED)}, none);
+        got("50 + 50", 2, (struct program[]){E(50, FIXED), B(50, FIXED)}, percents);
+        EXPECT(true, percents[0] >= 0.95 * none[0] && percents[1] >= 49);
     }
 }
 
