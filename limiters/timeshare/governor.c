@@ -393,8 +393,8 @@ static bool is_used_up(struct governor *governor, uint64_t longer_ns, int64_t ow
     uint64_t most_ns = 2 * (uint64_t)budget_share(BUDGET_TIME_SLICE_NS, terms_core(terms));
     if (terms_policy(terms) == HETERO_POLICY_FIXED && longer_ns >= most_ns && owed <= 0)
         return true;
-    if (longer_ns >= LEARN_NS && light_known(&governor->light) && !light_surely_heavy(&governor->light) &&
-        time_slice_lit(time_slice) > 0)
+    bool learnt = longer_ns >= LEARN_NS && light_known(&governor->light) && !light_surely_heavy(&governor->light);
+    if (time_slice_lit(time_slice) > 0 && (learnt || light_needs_no_slice(governor)))
         return true;
     /* Processes of a grant in debt do not wait for the time slice, they only take it when it is free. */
     return longer_ns >= 2 * BUDGET_TIME_SLICE_NS && owed <= 0 && time_slice_wanted_by_siblings(time_slice);
@@ -521,7 +521,8 @@ static void end_measure(struct governor *governor)
 
 static bool may_be_held(struct governor *governor)
 {
-    return !time_slice_beside_high(&governor->time_slice) && !governor_beside(governor);
+    return (!time_slice_beside_high(&governor->time_slice) || gate_graphs(&governor->gate) > 0) &&
+           !governor_beside(governor);
 }
 
 /* Learn from what was held, and hold what is launched if it is time. */

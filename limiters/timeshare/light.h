@@ -110,6 +110,9 @@
 /* How long the driver lets a context run while others have work, too. */
 #define LIGHT_SERVES_NS (2 * MS)
 
+/* At so many looks work is found behind work where steps are long. */
+#define LIGHT_SHORT_PERCENT 50u
+
 /* What is in flight at a look and is not done so long after what small kernels of it take, and half of that besides,
  * has a long one in it; beside others so much longer for each of them, because the driver has served each by then (for
  * 2 ms, and the way there and back). */
@@ -357,6 +360,12 @@ static inline void light_unqueue(struct light *light)
 static inline bool light_queues(const struct light *light)
 {
     return light->poll_count >= LIGHT_LOOKS && light->queued_fraction * 100 >= LIGHT_ALONE_PERCENT;
+}
+
+/* Whether the device works for it no longer at a time than the driver lets a context run. */
+static inline bool light_is_short(const struct light *light)
+{
+    return light->queued_fraction * 100 < LIGHT_SHORT_PERCENT && light_mean(&light->graphs.all) < LIGHT_SERVES_NS;
 }
 
 /* Whether it surely needs most of the device: it loses what that is idle for while it is held. */

@@ -170,11 +170,21 @@ bool light_read_hold(struct governor *governor)
     return true;
 }
 
+static bool is_high(const struct governor *governor)
+{
+    return terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+}
+
+/* One of high priority whose steps are short has nothing of time slices that the driver's turns do not give. */
+static bool may_be_light(struct governor *governor)
+{
+    return !is_high(governor) || (gate_graphs(&governor->gate) > 0 && light_is_short(&governor->light));
+}
+
 static bool may_hold(struct governor *governor)
 {
     const struct light *light = &governor->light;
-    return !light->holds.unsupported && !light->holds.is_pending &&
-           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && /* never light */
+    return !light->holds.unsupported && !light->holds.is_pending && may_be_light(governor) &&
            !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
            !(light_queues(light) && time_slice_others(&governor->time_slice) == 0);
 }
@@ -383,20 +393,28 @@ static bool is_heavy(struct governor *governor, bool runs)
     return light_heavy(&governor->light, only, runs) && !(lonely && light_exact(&governor->light));
 }
 
-static bool goes_light(struct governor *governor, bool runs)
+static bool needs_no_slice(struct governor *governor, bool runs)
 {
     return light_known(&governor->light) && !is_heavy(governor, runs) &&
-           terms_priority(governor->terms) == HETERO_PRIORITY_LOW && !time_slice_claimed(&governor->time_slice) &&
-           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_at_ns &&
-           !(light_wants_measure(governor) && !is_only(governor));
+           (is_high(governor) ? may_be_light(governor) : !time_slice_claimed(&governor->time_slice)) &&
+           !governor_runs_beside(governor, 0) && governor->engine->now() >= governor->light.slices_until_at_ns;
+}
+
+bool light_needs_no_slice(struct governor *governor)
+{
+    return needs_no_slice(governor, false);
+}
+
+static bool goes_light(struct governor *governor, bool runs)
+{
+    return needs_no_slice(governor, runs) && !(light_wants_measure(governor) && !is_only(governor));
 }
 
 bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
     return (light->graphs.are_launched || is_unsure(governor)) && !light->holds.unsupported && !light_queues(light) &&
-           terms_priority(governor->terms) == HETERO_PRIORITY_LOW &&
-           !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
+           may_be_light(governor) && !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
            governor->engine->now() >= light->measure_at_ns;
 }
 
@@ -777,6 +795,7 @@ static void begin_light(struct governor *governor, uint64_t now)
     account_stopped(&governor->account,
                     now - (asked_ns > governor->last.gate_closed_at_ns ? asked_ns : governor->last.gate_closed_at_ns));
     atomic_store(&governor->gate.first_ns, now);
+    atomic_store_explicit(&governor->gate.low_latency, false, memory_order_relaxed);
     gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
     gate_set(&governor->gate, GATE_OPEN);
 }

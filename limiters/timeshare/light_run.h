@@ -22,6 +22,9 @@ struct light_count light_count(struct governor *governor);
 bool light_wants_measure(struct governor *governor);
 void light_measured(struct governor *governor);
 
+/* Whether a program has no use for time slices but to be timed there. */
+bool light_needs_no_slice(struct governor *governor);
+
 /* Whether a program is let through beside whoever has the time slice. Beside high priority it is not. */
 bool light_is(struct governor *governor);
 
