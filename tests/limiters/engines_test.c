@@ -3,7 +3,7 @@
  * driver's own turns cost it little, and each moment for which it is kept at its gate is lost.
  *
  *     engines_test NAME [W us] [H us] [launches a step] [small launches a step] [jitter %] [prefill ms] [late us]
- *                       [graph us] [apart us] [pieces of a prefill]
+ *                       [graph us] [apart us] [pieces of a prefill] [seed]
  *
  * The last of them prints a table of other engines: W and H are the times of card and host in a step. The small
  * launches, 5 us each as sampling has them, come behind the others and count into W; one other launch a step is a
@@ -335,6 +335,7 @@ TEST(engines_that_rest_between_steps_have_what_they_have_without_a_limiter)
 
 TEST(no_engine_is_charged_more_than_its_share)
 {
+    machine_seed = (uint64_t)given(11, 1);
     kind = (struct engine_kind){
         .work_us = (uint64_t)given(1, 1900),
         .host_us = (uint64_t)given(2, 1000),
