@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
@@ -11,14 +12,16 @@ from hetero.model import (
     ContainerKind,
     Device,
     Edits,
+    Enforcement,
     Inventory,
 )
 from hetero.model.device import LOST
 from hetero.model.occupancy import PodAllocations
-from hetero.node import services
 from hetero.node.core_units import in_units_of
 from hetero.node.ledger.ledger import Grant, Snapshot
-from hetero.registry.registry import Discovery
+
+if TYPE_CHECKING:
+    from hetero.registry.registry import Discovery
 
 
 def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
@@ -38,7 +41,7 @@ def hidden(allocation: Allocation, discovery: Discovery) -> Edits:
 def served(allocation: Allocation, devices: Mapping[str, Device]) -> tuple[str, ...]:
     """Return those of its devices that programs share by a service."""
     uuids = (piece.device for piece in allocation.pieces)
-    return tuple(uuid for uuid in uuids if services.by_service(devices[uuid]))
+    return tuple(uuid for uuid in uuids if _by_service(devices[uuid]))
 
 
 def devices_of(discovery: Discovery) -> dict[str, Device]:
@@ -98,8 +101,13 @@ def grants_by_device(grants: Iterable[Grant]) -> dict[str, list[Grant]]:
 
 def sharing_changed(device: Device, grants: Iterable[Grant]) -> str | None:
     """Return why a device waits for grants on it that share it otherwise than the settings say."""
-    is_by_service = services.by_service(device)
+    is_by_service = _by_service(device)
     for grant in grants if device.enforcement.by_limiter else ():
         if (device.uuid in grant.served) != is_by_service:
             return f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
     return None
+
+
+def _by_service(device: Device) -> bool:
+    """Whether a device's programs share it by a service."""
+    return device.enforcement is Enforcement.SERVICE

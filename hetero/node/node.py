@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import evolve, field
 
@@ -28,15 +29,13 @@ from hetero.node.ledger.state import check, is_roots, prepare
 from hetero.node.native import limiter
 from hetero.node.place import KEPT, SYSTEM, persistent_directory, state_directory
 from hetero.node.quota import Held, User, expect_within, held_of_quotas
-from hetero.node.selection import expect_here
 from hetero.node.settings import NodeSettings, load_settings
 from hetero.node.simulation import Simulation, entered
-from hetero.plugin.vendor import Vendor
-from hetero.registry.absences import Absences
-from hetero.registry.fault_notes import FaultMemory
-from hetero.registry.message import SHOWN
-from hetero.registry.pauses import Pauses
-from hetero.registry.registry import Discovery, Registry
+
+if TYPE_CHECKING:
+    from hetero.plugin.vendor import Vendor
+    from hetero.registry.pauses import Pauses
+    from hetero.registry.registry import Discovery, Registry
 
 
 @frozen(kw_only=True)
@@ -49,7 +48,7 @@ class Node:
     or destroys slices, which may take seconds and needs no ledger.
     """
 
-    registry: Registry
+    _registry: Registry | Callable[[], Registry]
     ledger: Ledger
     cards: CardBook | None = None
     settings: NodeSettings = field(factory=NodeSettings)
@@ -90,14 +89,8 @@ class Node:
             others=() if own_kept or daemon_client else (within(KEPT),),
         )
         return cls(
-            registry=Registry(
-                allowed=settings.vendors,
-                soft=settings.soft,
-                pauses=_pauses(ledger_path),
-                faults=cards,
-                absences=Absences(
-                    ledger_path / "absent.json", partial(prepare, ledger_path), dict(environ)
-                ),
+            registry=cache(
+                partial(_registry_of, settings, cards, ledger_path, environ=dict(environ))
             ),
             ledger=Ledger(
                 ledger_path,
@@ -113,9 +106,16 @@ class Node:
         )
 
     @property
+    def registry(self) -> Registry:
+        """The vendors; what asks them is imported once they are asked."""
+        return self._registry() if callable(self._registry) else self._registry
+
+    @property
     def with_threads(self) -> Node:
         """The same for a program with threads, in which vendors' processes cannot be forked."""
+        from hetero.registry.fault_notes import FaultMemory
         from hetero.registry.fork_server import ForkServer  # here: no command needs sockets for it
+        from hetero.registry.registry import Registry
 
         simulator_variables = self.simulation.environment(self.environ) if self.simulation else {}
         starter = ForkServer({**self.environ, **simulator_variables})
@@ -276,6 +276,8 @@ class Node:
 
     def _reasons_held_back(self, devices: Collection[Device], snapshot: Snapshot) -> dict[str, str]:
         """Return `held_back` of those devices that are, by UUID; each grant is looked at once."""
+        from hetero.registry.message import SHOWN  # here: a view of the ledger asks no vendor
+
         vendors = {device.vendor for device in devices}
         reason_by_vendor = {vendor: self._uncertain(vendor, snapshot) for vendor in vendors}
         grants_by_uuid = grants_by_device(snapshot.grants)
@@ -322,6 +324,8 @@ class Node:
 
     def discover_for(self, request: Request) -> Discovery:
         """Discover, or raise `NotFound` when what the request names is not on this node."""
+        from hetero.node.selection import expect_here  # here: views name nothing
+
         discovery = self.discover(anew=bool(request.vendor.include), links=request.links)
         expect_here(request, discovery)
         return discovery
@@ -334,8 +338,26 @@ class Node:
         return tuple(limiter(driver_api) for driver_api in sorted(filter(None, driver_apis)))
 
 
+def _registry_of(
+    settings: NodeSettings, cards: CardBook, ledger_path: Path, *, environ: Mapping[str, str]
+) -> Registry:
+    """Return the vendors that the settings allow, with the notes of a ledger."""
+    from hetero.registry.absences import Absences  # here: a view of the ledger asks no vendor
+    from hetero.registry.registry import Registry
+
+    return Registry(
+        allowed=settings.vendors,
+        soft=settings.soft,
+        pauses=_pauses(ledger_path),
+        faults=cards,
+        absences=Absences(ledger_path / "absent.json", partial(prepare, ledger_path), environ),
+    )
+
+
 def _pauses(state_dir: Path) -> Pauses:
     """Return the state directory's notes about vendors that are paused."""
+    from hetero.registry.pauses import Pauses
+
     return Pauses(state_dir / "vendors.json", partial(prepare, state_dir))
 
 

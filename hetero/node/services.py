@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from hetero.model import Device, Enforcement
+from hetero.model import Device
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Ledger
@@ -122,11 +122,6 @@ def running(ledger: Ledger, discovery: Discovery) -> frozenset[str]:
 
 def _has(grant: Grant, device: Device) -> bool:
     return any(piece.device == device.uuid for piece in grant.allocation.pieces)
-
-
-def by_service(device: Device) -> bool:
-    """Whether a device's programs share it by a service."""
-    return device.enforcement is Enforcement.SERVICE
 
 
 def _set_apart(pids: Iterable[int]) -> None:

@@ -28,8 +28,6 @@ from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
 from hetero.model.units import parse_memory
 from hetero.node.ledger.rows import Periods
-from hetero.placement.match import named
-from hetero.plugin.vendor import with_software_limiter
 
 #: Where the settings are when $HETERO_CONFIG does not say otherwise; no file means the defaults.
 DEFAULT = Path("/etc/hetero/node.toml")
@@ -159,6 +157,9 @@ class NodeSettings:
         with that reason. One that they exclude is listed as cordoned: who holds it is seen, and
         the numbers of the others stay. Raises `BadInput` for a name that may be of several.
         """
+        if self.soft:
+            from hetero.plugin.vendor import with_software_limiter  # here: few nodes set it
+
         devices = [
             with_software_limiter(device) if device.vendor in self.soft else device
             for device in devices
@@ -276,6 +277,8 @@ def _card(setting_key: str, entry: str | int, devices: Sequence[Device]) -> Devi
     for device in devices:
         if device.uuid.lower() == card_name.lower():
             return device
+    from hetero.placement.match import named  # here: few nodes name cards
+
     matching_devices = named(devices, card_name)
     if card_name.isdecimal():
         matching_devices += [

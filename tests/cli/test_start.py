@@ -45,6 +45,25 @@ def test_its_exit_code_is_that_of_its_error(hetero: Run) -> None:
     assert "hetero: " in done.stderr
 
 
+WITH_MODULES = """
+import atexit, sys
+atexit.register(lambda: print(*sorted(sys.modules)))
+from hetero.start import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("words", "asks"), [(("ps",), False), (("fit", "--memory", "1Gi"), True)])
+def test_what_asks_vendors_is_imported_by_who_asks_them(
+    environ: dict[str, str], words: tuple[str, ...], asks: bool
+) -> None:
+    done = completed([sys.executable, "-c", WITH_MODULES, *words], env=environ)
+    modules = done.stdout.splitlines()[-1].split()
+
+    for package in ("hetero.plugin", "hetero.placement", "hetero.registry.registry", "pluggy"):
+        assert (package in modules) is asks, package
+
+
 WITHOUT = """
 import sys
 sys.modules[{!r}] = None

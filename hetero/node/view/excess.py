@@ -149,7 +149,9 @@ def compare(
     Where nothing changed since `last_comparison`, all of that is kept but its times.
     """
     regions_before = _regions(node, snapshot.grants)
-    usages, faults = node.registry.observe_all(devices)
+    # Without devices no vendor is asked, and what asks them is not imported.
+    devices = tuple(devices)
+    usages, faults = node.registry.observe_all(devices) if devices else ((), ())
     if last_comparison and last_comparison.is_still(snapshot, usages, regions_before):
         return evolve(last_comparison, usages=usages, faults=faults, regions=regions_before)
     shared_usages = [(device, usage) for device, usage in usages if is_shared(device, snapshot)]
