@@ -21,6 +21,8 @@ from hetero.registry.registry import Discovery
 
 #: Cards that a refusal names one by one.
 _NAMED = 4
+#: How many more cards are looked at, for each that was looked at and then taken by others.
+_MORE = 4
 
 
 @define(eq=False, repr=False)
@@ -28,9 +30,10 @@ class Outlook:
     """Chooses devices for a request, and asks drivers of those that matter to the choice.
 
     First the devices that the ledger would give are looked at, and then, if programs without a
-    grant hold some of them, all that the request may have. `anyway` gives what the ledger has left
-    where no device has room in fact. `ahead` are the requests that wait before this one, which are
-    not to be delayed.
+    grant hold some of them, all that the request may have. Where others were admitted meanwhile,
+    some more are looked at each time, since others still will be. `anyway` gives what the ledger
+    has left where no device has room in fact. `ahead` are the requests that wait before this one,
+    which are not to be delayed.
     """
 
     node: Node
@@ -78,14 +81,18 @@ class Outlook:
 
     def look(self, snapshot: Snapshot) -> None:
         """Ask the drivers of the devices that `choose` did not know enough about."""
-        uuids = self._unseen
-        if any(use.memory for use in self._uses.values()):
-            devices = self.discovery.devices
-            chosen = (one for one in devices if one.usable and self.request.chooses(one))
-            uuids = uuids | {device.uuid for device in chosen} - self._seen
-        self._ask(
-            snapshot, tuple(device for device in self.discovery.devices if device.uuid in uuids)
-        )
+        devices = self.discovery.devices
+        is_crowded = any(use.memory for use in self._uses.values())
+        more_count = len(devices) if is_crowded else len(self._seen) * _MORE
+        first = next((at for at, one in enumerate(devices) if one.uuid in self._unseen), 0)
+        others = [
+            device.uuid
+            for device in (*devices[first:], *devices[:first])  # a burst fills them in this order
+            if device.usable and device.uuid not in self._seen | self._unseen
+            if self.request.chooses(device)
+        ]
+        uuids = {*self._unseen, *others[:more_count]}
+        self._ask(snapshot, tuple(device for device in devices if device.uuid in uuids))
 
     def _looked_at(self, answer: Allocation) -> Allocation | None:
         self._unseen = {piece.device for piece in answer.pieces} - self._seen

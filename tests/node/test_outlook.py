@@ -58,23 +58,29 @@ def test_a_driver_is_asked_before_the_ledger_was_ever_locked(node: Node, vendor:
     drop(handle)
 
 
-def test_a_card_that_another_took_meanwhile_has_one_more_asked_about(
-    node: Node, vendor: _Asked
+def test_where_others_take_cards_meanwhile_some_more_are_asked_about_at_once(
+    tmp_path: Path,
 ) -> None:
+    vendor = _Asked(rack(*(16 * GiB,) * 12, slots=1))
+    node = Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
     outlook = Outlook(node, node.discover(), request(memory=GiB))
     before = node.snapshot()
     assert outlook.choose(before) is None
     outlook.look(before)
     (first,) = vendor.asked
 
-    other = admit(node, request(memory=GiB))  # takes that card whole: it has one slot
+    handles = [admit(node, request(memory=GiB))]  # takes that card whole: it has one slot
     vendor.asked.clear()
     after = node.snapshot()
     assert outlook.choose(after) is None
     outlook.look(after)
 
-    assert [card_of(outlook.choose(after))] == vendor.asked != [first]
-    drop(other)
+    chosen = card_of(outlook.choose(after))
+    assert (5, True, True) == (len(vendor.asked), chosen in vendor.asked, first != chosen)
+    handles += [admit(node, request(memory=GiB)) for _ in range(4)]
+    assert card_of(outlook.choose(node.snapshot())) in vendor.asked
+    for handle in handles:
+        drop(handle)
 
 
 def test_a_card_that_a_program_without_a_grant_holds_has_all_others_asked_about(
