@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from hetero.kube.dra.offers import slices
+from hetero.kube.dra.offers import CAPACITIES, DRIVER, amount_of, device_name, slices
 from hetero.kube.words.annotations import (
     ALLOCATION,
     INVENTORY,
@@ -156,12 +156,14 @@ def _pod(number: int, nodes: int) -> dict[str, Any]:
 
 
 def given_by_claims(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the same nodes with slices in place of inventories, without what is held of them."""
+    """Yield the same nodes with slices in place of inventories, and a claim for each pod."""
     for each in objects:
-        if each["kind"] != "Node":
-            continue
         metadata = each["metadata"]
         name = metadata["name"]
+        if each["kind"] != "Node":
+            yield _claim(name, metadata["uid"], json.loads(metadata["annotations"][ALLOCATION]))
+            yield {**each, "metadata": {**metadata, "annotations": {}}}
+            continue
         yield {**each, "metadata": {**metadata, "annotations": {}}}
         devices = published_devices(metadata["annotations"][INVENTORY], node=name)
         for position, spec in enumerate(slices(devices, node_name=name, resources={}, roots={})):
@@ -171,6 +173,35 @@ def given_by_claims(objects: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
                 "metadata": {"name": f"{name}-{position}", "uid": f"{name}-{position}"},
                 "spec": {**spec, "pool": {**spec["pool"], "generation": 1}},
             }
+
+
+def _claim(name: str, uid: str, assignment: dict[str, Any]) -> dict[str, Any]:
+    """Return a claim that holds what a pod was assigned, and is reserved for that pod."""
+    results = [
+        {
+            "request": "card",
+            "driver": DRIVER,
+            "pool": assignment["node"],
+            "device": device_name(piece["device"]),
+            "shareID": f"share-{uid}",
+            "consumedCapacity": {
+                capacity: amount_of(counter, piece["takes"][counter])
+                for capacity, counter in CAPACITIES.items()
+            },
+        }
+        for _, allocation in assignment["containers"]
+        for piece in allocation["pieces"]
+    ]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "research", "uid": f"claim-{uid}"},
+        "spec": {},
+        "status": {
+            "allocation": {"devices": {"results": results}},
+            "reservedFor": [{"resource": "pods", "name": name, "uid": uid}],
+        },
+    }
 
 
 # --- an API -----------------------------------------------------------------------------------

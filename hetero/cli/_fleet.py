@@ -80,16 +80,12 @@ def read_fleet(saved: Path | None, node: str | None, choice: Choice, *, full: bo
 
 def _totals(objects: ClusterObjects) -> ClusterTotals:
     """Return the sums of a cluster, by each card only where there is no quicker way."""
-    odd_nodes: frozenset[str] = frozenset()
-    if not objects.slices:
-        totals, odd_nodes = plain_totals(objects)
-        if not odd_nodes:
-            return totals
+    totals, rest = plain_totals(objects)
+    if rest is None:
+        return totals
     from hetero.kube.cluster_view import totals_of, view_of
 
-    if objects.slices:
-        return totals_of(view_of(objects))
-    return merged(totals, totals_of(view_of(objects.of_nodes(odd_nodes))))
+    return merged(totals, totals_of(view_of(rest)))
 
 
 def read_view(saved: Path | None, node: str | None, choice: Choice) -> ClusterView:

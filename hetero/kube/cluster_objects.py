@@ -5,14 +5,16 @@ A file is read without the API's client, whose import takes as long as many node
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import TypeVar
 
 from attrs import evolve, frozen
 from msgspec import MsgspecError, Raw, Struct, json
 
-from hetero.kube.objects.kinds import NodeObject, Object, Pod, ResourceClaim, ResourceSlice
+from hetero.kube.objects.kinds import NodeObject, Object, Pod, PoolSlice, ResourceClaim
 from hetero.kube.objects.reading import reader
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.names import did_you_mean
@@ -29,25 +31,31 @@ class ClusterObjects:
 
     nodes: Sequence[NodeObject] = ()
     pods: Sequence[Pod] = ()
-    slices: Sequence[ResourceSlice] = ()
+    slices: Sequence[PoolSlice] = ()
     claims: Sequence[ResourceClaim] = ()
     notes: tuple[str, ...] = ()
 
     def of_node(self, node_name: str) -> ClusterObjects:
-        """Return those of one node, and all claims. Raises `NotFound` where there is none."""
+        """Return those of one node, and the claims on it. Raises `NotFound` where there is none."""
         names = [node.metadata.name for node in self.nodes]
         if node_name not in names:
             raise NotFound(f"no node {node_name!r} in this cluster{did_you_mean(node_name, names)}")
         return self.of_nodes({node_name})
 
-    def of_nodes(self, names: Collection[str]) -> ClusterObjects:
-        """Return those of some nodes, and all claims."""
+    def of_nodes(self, names: AbstractSet[str]) -> ClusterObjects:
+        """Return those of some nodes, and the claims that were allocated their devices."""
         return evolve(
             self,
             nodes=[node for node in self.nodes if node.metadata.name in names],
             pods=[pod for pod in self.pods if pod.spec.node_name in names],
-            slices=[each for each in self.slices if each.spec.get("nodeName") in names],
+            slices=[each for each in self.slices if each.spec.node_name in names],
+            claims=[claim for claim in self.claims if not names.isdisjoint(_pools(claim))],
         )
+
+
+def _pools(claim: ResourceClaim) -> Iterator[str]:
+    """Yield the pools of the devices that a claim was allocated: the nodes, as far as ours go."""
+    return (result.pool for result in claim.status.allocation.devices.results)
 
 
 class _List(Struct):
@@ -66,26 +74,31 @@ class _Item(Struct):
 _KINDS: dict[str, type[Object]] = {
     "Node": NodeObject,
     "Pod": Pod,
-    "ResourceSlice": ResourceSlice,
+    "ResourceSlice": PoolSlice,
     "ResourceClaim": ResourceClaim,
 }
 
 
 def read_saved(path: Path) -> ClusterObjects:
     """Return what `SAVE` wrote. Raises `BadInput`."""
+    was_collecting = gc.isenabled()
+    gc.disable()  # all that is read stays: to search it for garbage takes as long again
     try:
         objects = list(_read(json.decode(path.read_bytes(), type=_List).items))
     except OSError as error:
         raise BadInput(f"--cluster {path}: {error.strerror}") from None
     except MsgspecError as error:
         raise BadInput(f"--cluster {path}: {error}: save it with `{SAVE}`") from None
+    finally:
+        if was_collecting:
+            gc.enable()
     nodes = _of(objects, NodeObject)
     if not nodes:
         raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
     return ClusterObjects(
         nodes=nodes,
         pods=_of(objects, Pod),
-        slices=_of(objects, ResourceSlice),
+        slices=_of(objects, PoolSlice),
         claims=_of(objects, ResourceClaim),
     )
 

@@ -7,19 +7,24 @@ more than its cards is left to `cluster_view`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, evolve, frozen
 from msgspec import MsgspecError, Struct, json
 
 from hetero.kube.cluster_objects import ClusterObjects
 from hetero.kube.objects.kinds import NodeObject, Pod
-from hetero.kube.words.annotations import ALLOCATION, INVENTORY
+from hetero.kube.words.annotations import ALLOCATION, CORDONED, HAMI_CORDON, INVENTORY
 from hetero.kube.words.pod import ended, kinds
 from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters
 from hetero.model.device import ailment_of, short_model_of
 from hetero.model.occupancy import obtainable, peak
 from hetero.node.view.totals import Total, count, merge
+
+if TYPE_CHECKING:
+    from hetero.kube.dra.plain_pools import PlainPools
 
 #: The labels by which clouds and autoscalers name the pool of a node, the first that it has.
 _POOLS = (
@@ -31,6 +36,8 @@ _POOLS = (
     "node.kubernetes.io/instance-type",
 )
 _NEEDED = {CORE, MEMORY, SLOTS}
+#: Annotations that may name a card which the node has not: the view of it says so.
+_CORDONS = {CORDONED, HAMI_CORDON}
 
 #: What is held of each device of a node, by UUID.
 _Held = dict[str, dict[str, int]]
@@ -77,34 +84,60 @@ def pool_of(labels: Mapping[str, str]) -> str | None:
     return next((labels[label] for label in _POOLS if label in labels), None)
 
 
-def plain_totals(objects: ClusterObjects) -> tuple[ClusterTotals, frozenset[str]]:
-    """Return the sums of the nodes of which no more is said than is read here, and the other nodes.
-
-    What is given by claims is in `cluster_view` alone.
-    """
+def plain_totals(objects: ClusterObjects) -> tuple[ClusterTotals, ClusterObjects | None]:
+    """Return the sums of the nodes of which no more is said than is read here, and all others."""
     held_by_node, count_by_node = _held(objects.pods)
+    pools = _pools(objects)
     ledger = _Ledger({}, {}, [])
-    odd_nodes: set[str] = set()
+    odd_nodes = set(pools.odd_nodes) if pools else set()
     node_count = pod_count = 0
     for node in objects.nodes:
         text, name = node.metadata.annotations.get(INVENTORY), node.metadata.name
-        if text is None:
+        pool, held = pools and pools.pools.get(name), held_by_node.get(name, {})
+        if name in odd_nodes or (text is None and pool is None):
             continue
-        rack = _plain_rack(text)
-        if rack is None:
+        if not _CORDONS.isdisjoint(node.metadata.annotations):
             odd_nodes.add(name)
             continue
+        if pools and pool:  # an inventory beside slices is what another agent left there
+            _add(held, pool.held)
+            ledger.add(node, pools.kinds, pool.cards.values(), held)
+            pod_count += pools.claims_by_node.get(name, 0)
+        else:
+            rack = _plain_rack(text or "")
+            if rack is None:
+                odd_nodes.add(name)
+                continue
+            ledger.add(node, rack.kinds, rack.numbered(), held)
         node_count += 1
         pod_count += count_by_node.get(name, 0)
-        ledger.add(node, rack, held_by_node.get(name, {}))
     totals = ClusterTotals(
         nodes=node_count,
         pods=pod_count,
         totals=ledger.totals(),
         sick=tuple(ledger.sick),
-        notes=objects.notes,
+        notes=(*objects.notes, *(pools.notes if pools else ())),
     )
-    return totals, frozenset(odd_nodes)
+    return totals, _rest(objects, odd_nodes) if odd_nodes else None
+
+
+def _rest(objects: ClusterObjects, names: AbstractSet[str]) -> ClusterObjects:
+    """Return the objects of some nodes, without what is in the notes already."""
+    from hetero.kube.dra.offers import DRIVER
+
+    rest = objects.of_nodes(names)
+    return evolve(
+        rest, notes=(), slices=[each for each in rest.slices if each.spec.driver == DRIVER]
+    )
+
+
+def _pools(objects: ClusterObjects) -> PlainPools | None:
+    """Return what is plain of what is given by claims, None where nothing is."""
+    if not (objects.slices or objects.claims):
+        return None
+    from hetero.kube.dra.plain_pools import plain_pools  # here: many clusters have none
+
+    return plain_pools(objects.slices, objects.claims)
 
 
 def merged(totals: ClusterTotals, others: ClusterTotals) -> ClusterTotals:
@@ -144,6 +177,31 @@ class _Granularity(Struct, frozen=True):
 _UNCUT = _Granularity()
 
 
+class _AnyKind(Protocol):
+    """What cards have in common: as an inventory says it, or one that stands for its like."""
+
+    @property
+    def vendor(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def capacity(self) -> Counters: ...
+    @property
+    def card(self) -> Counters: ...
+    @property
+    def part_takes(self) -> tuple[Counters, ...]: ...
+
+
+class _AnyCard(Protocol):
+    """A card of an inventory or of a pool of slices."""
+
+    uuid: str
+    kind: int
+    health: str | None
+    cordon: str | None
+    number: int
+
+
 class _Kind(Struct):
     vendor: str
     model: str
@@ -163,12 +221,19 @@ class _Card(Struct):
     kind: int
     health: str | None = None
     cordon: str | None = None
+    number: int = 0
 
 
 class _Rack(Struct, forbid_unknown_fields=True):
     version: int = 1
     kinds: tuple[_Kind, ...] = ()
     cards: tuple[_Card, ...] = ()
+
+    def numbered(self) -> tuple[_Card, ...]:
+        """Return the cards, each with its position as its number."""
+        for position, card in enumerate(self.cards):
+            card.number = position
+        return self.cards
 
     @property
     def is_sound(self) -> bool:
@@ -270,7 +335,7 @@ class _Sums:
     nodes: int = 0
     last: str = ""
 
-    def add(self, card: _Card, kind: _Kind, held: Mapping[str, int]) -> None:
+    def add(self, card: _AnyCard, kind: _AnyKind, held: Mapping[str, int]) -> None:
         is_healthy = card.health in (None, "ok")
         left_counters = (
             {counter: amount - held.get(counter, 0) for counter, amount in kind.capacity.items()}
@@ -299,17 +364,25 @@ class _Ledger:
     names: dict[tuple[str, str], str]
     sick: list[SickCard]
 
-    def add(self, node: NodeObject, rack: _Rack, held: _Held) -> None:
+    def add(
+        self,
+        node: NodeObject,
+        kinds: Sequence[_AnyKind],
+        cards: Iterable[_AnyCard],
+        held: _Held,
+    ) -> None:
         node_name, pool = node.metadata.name, pool_of(node.metadata.labels)
-        entries = [self._entry(pool, kind, node_name) for kind in rack.kinds]
-        for number, card in enumerate(rack.cards):
-            kind = rack.kinds[card.kind]
-            entries[card.kind].add(card, kind, held.get(card.uuid, _NOTHING))
+        entry_by_kind: dict[int, _Sums] = {}
+        for card in cards:
+            kind = kinds[card.kind]
+            if card.kind not in entry_by_kind:
+                entry_by_kind[card.kind] = self._entry(pool, kind, node_name)
+            entry_by_kind[card.kind].add(card, kind, held.get(card.uuid, _NOTHING))
             if card.health not in (None, "ok"):
                 self.sick.append(
                     SickCard(
                         node=node_name,
-                        number=number,
+                        number=card.number,
                         vendor=kind.vendor,
                         model=self.names[kind.vendor, kind.model],
                         ailment=ailment_of(card.health) or "",
@@ -317,7 +390,7 @@ class _Ledger:
                     )
                 )
 
-    def _entry(self, pool: str | None, kind: _Kind, node_name: str) -> _Sums:
+    def _entry(self, pool: str | None, kind: _AnyKind, node_name: str) -> _Sums:
         full_name = (kind.vendor, kind.model)
         if full_name not in self.names:
             self.names[full_name] = short_model_of(*full_name)

@@ -19,7 +19,7 @@ from hetero.kube.cluster_view import ClusterView, snapshot
 from hetero.kube.dra.claims import prepared
 from hetero.kube.dra.node_pools import node_pools
 from hetero.kube.dra.offers import device_name, offers
-from hetero.kube.objects.kinds import ResourceClaim, ResourceSlice
+from hetero.kube.objects.kinds import PoolSlice, ResourceClaim
 from hetero.kube.objects.reading import read, read_all
 from hetero.kube.words.annotations import INVENTORY, inventory_text
 from hetero.model import CORE, MEMORY, SLOTS, Device, Fractional, Step, Template, Templated
@@ -44,7 +44,7 @@ MIG = Templated(
 
 
 def read_back(*devices: Device, node: str = "n1") -> tuple[Device, ...]:
-    pool = node_pools(read_all(ResourceSlice, slices_of(node, devices)))[node]
+    pool = node_pools(read_all(PoolSlice, slices_of(node, devices)))[node]
     assert () == pool.faults
     return pool.devices
 
@@ -108,7 +108,7 @@ def test_cards_keep_the_numbers_of_their_node_where_slices_leave_some_out(node: 
     numbers = {device.uuid: number for number, device in enumerate(CARDS[node])}
     for left_out in CARDS[node]:
         devices = [device for device in CARDS[node] if device is not left_out]
-        slices = read_all(ResourceSlice, slices_of(node, devices, numbers=numbers))
+        slices = read_all(PoolSlice, slices_of(node, devices, numbers=numbers))
         pool = node_pools(slices)[node]
         read_numbers = {
             device.uuid: number for device, number in zip(pool.devices, pool.numbers, strict=True)
@@ -117,7 +117,7 @@ def test_cards_keep_the_numbers_of_their_node_where_slices_leave_some_out(node: 
 
 
 def test_cards_of_an_agent_that_publishes_no_numbers_are_counted() -> None:
-    pool = node_pools(read_all(ResourceSlice, slices_of("n3", CARDS["n3"])))["n3"]
+    pool = node_pools(read_all(PoolSlice, slices_of("n3", CARDS["n3"])))["n3"]
     assert tuple(range(len(CARDS["n3"]))) == pool.numbers
 
 
@@ -125,7 +125,7 @@ def test_cards_of_an_agent_that_publishes_no_numbers_are_counted() -> None:
 def test_whatever_a_card_offers_takes_of_it_what_its_agent_has_a_grant_take(
     node: str, device: Device
 ) -> None:
-    pool = node_pools(read_all(ResourceSlice, slices_of(node, [device])))[node]
+    pool = node_pools(read_all(PoolSlice, slices_of(node, [device])))[node]
     by_agent = offers([device])
 
     assert by_agent.keys() == pool.offers.keys()

@@ -14,13 +14,16 @@ from click.testing import CliRunner, Result
 from hetero.cli import _fleet, hetero
 from hetero.cli._draw import draw
 from hetero.kube.cluster_objects import ClusterObjects, read_saved
+from hetero.kube.cluster_totals import plain_totals
 from hetero.kube.cluster_view import totals_of, view_of
 from hetero.kube.words.annotations import (
     ALLOCATION,
+    GRANTS,
     INVENTORY,
     NodeGrant,
     NodeGrants,
     RunsOn,
+    grants_text,
     inventory_text,
 )
 from hetero.model import (
@@ -29,6 +32,7 @@ from hetero.model import (
     SLOTS,
     Allocation,
     ContainerKind,
+    Device,
     DeviceAllocation,
 )
 from hetero.model.codec import dumps
@@ -41,7 +45,7 @@ from tests.kube.claimed_cards import CARDS, claim_of, part_of, slices_of, user_o
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from cluster_inventory import generated  # noqa: E402 - benchmarks is no package
+from cluster_inventory import generated, given_by_claims  # noqa: E402 - benchmarks is no package
 
 SAVED = ROOT / "tests" / "kube" / "clusters" / "saved.json"
 
@@ -119,10 +123,56 @@ def objects_in(folder: Path, items: list[dict[str, Any]]) -> ClusterObjects:
     return read_saved(saved(folder, items))
 
 
-@pytest.mark.parametrize("which", ["odd", "generated", "saved"])
+def claimed_cluster() -> list[dict[str, Any]]:
+    """Return a cluster of cards that are given by claims, plain ones and whatever is odd."""
+    plain = [*given_by_claims(generated(12, 60))]
+    cards = rack(*[80 * GiB] * 3, model="M1", vendor="far")
+    sick = rack(80 * GiB, vendor="sick", health="1 uncorrected memory errors")
+    resting = rack(80 * GiB, vendor="resting", cordon="loud fan")
+    grants = NodeGrants(others={"g": NodeGrant(name="run", allocation=allocation("far-1", 3, 5))})
+    names = [*CARDS, "n5", "n6", "n7", "n8", "n9"]
+    pools: dict[str, tuple[Device, ...]] = {**CARDS, "n5": cards, "n7": (*sick, *resting)}
+    items: list[dict[str, Any]] = [
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}} for name in names
+    ]
+    items += [each for name, devices in pools.items() for each in slices_of(name, devices)]
+    granted, foreign, unfinished = (
+        slices_of(name, evolved(cards, name))[0] for name in ("n6", "n8", "n9")
+    )
+    granted["metadata"]["annotations"] = {GRANTS: grants_text(grants)}
+    foreign["spec"]["driver"] = "gpu.nvidia.com"
+    unfinished["spec"]["pool"]["resourceSliceCount"] = 2
+    old = node("n10", inventory_text(evolved(cards, "n10")))
+    first, second, third = (part_of("n5", card) for card in cards)
+    several = claim_of("several", first, second, pods=["a"])
+    twice = claim_of("twice", first, first)
+    gone = claim_of("gone", {**third, "device": "gpu-gone"}, pods=["b"])
+    admin = claim_of("admin", {**third, "adminAccess": True})
+    odd = claim_of("odd", part_of("n7", sick[0]))
+    odd["status"]["allocation"]["devices"]["config"] = [
+        {"opaque": {"driver": "hetero.io", "parameters": {"kind": "Nothing"}}}
+    ]
+    before = claim_of("before", part_of("n10", evolved(cards, "n10")[0]))
+    others = claim_of("others", {**third, "driver": "gpu.nvidia.com"})
+    held = [claim_of(f"held-{name}", part_of(name, pools[name][0])) for name in CARDS]
+    items += [granted, foreign, unfinished, old, several, admin, odd, before, others, *held]
+    return [*plain, *items, twice, gone]
+
+
+def evolved(cards: tuple[Device, ...], node_name: str) -> tuple[Device, ...]:
+    """Return cards like these with the UUIDs of another node."""
+    return tuple(attrs.evolve(card, uuid=f"{node_name}-{card.uuid}") for card in cards)
+
+
+@pytest.mark.parametrize("which", ["odd", "generated", "saved", "claims", "claimed"])
 def test_sums_of_thousands_of_nodes_are_those_of_their_cards(tmp_path: Path, which: str) -> None:
     """The quick way and the way by each card agree, to the last byte."""
-    items = {"odd": odd_cluster(), "generated": generated(40, 120)}.get(which)
+    items = {
+        "odd": odd_cluster(),
+        "generated": generated(40, 120),
+        "claims": [*given_by_claims(generated(40, 120))],
+        "claimed": claimed_cluster(),
+    }.get(which)
     objects = objects_in(tmp_path, items) if items else read_saved(SAVED)
     quick, exact = _fleet._totals(objects), totals_of(view_of(objects))
 
@@ -136,6 +186,30 @@ def test_sums_of_thousands_of_nodes_are_those_of_their_cards(tmp_path: Path, whi
         assert exact_sums == pytest.approx(quick_sums)
     assert (exact.nodes, exact.sick) == (quick.nodes, quick.sick)
     assert len(exact.faults) == len(quick.faults)
+    assert exact.pods == quick.pods
+    assert sorted(exact.notes) == sorted(quick.notes)
+    if which == "claimed":
+        assert any(
+            "devices of driver gpu.nvidia.com are not hetero's" in note for note in exact.notes
+        )
+        assert any("device gpu-gone is not on this node" in note for note in exact.notes)
+
+
+def test_the_view_of_a_node_has_no_word_about_claims_of_others(tmp_path: Path) -> None:
+    path = str(saved(tmp_path, [*given_by_claims(generated(3, 6))]))
+
+    assert "(any more)" not in run("--cluster", path, "--node", "node-00001").output
+
+
+def test_cards_of_claims_are_counted_by_kind_where_they_are_plain(tmp_path: Path) -> None:
+    _, rest = plain_totals(objects_in(tmp_path, [*given_by_claims(generated(40, 120))]))
+    _, odd_rest = plain_totals(objects_in(tmp_path, claimed_cluster()))
+
+    assert None is rest
+    assert odd_rest is not None
+    odd_names = {each.metadata.name for each in odd_rest.nodes}
+    assert {"n5", "n6", "n7", "n9", "n10"} <= odd_names
+    assert not any(name.startswith("node-") for name in odd_names)
 
 
 def test_what_is_odd_is_counted_as_a_pod_takes_it(tmp_path: Path) -> None:

@@ -99,14 +99,16 @@ def test_an_init_of_a_class_below_calls_what_follows_it() -> None:
     class Below(Above):
         size: int = 2
 
-    @frozen
+    late: Any = frozen  # mypy knows attrs' own
+
+    @late
     class Own:
         size: int
 
         def __init__(self, text: str) -> None:
             self.__attrs_init__(len(text))  # type: ignore[attr-defined]
 
-    @frozen
+    @late
     class Inheriting(Own):
         def __init__(self) -> None:
             super().__init__("four")

@@ -26,6 +26,7 @@ from hetero.model import (
     MEMORY,
     SLOTS,
     Allocation,
+    Counters,
     Device,
     DeviceAllocation,
     Fractional,
@@ -115,6 +116,15 @@ def prepared(claim: ResourceClaim, *, node_name: str, offers: Mapping[str, Offer
             for result in results
         ),
     )
+
+
+def taken(device: Device, consumed_amounts: Amounts) -> Counters:
+    """Return what a claim takes of a device of which it consumes this, as far as slices tell.
+
+    Raises `BadInput`.
+    """
+    offer = Offer(name=device.uuid, devices=(device,))
+    return _piece(offer, device, consumed_amounts, Policy.FIXED).takes
 
 
 def used_by(pod: Pod) -> dict[str, str]:

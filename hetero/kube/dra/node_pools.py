@@ -6,7 +6,7 @@ given together, links, and counters that are for the shares of one policy. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from attrs import evolve, field, frozen
@@ -14,11 +14,10 @@ from attrs import evolve, field, frozen
 from hetero.kube.dra.offers import CAPACITIES, CORDONED, DRIVER, UNHEALTHY, Offer
 from hetero.kube.objects.kinds import (
     DeviceCapacity,
-    ResourceSlice,
+    PoolSlice,
     SliceDevice,
     SliceSpec,
 )
-from hetero.kube.objects.reading import read
 from hetero.kube.words.annotations import GRANTS, NodeGrants, published
 from hetero.kube.words.quantity import quantity
 from hetero.model import (
@@ -61,12 +60,12 @@ class NodePool:
     faults: tuple[str, ...] = ()
 
 
-def node_pools(slices: Iterable[ResourceSlice]) -> dict[str, NodePool]:
+def node_pools(slices: Iterable[PoolSlice]) -> dict[str, NodePool]:
     """Return the pools of hetero's driver, by node."""
     specs_by_node: dict[str, list[SliceSpec]] = {}
     text_by_node: dict[str, str] = {}
     for resource_slice in sorted(slices, key=_position):
-        spec = read(SliceSpec, resource_slice.spec)
+        spec = resource_slice.spec
         if spec.driver == DRIVER and spec.node_name and spec.pool.name == spec.node_name:
             specs_by_node.setdefault(spec.node_name, []).append(spec)
             if grants_json := resource_slice.metadata.annotations.get(GRANTS):
@@ -85,20 +84,25 @@ def _with_grants(pool: NodePool, node_name: str, grants_json: str | None) -> Nod
     return evolve(pool, grants=grants)
 
 
-def other_dra_drivers(slices: Iterable[ResourceSlice]) -> dict[str, dict[str, int]]:
+def other_dra_drivers(slices: Iterable[PoolSlice]) -> dict[str, dict[str, int]]:
     """Return how many devices other drivers publish on each node, by driver and node."""
     count_by_driver: dict[str, dict[str, int]] = {}
     for resource_slice in slices:
-        if resource_slice.spec.get("driver") == DRIVER:
-            continue  # most are
-        spec = read(SliceSpec, resource_slice.spec)
+        spec = resource_slice.spec
         if spec.driver not in ("", DRIVER) and spec.node_name and spec.devices:
             count_by_node = count_by_driver.setdefault(spec.driver, {})
             count_by_node[spec.node_name] = count_by_node.get(spec.node_name, 0) + len(spec.devices)
     return count_by_driver
 
 
-def _position(resource_slice: ResourceSlice) -> tuple[int, str]:
+def notes_of_other_drivers(slices: Iterable[PoolSlice]) -> Iterator[str]:
+    """Yield a sentence about the devices of each other driver."""
+    for driver, count_by_node in sorted(other_dra_drivers(slices).items()):
+        counts_text = ", ".join(f"{node} {count}" for node, count in count_by_node.items())
+        yield f"devices of driver {driver} are not hetero's to count: {counts_text}"
+
+
+def _position(resource_slice: PoolSlice) -> tuple[int, str]:
     """Return the sort key of a slice: the names of a pool's end with their numbers."""
     slice_name = resource_slice.metadata.name
     return len(slice_name), slice_name
@@ -144,8 +148,7 @@ class _Pool:
     def add(self, entry: SliceDevice) -> None:
         """Note an entry. Raises `BadInput` or `ValueError`."""
         if not entry.consumes_counters:
-            sizes = _sizes(tuple(entry.capacity.items()), entry.allow_multiple_allocations)
-            device = _device(entry, sizes)
+            device = card_of(entry)
             self._note(device, entry)
             self._wholes[entry.name] = (device.uuid,)
             return
@@ -154,7 +157,7 @@ class _Pool:
         if unknown_sets:
             raise BadInput(f"counters {', '.join(sorted(unknown_sets))} are in no slice")
         named_device = _device(entry, _Sizes(self.capacity_by_set[set_names[0]], Whole()))
-        template_name = _text(entry, "template")
+        template_name = text_of(entry, "template")
         if template_name:
             template = _template(entry, template_name)
             self._uuid_by_set[set_names[0]] = named_device.uuid
@@ -175,8 +178,8 @@ class _Pool:
     def _note(self, device: Device, entry: SliceDevice) -> None:
         """Note a device of an entry; of a module's parts each has what its own entries say."""
         self.devices.setdefault(device.uuid, device)
-        number = _number(entry, "number")
-        if number is not None and device.uuid == _text(entry, "uuid"):
+        number = number_of(entry, "number")
+        if number is not None and device.uuid == text_of(entry, "uuid"):
             self._numbers[device.uuid] = number
 
     def read(self, faults: tuple[str, ...]) -> NodePool:
@@ -253,15 +256,27 @@ def _sizes(capacities: tuple[tuple[str, DeviceCapacity], ...], is_shared: bool) 
     return _Sizes(amounts, granularity, card)
 
 
+def card_of(entry: SliceDevice) -> Device:
+    """Return the device of an entry that consumes no counters. Raises `BadInput`, `ValueError`."""
+    return _device(entry, _sizes(tuple(entry.capacity.items()), entry.allow_multiple_allocations))
+
+
+def condition_of(entry: SliceDevice) -> tuple[str, str | None]:
+    """Return the health of an entry's device, and why it is cordoned."""
+    value_by_taint = {taint.key: taint.value for taint in entry.taints}
+    health = text_of(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
+    return health, value_by_taint.get(CORDONED)
+
+
 def _device(entry: SliceDevice, sizes: _Sizes) -> Device:
     """Return the device that an entry names. Raises `BadInput` or `ValueError`."""
-    uuid, vendor, model, enforcement = (_text(entry, attribute_name) for attribute_name in _NAMES)
+    uuid, vendor, model, enforcement = (text_of(entry, attribute_name) for attribute_name in _NAMES)
     if not uuid or not vendor:
         raise BadInput("it has no uuid or no vendor")
-    value_by_taint = {taint.key: taint.value for taint in entry.taints}
-    health = _text(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
+    health, cordon = condition_of(entry)
     index, numa, reserved = (
-        _number(entry, attribute_name) for attribute_name in ("index", "numaNode", "reservedMemory")
+        number_of(entry, attribute_name)
+        for attribute_name in ("index", "numaNode", "reservedMemory")
     )
     return Device(
         uuid=uuid,
@@ -273,19 +288,21 @@ def _device(entry: SliceDevice, sizes: _Sizes) -> Device:
         granularity=sizes.granularity,
         enforcement=Enforcement(enforcement),
         health=health,
-        cordon=value_by_taint.get(CORDONED),
+        cordon=cordon,
         numa=numa,
-        pci=_text(entry, "resource.kubernetes.io/pciBusID") or None,
+        pci=text_of(entry, "resource.kubernetes.io/pciBusID") or None,
         attributes={"reserved": str(reserved)} if reserved else {},
     )
 
 
-def _text(entry: SliceDevice, attribute_name: str) -> str:
+def text_of(entry: SliceDevice, attribute_name: str) -> str:
+    """Return an attribute that is a text, empty where there is none."""
     value = entry.attributes.get(attribute_name)
     return (value and value.string) or ""
 
 
-def _number(entry: SliceDevice, attribute_name: str) -> int | None:
+def number_of(entry: SliceDevice, attribute_name: str) -> int | None:
+    """Return an attribute that is a number, None where there is none."""
     value = entry.attributes.get(attribute_name)
     return value.number if value else None
 
@@ -321,4 +338,4 @@ def _template(entry: SliceDevice, template_name: str) -> Template:
         raise BadInput("a template consumes the counters of one device")
     takes = _amounts(entry.consumes_counters[0].counters)
     del takes[SLOTS]
-    return Template(template_name, takes, part=_text(entry, "part") or None)
+    return Template(template_name, takes, part=text_of(entry, "part") or None)

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from attrs import field, frozen
 
 from hetero.kube.client.api import Api, ApiError
 from hetero.kube.dra.claims import prepared, results_of
-from hetero.kube.dra.node_pools import NodePool, node_pools, other_dra_drivers
+from hetero.kube.dra.node_pools import NodePool, node_pools, notes_of_other_drivers
 from hetero.kube.dra.offers import CAPACITIES, DRIVER, Offer, offers
-from hetero.kube.objects.kinds import DeviceResult, Plain, ResourceClaim, ResourceSlice
-from hetero.kube.objects.reading import read_all
+from hetero.kube.objects.kinds import DeviceResult, Object, PoolSlice, ResourceClaim
 from hetero.kube.words.quantity import quantity
 from hetero.model import CORE, SLOTS, Allocation, Counters, Device, DeviceAllocation
 from hetero.model.errors import BadInput, HeteroError
+
+_O = TypeVar("_O", bound=Object)
 
 #: Claims of devices that many share are of this version: Kubernetes 1.34 and later have it.
 SLICES, CLAIMS = (f"/apis/resource.k8s.io/v1/resource{plural}" for plural in ("slices", "claims"))
@@ -55,16 +57,16 @@ class ClaimBooks:
     notes: tuple[str, ...] = ()
 
 
-async def read_claims(api: Api) -> tuple[list[ResourceSlice], list[ResourceClaim], list[str]]:
+async def read_claims(api: Api) -> tuple[list[PoolSlice], list[ResourceClaim], list[str]]:
     """Return the slices and claims of a cluster, and a note for what the caller may not list.
 
     An API server without claims has none. Raises `ApiError` for any other failure.
     """
     notes: list[str] = []
 
-    async def items(path: str) -> list[Plain]:
+    async def objects(path: str, kind: type[_O]) -> list[_O]:
         try:
-            return await api.items(path)
+            return await api.objects(path, kind)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
@@ -72,12 +74,14 @@ async def read_claims(api: Api) -> tuple[list[ResourceSlice], list[ResourceClaim
                 notes.append(f"cards that are given by claims are not counted: {error}")
             return []
 
-    slices, claims = await asyncio.gather(items(SLICES), items(CLAIMS))
-    return read_all(ResourceSlice, slices), read_all(ResourceClaim, claims), notes[:1]
+    slices, claims = await asyncio.gather(
+        objects(SLICES, PoolSlice), objects(CLAIMS, ResourceClaim)
+    )
+    return slices, claims, notes[:1]
 
 
 def claim_books(
-    slices: Collection[ResourceSlice],
+    slices: Collection[PoolSlice],
     claims: Iterable[ResourceClaim],
     devices_by_node: Mapping[str, Iterable[Device]],
 ) -> ClaimBooks:
@@ -98,9 +102,7 @@ def claim_books(
         for claim in standing
         if claim.fault
     ]
-    for driver, count_by_node in sorted(other_dra_drivers(slices).items()):
-        counts_text = ", ".join(f"{node} {count}" for node, count in count_by_node.items())
-        notes.append(f"devices of driver {driver} are not hetero's to count: {counts_text}")
+    notes += notes_of_other_drivers(slices)
     return ClaimBooks(pools=pools, claims=standing, notes=tuple(notes))
 
 

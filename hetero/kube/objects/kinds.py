@@ -396,7 +396,10 @@ class Lease(Object, frozen=True):
 
 
 class ResourceSlice(Object, frozen=True):
-    """Devices of a driver; all of its spec is kept, to be compared with what is published."""
+    """Devices of a driver; all of its spec is kept, to be compared with what is published.
+
+    Who counts devices reads a `PoolSlice`.
+    """
 
     spec: dict[str, Any] = {}
 
@@ -472,6 +475,12 @@ class SliceSpec(Part, frozen=True):
     pool: PoolPart = PoolPart()
     devices: tuple[SliceDevice, ...] = ()
     shared_counters: tuple[CounterSet, ...] = ()
+
+
+class PoolSlice(Object, frozen=True):
+    """A slice, with what is read of its devices."""
+
+    spec: SliceSpec = SliceSpec()
 
 
 class Consumer(Part, frozen=True):

@@ -17,7 +17,7 @@ from hetero.kube.dra.claims import results_of
 from hetero.kube.dra.node_pools import NodePool, node_pools
 from hetero.kube.dra.offers import offers
 from hetero.kube.dra.standing_claims import CLAIMS, SLICES, standing_claims
-from hetero.kube.objects.kinds import ResourceClaim, ResourceSlice
+from hetero.kube.objects.kinds import PoolSlice, ResourceClaim
 from hetero.kube.scheduler.inventory import ClusterNodes
 from hetero.kube.scheduler.standing_pods import CLAIM, WITHOUT_DEVICES
 from hetero.kube.scheduler.waker import Waker
@@ -37,7 +37,7 @@ class ClaimInformer:
     api: ApiCalls
     nodes: ClusterNodes
     waker: Waker
-    _slices: defaultdict[str, dict[str, ResourceSlice]] = field(
+    _slices: defaultdict[str, dict[str, PoolSlice]] = field(
         init=False, factory=lambda: defaultdict(dict)
     )  # by node and name
     _claims: defaultdict[str, dict[str, ResourceClaim]] = field(
@@ -54,7 +54,7 @@ class ClaimInformer:
     async def _follow_slices(self) -> None:
         await self.api.follow(
             SLICES,
-            ResourceSlice,
+            PoolSlice,
             listed=self.slices_listed,
             changed=self._slice_changed,
             lost=_lost,
@@ -73,7 +73,7 @@ class ClaimInformer:
 
     # --- what there is ----------------------------------------------------------------------------
 
-    def slices_listed(self, slices: list[ResourceSlice]) -> None:
+    def slices_listed(self, slices: list[PoolSlice]) -> None:
         """Note that there are no other slices than these."""
         nodes_before = {*self._slices}
         self._slices.clear()
@@ -82,7 +82,7 @@ class ClaimInformer:
         for node in nodes_before | {*self._slices}:
             self._read(node)
 
-    def _slice_changed(self, event: str, resource_slice: ResourceSlice) -> None:
+    def _slice_changed(self, event: str, resource_slice: PoolSlice) -> None:
         node, slice_name = _node_of(resource_slice), resource_slice.metadata.name
         self._slices[node].pop(slice_name, None)
         if event != "DELETED":
@@ -148,8 +148,8 @@ class ClaimInformer:
             cache.restore(f"{CLAIM}{claim.uid}", placement)
 
 
-def _node_of(resource_slice: ResourceSlice) -> str:
-    return str(resource_slice.spec.get("nodeName") or "")
+def _node_of(resource_slice: PoolSlice) -> str:
+    return resource_slice.spec.node_name
 
 
 def _lost(error: Exception) -> None:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from hetero.kube.dra.node_pools import node_pools
 from hetero.kube.dra.standing_claims import SLICES
-from hetero.kube.objects.kinds import Pod, ResourceSlice
+from hetero.kube.objects.kinds import Pod, PoolSlice
 from hetero.kube.objects.reading import read, read_all
 from hetero.kube.scheduler.extender import Scheduler
 from hetero.kube.scheduler.node_names import NodeNames
@@ -188,7 +188,7 @@ async def _scheduler(snapshot: ClusterSnapshot, cluster_settings: Settings) -> S
 
 def _drop_left_inventories(snapshot: ClusterSnapshot) -> None:
     """Have nodes with slices publish no inventory: an agent of another `allocation` left it."""
-    slices = read_all(ResourceSlice, snapshot.all(SLICES))
+    slices = read_all(PoolSlice, snapshot.all(SLICES))
     by_claims = {name for name, pool in node_pools(slices).items() if pool.devices}
     for node_key, plain in snapshot.objects[NODES].items():
         metadata = plain["metadata"]
