@@ -425,3 +425,18 @@ def test_a_choice_of_no_card_says_so_and_nothing_of_drivers(hetero: Run) -> None
     assert "absent" not in done.stdout
     assert 4 == apart.returncode
     assert "None" not in apart.stderr
+
+
+@pytest.mark.parametrize("rack_name", ["seven", "amd"])
+def test_cards_of_each_vendor_stand_under_the_version_of_their_driver(
+    hetero: Run, rack_name: str
+) -> None:
+    items = json.loads(hetero("inventory", "--json", HETERO_RACK=rack_name).stdout)["items"]
+    text = hetero("inventory", HETERO_RACK=rack_name).stdout
+    own_items = [item for item in items if item["vendor"] != "testing"]
+    drivers = {(item["vendor"], item["attributes"]["driver"]) for item in own_items}
+
+    assert {"seven": 7, "amd": 1}[rack_name] == len(drivers)
+    for vendor, version in drivers:
+        assert re.search(rf"^(NUMA \d  )?{vendor} {re.escape(version)}$", text, re.MULTILINE)
+        assert re.fullmatch(r"\d+\.\d+(\.\d+)?", version)

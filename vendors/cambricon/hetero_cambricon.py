@@ -96,6 +96,9 @@ _Pcie = plugin.struct(
     "cndevPCIeInfoV2_t",
     "u32 ids[2]; u16 vendors[2]; u32 domain bus device function; u16 module slot; u32 rest[8]",
 )
+_Version = plugin.struct(
+    "cndevVersionInfo_t", "i32 version; u32 mcu_major mcu_minor mcu_build major minor build"
+)
 _Numa = plugin.struct("cndevNUMANodeId_t", "i32 version node")
 _Health = plugin.struct("cndevCardHealthState_t", "i32 version health device driver")
 _Busy = plugin.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
@@ -203,6 +206,7 @@ def _device(cndev: Library, index: int) -> Device:
     health = cndev.find("cndevGetCardHealthState", _Health, handle)
     mode = cndev.find("cndevGetSMLUMode", _Mode, handle)
     is_sliced = mode and mode.on == 1
+    driver = cndev.find("cndevGetVersionInfo", _Version, handle)
     return VENDOR.device(
         uuid=f"MLU-{plugin.text(uuid.uuid)}",
         model=plugin.text(model_name),
@@ -213,7 +217,10 @@ def _device(cndev: Library, index: int) -> Device:
         health=("ok" if health.health == 1 else "the driver reports a problem") if health else None,
         numa=numa_node.node if numa_node and numa_node.node >= 0 else None,
         pci=plugin.pci_of(cndev.find("cndevGetPCIeInfoV2", _Pcie, handle)),
-        attributes={"smlu": None if is_sliced else "off"},
+        attributes={
+            "smlu": None if is_sliced else "off",
+            "driver": driver and f"{driver.major}.{driver.minor}.{driver.build}",
+        },
     )
 
 

@@ -89,6 +89,7 @@ _MXSML = plugin.Driver(
     explain="mxSmlGetErrorString",
 )
 _XCORE, _HOTSPOT = 4, 0
+_DRIVER = 1  # of mxSmlVersionUnit_t
 _MOST_WAYS = 8  # in which a board is fed; the public header knows of three
 _PHYSICAL = 1  # a card whose virtual functions are given out in its place
 _WAYS = {**plugin.ways((0, 1, 2, 3, 4, 6)), 5: "MetaXLink"}
@@ -203,7 +204,12 @@ def _device(mxsml: Library, index: int) -> Device:
         health=refusal if info.mode == _PHYSICAL else _health(mxsml, index),
         numa=plugin.first_node(nodes or 0),
         pci=pci_address,
-        attributes=plugin.drm_of(pci_address),
+        attributes={
+            **plugin.drm_of(pci_address),
+            "driver": plugin.text(
+                mxsml.find("mxSmlGetDeviceVersion", index, _DRIVER, c_char * 64, c_uint(64))
+            ),
+        },
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,9 @@ def hetero_discover() -> Iterator[Device | DriverError]:
     """Return the cards MTML lists."""
     with _MTML.open():
         indices = plugin.counted(_get(mtml.mtmlLibraryCountDevice))
-        yield from plugin.each_card(_device, indices, _between, {_MTLINK: 20})
+        driver_version = _driver_version()
+        read = partial(_device, driver_version=driver_version)
+        yield from plugin.each_card(read, indices, _between, {_MTLINK: 20})
 
 
 @plugin.hookimpl
@@ -144,7 +147,17 @@ def _card(index: int) -> Iterator[Any]:
             mtml.mtmlLibraryFreeDevice(card)
 
 
-def _device(index: int) -> Device:
+def _driver_version() -> str | None:
+    system = _find(mtml.mtmlLibraryInitSystem)
+    if system is None:
+        return None
+    try:
+        return _find(mtml.mtmlSystemGetDriverVersion, system) or None
+    finally:
+        _find(mtml.mtmlLibraryFreeSystem, system)
+
+
+def _device(index: int, *, driver_version: str | None) -> Device:
     with _card(index) as card:
         with mtml.mtmlMemoryContext(card) as memory_context:
             total_bytes = _get(mtml.mtmlMemoryGetTotal, memory_context)
@@ -166,6 +179,7 @@ def _device(index: int) -> Device:
                 "node": _find(mtml.mtmlDeviceGetGpuPath, card) or None,
                 "card": _find(mtml.mtmlDeviceGetPrimaryPath, card) or None,
                 "render": _find(mtml.mtmlDeviceGetRenderPath, card) or None,
+                "driver": driver_version,
             },
         )
 

@@ -22,6 +22,7 @@ from hetero.plugin import (
 )
 
 _VRAM, _MEMORY_BLOCK = 0, 1  # of rsmi_memory_type_t, and of the kinds of blocks
+_DRIVER = 0  # of rsmi_sw_component_t: the module of the kernel
 _EDGE, _NOW = 0, 0  # rsmi_temperature_type_t; rsmi_temperature_metric_t
 _PCIE, _XGMI, _ACROSS = 1, 2, 3  # RSMI_IO_LINK_TYPE; hops of a way between NUMA nodes
 _Errors = struct("rsmi_error_count_t", "u64 corrected uncorrected")
@@ -129,5 +130,8 @@ def facts(rsmi: Library, index: int) -> dict[str, Any]:
         "health": health,
         "numa": None if numa_node is None or numa_node < 0 else numa_node,
         "pci": pci_text,
-        "attributes": {**drm_of(pci_text)},
+        "attributes": {
+            **drm_of(pci_text),
+            "driver": text(rsmi.find("rsmi_version_str_get", _DRIVER, c_char * 256, 256)),
+        },
     }
