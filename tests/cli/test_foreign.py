@@ -79,7 +79,7 @@ def items(hetero: Run, *words: str) -> list[dict[str, object]]:
     return listed
 
 
-def test_what_others_hold_of_a_card_is_not_free(
+def test_second_tour_2_what_others_hold_of_a_card_is_not_free(
     hetero: Run, foreign: "subprocess.Popen[str]"
 ) -> None:
     shown = hetero("inventory").stdout

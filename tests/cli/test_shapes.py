@@ -11,7 +11,7 @@ from tests.cli.conftest import Run
 SEVEN = {"HETERO_RACK": "seven", "PYTHONPATH": ""}
 
 
-def test_second_tour_8_a_partition_shows_its_core_wherever_it_is_shown(
+def test_second_tour_8_and_newcomer_a2_a_partition_shows_its_core_wherever_it_is_shown(
     hetero: Run, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     """6 GiB of a 910B3 come with 5 of its 20 AI cores."""
@@ -28,7 +28,9 @@ def test_second_tour_8_a_partition_shows_its_core_wherever_it_is_shown(
     assert "left: 3 × vir05_1c_16g or 1 × vir10_3c_32g" in shown
 
 
-def test_second_tour_7_core_is_in_percent_whatever_units_a_card_has(hetero: Run) -> None:
+def test_second_tour_7_and_newcomer_a3_core_is_in_percent_whatever_units_a_card_has(
+    hetero: Run,
+) -> None:
     """A 910B3 has 20 AI cores, and 30 % are more than its template of 5 has."""
     words = ("fit", "--vendor", "ascend", "--memory", "3000Mi", "--core", "30")
     shown = hetero(*words, "--explain", **SEVEN).stdout

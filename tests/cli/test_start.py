@@ -136,7 +136,7 @@ def test_each_sentence_of_help_is_the_commands_own() -> None:
     assert own == table
 
 
-def test_help_imports_no_command_and_nothing_of_the_node() -> None:
+def test_second_tour_17_help_imports_no_command_and_nothing_of_the_node() -> None:
     script = "import sys; sys.argv = ['hetero', '--help']; from hetero.start import main; main()"
     loaded = "import atexit, sys; atexit.register(lambda: print(*sorted(sys.modules)))\n"
     done = completed([sys.executable, "-c", loaded + script])

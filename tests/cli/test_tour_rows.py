@@ -218,7 +218,9 @@ def test_row_27_the_vendor_of_the_plain_demo_is_no_other_demo(hetero: Run) -> No
     assert "HETERO_RACK=seven hetero inventory" in done.stdout
 
 
-def test_row_28_benchmarks_are_listed_with_a_sentence_each(hetero: Run, tmp_path: Path) -> None:
+def test_row_28_and_newcomer_a10_benchmarks_are_listed_with_a_sentence_each(
+    hetero: Run, tmp_path: Path
+) -> None:
     done = hetero("bench")
 
     assert 0 == done.returncode

@@ -58,7 +58,7 @@ def stops(program: "subprocess.Popen[str]") -> None:
 Queue = Callable[[], list[dict[str, Any]]]
 
 
-def test_who_came_first_is_served_first(
+def test_second_tour_19_who_came_first_is_served_first(
     begin: Begin, command: tuple[str, ...], queue: Queue, held: "subprocess.Popen[str]"
 ) -> None:
     waiting: list[subprocess.Popen[str]] = []

@@ -288,3 +288,12 @@ def test_the_vendor_in_the_readme_is_the_example() -> None:
 
 def test_c_is_in_the_guide_alone_whose_test_builds_it() -> None:
     assert {"adding-a-vendor.md"} == {block.path.name for block in blocks("c")}
+
+
+def test_newcomer_a8_the_job_of_the_readme_has_its_rate_alone_beside_that_of_its_share() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    jobs = [line.partition("#")[0].split() for line in lines if "hetero-job-cuda" in line]
+    alone, shared = jobs
+
+    assert [word for word in shared if word not in ("--core", "30")] == alone
+    assert ["--core", "30"] == shared[shared.index("--core") :][:2]
