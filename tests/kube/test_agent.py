@@ -1,6 +1,8 @@
 """Shares given by the agent: to whom the scheduler said, to nobody else, until the pod is gone."""
 
 import asyncio
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,14 @@ from hetero.kube.words.annotations import (
     signed_assignment,
 )
 from hetero.kube.words.pod import identity_of
-from hetero.model import CORE, MEMORY, SLOTS, Allocation, DeviceAllocation
+from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, DeviceAllocation, Edits, Selector
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
 from hetero.node.view.doctor import examine
+from hetero.plugin.hookspecs import hookimpl
+from hetero.plugin.resource_names import ResourceNames
+from hetero.registry.registry import Registry
+from hetero.testing import MemoryVendor, rack
 from tests.kube.control_plane import free_port
 from tests.kube.world import CARD, KEY, cut_short, never_starts, pod_named, refusal, until, world
 
@@ -234,6 +240,52 @@ async def test_a_share_stands_while_the_agent_is_down_and_ends_when_it_is_back()
         await until(lambda: set(at.standing()) == {"default/stays/main"})
         # Nor is anything left of what the kubelet may remember.
         await until(lambda: at.remembered() == {identity_of("uid-stays", "main")})
+
+
+class CuttingVendor(MemoryVendor):
+    """A vendor of one card, which keeps the slices that were cut from it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(rack(16 * GiB, vendor=name), name=name)
+        names = ResourceNames(count=f"{name}.example/card")
+        self._vendor = evolve(self._vendor, resource_names=(names,))
+        self.__name__ = name  # as which the registry tells it from another
+        self.slices: set[str] = set()
+
+    @hookimpl
+    def hetero_enforce(self, allocation: Allocation, devices: Sequence[Device]) -> Edits:
+        """Cut a slice, unless the piece has one already."""
+        (piece,) = allocation.pieces
+        part = piece.part or f"slice-{len(self.slices)}"
+        self.slices.add(part)
+        return Edits(parts={piece.device: part})
+
+    @hookimpl
+    def hetero_reconcile(self, device: Device, parts: AbstractSet[str], directory: Path) -> None:
+        """Destroy the slices that no grant holds."""
+        self.slices &= parts
+
+
+async def test_pods_of_two_vendors_that_end_at_once_leave_a_slice_on_neither_card() -> None:
+    names = ("first", "second")
+    vendors = [CuttingVendor(name) for name in names]
+    resources = [f"{name}.example/card" for name in names]
+    async with world(registry=Registry.of(*vendors), awaited=resources[0]) as at:
+        await until(lambda: at.kubelet.devices.keys() == {*resources})
+        pods = [
+            at.bind(name, card=f"{name}.example/card", vendor=Selector(include=(name,)))
+            for name in names
+        ]
+        for pod in pods:
+            await at.kubelet.admit(pod)
+        assert [{"slice-0"}, {"slice-0"}] == [vendor.slices for vendor in vendors]
+        await at.crash()
+        for pod in pods:
+            at.api.put("pods", pod, event="DELETED")
+        await at.start()
+
+        await until(lambda: not at.standing())
+        await until(lambda: not any(vendor.slices for vendor in vendors))
 
 
 async def test_an_agent_is_ready_while_the_kubelet_that_runs_knows_its_devices() -> None:

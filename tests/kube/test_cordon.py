@@ -350,8 +350,10 @@ async def test_a_card_that_is_lost_stays_in_the_views_of_the_cluster_until_its_p
         await until(lambda: healthy_slots(at) == 20)
         holder = at.bind("holder", memory=2 * GiB, core=30)
         await at.kubelet.admit(holder)
+        known_card, _ = published(at)
         device = at.vendor.devices.pop(0)
         await until(lambda: health() == {"memory-1": "ok", "memory-0": lost})
+        assert evolve(known_card, health=lost) == published(at)[1]  # it divides as it did
         await until(lambda: healthy_slots(at) == 10 and len(at.kubelet.devices[CARD]) == 20)
         await at.crash()
         await at.start()
