@@ -29,7 +29,7 @@ from attrs import evolve
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.objects.kinds import Plain, Pod
-from hetero.kube.scheduler.kubelet_watches import BROKEN
+from hetero.kube.scheduler.kubelet_watches import REWATCH_S
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.words.signing import SigningKey
 from hetero.model.units import GiB, MiB
@@ -261,7 +261,7 @@ def start_extender(plane: ControlPlane, settings: str) -> None:
     tls.load_cert_chain(*caller)
     asked = {"Pod": {"metadata": {"uid": ""}, "spec": {"containers": []}}, "NodeNames": []}
     wait_for(lambda: "Error" not in (answer(f"{url}/prioritize", tls, asked) or "Error"))
-    time.sleep(BROKEN)
+    time.sleep(REWATCH_S)
 
 
 def answer(url: str, tls: ssl.SSLContext, body: Plain | None = None) -> str | None:

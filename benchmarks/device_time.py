@@ -29,8 +29,8 @@ from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.usage_region import read_region
 from hetero.node.node import Node
 from hetero.node.simulation import enter
-from hetero.node.view.bypass import PERIOD as APART
-from hetero.node.view.device_time import WINDOW as LENGTH
+from hetero.node.view.bypass import SAMPLE_PERIOD_S as APART
+from hetero.node.view.device_time import WINDOW_S as LENGTH
 from hetero.node.view.device_time import Sample, overuse, sample_of, shares_of
 
 EIGHT = ("resnet18", "gemm", "gemm16384", "graph", "copy", "streams", "processes", "cooperative")

@@ -21,7 +21,7 @@ from hetero.cli._draw import Heading, Line, joined, layout
 from hetero.cli._render import Text
 
 #: Seconds within which a new size of the window, and Ctrl-Z, are met.
-_GLANCE = 0.25
+_POLL_PERIOD_S = 0.25
 #: Lines up to which a window has none for headings that stay, and for where one is.
 _LOW = 6
 #: What terminals send for keys without a letter (ECMA-48 and the VT220's; `application` mode, too).
@@ -164,7 +164,7 @@ class Screen:
                 self._rest()
             if self._modes is None:
                 return ""
-            if select.select([sys.stdin], [], [], _GLANCE)[0]:
+            if select.select([sys.stdin], [], [], _POLL_PERIOD_S)[0]:
                 self._typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
                 if not self._typed:
                     return ""
@@ -182,8 +182,8 @@ class Screen:
                 self._size = self.console.size
                 return "again"
             if self._modes is None:
-                time.sleep(min(left_s, _GLANCE))
-            elif select.select([sys.stdin], [], [], min(left_s, _GLANCE))[0]:
+                time.sleep(min(left_s, _POLL_PERIOD_S))
+            elif select.select([sys.stdin], [], [], min(left_s, _POLL_PERIOD_S))[0]:
                 self._typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
                 if not self._typed:
                     return "quit"  # nobody is there any more

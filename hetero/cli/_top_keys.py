@@ -35,7 +35,7 @@ PgUp PgDn       scroll by a page; Home and End, g and G to the ends
 ?               these keys, or the grants again
 """
 #: Seconds between asking the processes of a grant to end and killing them.
-_GRACE = 5.0
+_GRACE_PERIOD_S = 5.0
 
 
 @define
@@ -108,7 +108,7 @@ def _release(screen: Screen, node: Node, view: NodeView) -> str:
     if screen.ask(f"{question} y or n:") != "y":
         return ""
     try:
-        return release(grants_of(node), grant.id, force=True, grace=_GRACE)
+        return release(grants_of(node), grant.id, force=True, grace=_GRACE_PERIOD_S)
     except HeteroError as error:
         return str(error)
 

@@ -19,7 +19,7 @@ from hetero.node.ledger.events import Event, events
 from hetero.node.node import Node
 
 #: Seconds between two looks at the log that is followed.
-_PERIOD = 1.0
+_POLL_PERIOD_S = 1.0
 
 
 @click.command()
@@ -87,7 +87,7 @@ def command(
                 click.echo(dumps(_json.listing("log")(fresh), indent=None))
             elif fresh:
                 put(_render(fresh))
-            time.sleep(_PERIOD)
+            time.sleep(_POLL_PERIOD_S)
 
 
 def _time_of(text: str) -> datetime:

@@ -15,9 +15,9 @@ from hetero.node.node import Node
 from hetero.node.view.chosen import Choice
 from hetero.node.view.observe import CoreMeter, NodeView, observe_node
 
-_INTERVAL = 1.0
+_DEFAULT_INTERVAL_S = 1.0
 #: Seconds over which core in use is a mean: a share of time slices shows little of itself in one.
-_WINDOW = 10.0
+_CORE_WINDOW_S = 10.0
 
 
 @click.command()
@@ -67,7 +67,7 @@ def command(
     it looks once unless an interval is given.
     """
     watch = not once and (interval is not None or sys.stdout.isatty())
-    interval_s = interval or _INTERVAL
+    interval_s = interval or _DEFAULT_INTERVAL_S
     if cluster:
         from hetero.kube.cluster_view import read_cluster
 
@@ -81,7 +81,7 @@ def command(
         )
         return
     node = Node.here()
-    meter = CoreMeter(node, window=_WINDOW)
+    meter = CoreMeter(node, window=_CORE_WINDOW_S)
     if once and interval is not None:
         meter.wait(interval)
 
@@ -100,7 +100,7 @@ def command(
                 node,
                 console,
                 interval_s,
-                Choices(wide=wide, history=History(window_s=_WINDOW)),
+                Choices(wide=wide, history=History(window_s=_CORE_WINDOW_S)),
             )
             return
     document = partial(_json.node, seconds=interval if once else None)

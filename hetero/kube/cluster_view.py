@@ -16,7 +16,7 @@ from time import monotonic
 from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
-from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
+from hetero.kube.client.api import VIEW_CONNECT_S, Access, Api, ApiError
 from hetero.kube.cluster_objects import ClusterObjects, read_saved
 from hetero.kube.cluster_totals import ClusterTotals, PoolTotal, SickCard, by_size, pool_of
 from hetero.kube.dra.claims import users
@@ -150,7 +150,7 @@ def read_cluster(
         return view_of(objects_of(saved=saved, node=node))
 
     async def read() -> ClusterView:
-        async with Api(Access.here(), connect=IMPATIENT).open() as api:
+        async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
             return await snapshot(api, seconds=seconds)
 
     return asyncio.run(read())
@@ -163,7 +163,7 @@ def objects_of(*, saved: Path | None = None, node: str | None = None) -> Cluster
 
 
 async def _live(node: str | None) -> ClusterObjects:
-    async with Api(Access.here(), connect=IMPATIENT).open() as api:
+    async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
         return await read_objects(api, node=node)
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from attrs import evolve
 
-from hetero.kube.client.api import IMPATIENT, Access, Api, ApiError
+from hetero.kube.client.api import VIEW_CONNECT_S, Access, Api, ApiError
 from hetero.kube.cluster_view import snapshot
 from hetero.kube.words.annotations import (
     CORDONED,
@@ -36,7 +36,7 @@ def uncordon_in_cluster(node_name: str, card_name: str) -> CordonResult:
 
 async def _changed(node_name: str, card_name: str, reason: str | None) -> CordonResult:
     """Cordon a card for a reason; None: uncordon it."""
-    async with Api(Access.here(), connect=IMPATIENT).open() as api:
+    async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
         while True:
             try:
                 return await _change(api, node_name, card_name, reason)

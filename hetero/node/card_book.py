@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FILE = "cards.json"
 T = TypeVar("T")
 #: Seconds that a writer waits for another one.
-_WAIT = 5.0
+_LOCK_WAIT_S = 5.0
 #: The most characters of a reason: it is in tables, events and annotations.
 LONGEST_REASON = 200
 
@@ -113,7 +113,7 @@ class CardBook:
         except OSError as error:
             raise HeteroError(f"cards: {self.directory}: {error.strerror}") from None
         try:
-            if not lock(descriptor, within_s=_WAIT):
+            if not lock(descriptor, within_s=_LOCK_WAIT_S):
                 raise HeteroError(f"cards: {self.directory}: another program changes it: try again")
             yield self.own()
         finally:

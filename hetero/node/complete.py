@@ -21,7 +21,7 @@ from hetero.node.place import ledgers
 #: What a shell takes as one word whatever is in front of it, and such words with blanks between.
 _NAME = re.compile(r"[\w.@%+/-]+(?: [\w.@%+/-]+)*", re.ASCII)
 #: Seconds after which cards are looked for again, while the shell has the answer already.
-_OLD = 60.0
+_REFRESH_AGE_S = 60.0
 #: What of the cards is remembered, in the ledger's directory.
 _SEEN = "seen.json"
 
@@ -84,7 +84,7 @@ def _seen(path: Path) -> dict[str, list[tuple[str, str]]]:
     """Return the names of cards, models and vendors by the last discovery, for each kind."""
     if not path.exists():
         remember()  # the first time, and again after a reboot
-    elif time.time() - path.stat().st_mtime > _OLD:
+    elif time.time() - path.stat().st_mtime > _REFRESH_AGE_S:
         import subprocess
 
         subprocess.Popen(

@@ -15,7 +15,7 @@ from attrs import evolve, field
 from hetero.model import Ask, Edits, Policy, Request, codec
 from hetero.model.errors import BadInput, HeteroError, NoRoom, NotFound, Refused
 from hetero.model.frozen import frozen
-from hetero.node.ledger.ledger import PATIENCE, Grant
+from hetero.node.ledger.ledger import ADMISSION_WAIT_S, Grant
 from hetero.node.ledger.queue import Ticket, WaitingRequest
 from hetero.node.quota import Held
 
@@ -33,11 +33,11 @@ MOST_ASKED, MOST_ANSWERED = 16 << 10, 4 << 20
 #: How much of a command is recorded for people to read.
 _COMMAND = 2048
 #: Seconds that a client waits for a heterod that is being started again.
-_AWAY = 5.0
+_RESTART_WAIT_S = 5.0
 #: Seconds after which a client warns that it waits.
-_SLOW = 5.0
+_WARN_AFTER_S = 5.0
 #: Seconds that an answer may take: others may be at the ledger for as long as it is patient.
-_ANSWER = 2 * PATIENCE
+_ANSWER_TIMEOUT_S = 2 * ADMISSION_WAIT_S
 
 
 class NoAnswer(HeteroError):
@@ -104,9 +104,9 @@ class DaemonClient:
     """The heterod that serves the ledger in whose directory its socket, `path`, lies."""
 
     path: Path
-    away: float = field(default=_AWAY, kw_only=True)
-    slow: float = field(default=_SLOW, kw_only=True)
-    patience: float = field(default=_ANSWER, kw_only=True)
+    away: float = field(default=_RESTART_WAIT_S, kw_only=True)
+    slow: float = field(default=_WARN_AFTER_S, kw_only=True)
+    patience: float = field(default=_ANSWER_TIMEOUT_S, kw_only=True)
 
     @property
     def hurried(self) -> DaemonClient:
@@ -118,7 +118,7 @@ class DaemonClient:
         import socket
 
         with suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(_AWAY)
+            connection.settimeout(_RESTART_WAIT_S)
             connection.connect(str(self.path))
             return True
         return False

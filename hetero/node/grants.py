@@ -34,7 +34,7 @@ from hetero.placement import fit
 from hetero.registry.registry import Discovery
 
 #: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
-_BRIEFLY = 0.5
+_SLICES_WAIT_S = 0.5
 #: The most requests of one user that wait: each may hold up others.
 _MOST_WAITING = 100
 #: Starts a watcher that waits for the end of a grant's program and removes what outlives it.
@@ -223,7 +223,7 @@ class LocalGrants:
         faults: list[str] = []
         for vendor in sorted(persisting(node, discovery)):
             try:
-                with slices_held(node, {vendor}, within_s=_BRIEFLY):
+                with slices_held(node, {vendor}, within_s=_SLICES_WAIT_S):
                     faults += reconcile(node, discovery, {vendor})
             except HeteroError as error:
                 faults.append(str(error))

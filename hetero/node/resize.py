@@ -42,7 +42,7 @@ Free = Mapping[str, Mapping[str, int]]
 Recut = Callable[[Grant, DeviceAllocation, Mapping[str, Device], Free], DeviceAllocation]
 
 #: Seconds for which an allocation that read the old limit may still be in flight.
-_SETTLING = 0.005
+_SETTLING_S = 0.005
 
 
 def resize(
@@ -458,7 +458,7 @@ def _lower(ledger: Ledger, grant_before: Grant, grant_after: Grant) -> None:
     directory = ledger.directory(grant_before.id)
     policy = grant_before.allocation.policy
     grant_file.store_limits(directory / GRANT, grant_after.limits, policy=policy)
-    time.sleep(_SETTLING)
+    time.sleep(_SETTLING_S)
     counts_by_device = usage_region.read_counts(
         directory / USAGE, device_count=len(old_and_new_limits)
     )

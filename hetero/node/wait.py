@@ -21,13 +21,13 @@ from hetero.node.ledger.queue import Ticket
 
 #: Seconds between two looks where nothing says that anything changed: of the first in the queue, a
 #: container may have ended; of the others, the one before may have been killed.
-_FIRST_LOOKS, _OTHERS_LOOK = 2.0, 5.0
+_FIRST_POLL_PERIOD_S, _OTHERS_POLL_PERIOD_S = 2.0, 5.0
 #: Seconds after which the cards are asked again though the ledger is as it was: what programs
 #: without a grant hold is in no ledger.
-_ASKS_AGAIN = 10.0
+_CARDS_PERIOD_S = 10.0
 #: Seconds: the kernel says that a file is closed just before it drops its lock, and several
 #: processes of a program end one after the other.
-_LOCK_DROPS = 0.05
+_LOCK_DROP_S = 0.05
 #: inotify(7): IN_CLOSE_WRITE; IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE and IN_DELETE.
 _CLOSED, _LISTED = 0x8, 0x40 | 0x80 | 0x100 | 0x200
 
@@ -91,7 +91,7 @@ def _wait(
         changes.watch(grants.node.ledger, number)  # before the look: nothing is missed
         ticket.touch()
         place_before, place = place, queue.place(number)
-        is_due = place == 1 and time.monotonic() - asked_s >= _ASKS_AGAIN
+        is_due = place == 1 and time.monotonic() - asked_s >= _CARDS_PERIOD_S
         has_changed |= place != place_before
         could_before, may_get = may_get, grants.may_get(ticket)
         if is_due or (may_get and (has_changed or not could_before)):
@@ -107,7 +107,7 @@ def _wait(
         if left_s is not None and left_s <= 0:
             waited_s = time.monotonic() - began_s
             raise NoRoom(f"waited {waited_s:.0f} s, place {place} in the queue: {reason}")
-        period_s = _FIRST_LOOKS if place == 1 else _OTHERS_LOOK
+        period_s = _FIRST_POLL_PERIOD_S if place == 1 else _OTHERS_POLL_PERIOD_S
         has_changed = changes.wait(period_s if left_s is None else min(period_s, left_s))
         if place > 1 and queue.place(number) == place:
             # Whoever comes before has changed nothing for it: no hurry, since all look.
@@ -161,7 +161,7 @@ class _Changes:
         poller.register(self._descriptor, select.POLLIN)
         if not poller.poll(max(1000 * within_s, 0)):
             return False
-        time.sleep(_LOCK_DROPS)
+        time.sleep(_LOCK_DROP_S)
         with suppress(BlockingIOError):
             while os.read(self._descriptor, 1 << 16):
                 pass

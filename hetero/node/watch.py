@@ -17,9 +17,9 @@ from pathlib import Path
 from hetero.node.ledger.locks import wait_until_free
 
 #: Seconds between looks at a grant that only processes using the device keep standing.
-_PAUSE = 0.5
+_POLL_PERIOD_S = 0.5
 #: How often slices are tried to be destroyed: a vendor works 20 s for another grant at most.
-_TRIES = 30
+_TRY_COUNT = 30
 
 
 def watch(alive_path: Path, vendors: Iterable[str], environ: Mapping[str, str]) -> None:
@@ -59,14 +59,14 @@ def _main(alive_path: Path, *vendors: str) -> None:
     from hetero.node.simulation import enter
 
     enter(os.environ)
-    for _ in range(_TRIES):
+    for _ in range(_TRY_COUNT):
         with suppress(HeteroError):  # what is wrong now, settings say, may be right at the next try
             node = Node.here()
             while node.ledger.stands(alive_path.parent.name):
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_PERIOD_S)
             if not LocalGrants(node).sweep(vendors):
                 break
-        time.sleep(_PAUSE)
+        time.sleep(_POLL_PERIOD_S)
 
 
 if __name__ == "__main__":

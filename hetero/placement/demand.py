@@ -16,7 +16,7 @@ from hetero.placement.mix import GRAIN
 FIRST_LEARNING = 16
 #: Seconds after which what arrived counts half, where nobody says otherwise: seven days. Users run
 #: by the week, and a mix that is a month old counts a sixteenth.
-HALF_LIFE = 7 * 86_400.0
+HALF_LIFE_S = 7 * 86_400.0
 #: What a pod takes of each of the host's counters, by their names.
 Needs = tuple[tuple[str, int], ...]
 #: Classes that are kept.
@@ -177,7 +177,7 @@ class Demand:
     of a pod that came at `_origin`.
     """
 
-    half_life: float = HALF_LIFE
+    half_life: float = HALF_LIFE_S
     weights: dict[PodClass, float] = field(factory=dict)
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods

@@ -28,10 +28,10 @@ from hetero.registry.respondent import Plugin
 #: The most bytes of a request: an entry point is three texts.
 _MOST = 64 << 10
 #: Seconds a fork takes at most, with the start of the server.
-_WITHIN = 30.0
+_FORK_TIMEOUT_S = 30.0
 #: Seconds to wait for the server in `reap`; later the server's end reaps the process. The garbage
 #: collector may call it, in the middle of a request of the same thread.
-_BURIED = 1.0
+_REAP_WAIT_S = 1.0
 
 
 @define(eq=False)
@@ -56,7 +56,7 @@ class ForkServer:
 
     def reap(self, pid: int) -> int | None:
         """Return the wait status of a process that ended; None: not known, or it runs."""
-        wait_status = self._asked({"reap": pid}, patience_s=_BURIED)
+        wait_status = self._asked({"reap": pid}, patience_s=_REAP_WAIT_S)
         return wait_status if isinstance(wait_status, int) else None
 
     def _asked(
@@ -99,7 +99,7 @@ class ForkServer:
                 pass_fds=[child_end.fileno()],
                 start_new_session=True,
             )
-        parent_end.settimeout(_WITHIN)
+        parent_end.settimeout(_FORK_TIMEOUT_S)
         self._connection = parent_end
         weakref.finalize(self, _dismiss, parent_end, server)
 

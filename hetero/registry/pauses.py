@@ -20,7 +20,7 @@ from hetero.registry.respondent import Plugin
 
 #: Seconds for which later commands do not ask a vendor after the first time; doubled by each that
 #: follows.
-PAUSE, LONGEST_PAUSE = 10.0, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 60.0
 
 
 @frozen
@@ -37,7 +37,7 @@ class Pauses:
         """Return why a vendor is not to be asked this yet, None if it may be."""
         pause = self._read().get(_key(plugin, hook), {})
         left_s = pause.get("until", 0.0) - _now()
-        if not 0 < left_s <= LONGEST_PAUSE:  # another boot's clock says nothing
+        if not 0 < left_s <= LONGEST_PAUSE_S:  # another boot's clock says nothing
             return None
         return f"{pause['why']}: not asked again for {left_s:.0f} s"
 
@@ -54,7 +54,7 @@ class Pauses:
         """Note that a vendor gave no reply."""
         note_by_key, note_key = self._read(), _key(plugin, hook)
         failure_count = note_by_key.get(note_key, {}).get("times", 0)
-        until_s = _now() + doubled(PAUSE, failure_count, most_s=LONGEST_PAUSE)
+        until_s = _now() + doubled(FIRST_PAUSE_S, failure_count, most_s=LONGEST_PAUSE_S)
         self._write(
             {**note_by_key, note_key: {"until": until_s, "why": reason, "times": failure_count + 1}}
         )

@@ -34,11 +34,11 @@ from hetero.registry.message import (
 from hetero.registry.respondent import Plugin, Respondent
 
 #: Seconds after which a process that was killed is waited for no longer: it is in the kernel.
-PATIENCE = 1.0
+KILL_WAIT_S = 1.0
 #: Seconds by which a busy machine may delay an answer, and those that are worth another look.
-_LONGEST_KEPT, _WORTH_WAITING = 120.0, 0.01
+_LONGEST_DELAY_S, _SHORTEST_WAIT_S = 120.0, 0.01
 #: Seconds in which a running process is seen to run: the kernel counts at ticks of 10 ms or less.
-_TICKS = 0.03
+_TICKS_S = 0.03
 #: Bytes of private memory, far above what a management library takes (tens of MiB).
 _MEMORY = 1 << 30
 #: Descriptors below may be the standard streams, or any that a program closed before it started us.
@@ -166,7 +166,7 @@ class VendorProcess:
     def kill(self) -> tuple[bool, int | None]:
         """End it and what it started; return whether it is gone, and its wait status."""
         _kill(self.pid)
-        is_gone, wait_status = _awaited(self.pid, self._pidfd, self._starter, PATIENCE)
+        is_gone, wait_status = _awaited(self.pid, self._pidfd, self._starter, KILL_WAIT_S)
         self._finish.detach()
         for descriptor in (self._questions, self._answers, self._pidfd):
             if descriptor is not None:
@@ -208,10 +208,10 @@ class VendorProcess:
                 break
             # A machine that is busy makes the answer late, and the vendor is not to blame.
             kept_s = _kept_waiting_s(self.pid) - self._kept_before_s
-            if kept_s < self._kept_s + _WORTH_WAITING and _is_kept_waiting(self.pid):
-                kept_s = self._kept_s + _WORTH_WAITING
-            kept_s = min(kept_s, _LONGEST_KEPT)
-            if kept_s < self._kept_s + _WORTH_WAITING:
+            if kept_s < self._kept_s + _SHORTEST_WAIT_S and _is_kept_waiting(self.pid):
+                kept_s = self._kept_s + _SHORTEST_WAIT_S
+            kept_s = min(kept_s, _LONGEST_DELAY_S)
+            if kept_s < self._kept_s + _SHORTEST_WAIT_S:
                 raise Overdue
             self._kept_s = kept_s
         if descriptor not in ready_events:
@@ -237,7 +237,7 @@ def _is_kept_waiting(pid: int) -> bool:
     """
     with suppress(OSError, IndexError):
         state_before, ran_before = _state_and_run_time(pid)
-        time.sleep(_TICKS)
+        time.sleep(_TICKS_S)
         return state_before == b"R" and (state_before, ran_before) == _state_and_run_time(pid)
     return False
 
@@ -281,8 +281,8 @@ def _dismiss(maker_pid: int, pid: int, descriptors: list[int], starter: Starter)
     os.close(request_fd)
     os.close(reply_fd)
     if pidfd:
-        _ready(pidfd[0], select.POLLIN, PATIENCE)
-    elif _awaited(pid, None, starter, PATIENCE)[0]:
+        _ready(pidfd[0], select.POLLIN, KILL_WAIT_S)
+    elif _awaited(pid, None, starter, KILL_WAIT_S)[0]:
         return
     _kill(pid)  # what it started, too, as long as nobody else has its number
     starter.reap(pid)

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 #: Seconds a vendor may take to answer before the node goes on without it; a driver that hangs must
 #: hang nobody else. Cutting hardware into slices is slower than reading it.
-LOOK, CUT = 5.0, 20.0
+DISCOVERY_TIMEOUT_S, ENFORCEMENT_TIMEOUT_S = 5.0, 20.0
 #: Seconds after which a second process of a vendor's ends, which has nothing to make or destroy: it
 #: occupies 5 to 10 MiB, and another is there after some tens of milliseconds.
-RESTS = 10.0
+SPARE_PROCESS_S = 10.0
 
 
 @frozen(kw_only=True)
@@ -209,7 +209,7 @@ class Registry:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(vendor_name)
         if not member.whole:
-            request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+            request = WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S)
             (reply,) = self._ask_all([member], request)
             if reply.failure is not None:
                 raise NotFound(reply.failure)
@@ -233,7 +233,7 @@ class Registry:
     def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
         """Return the declarations of all working vendors, and the failures of the others."""
         unknown_members = [member for member in self._members if not member.whole]
-        request = WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+        request = WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S)
         reply_by_member = dict(
             zip(unknown_members, self._ask_all(unknown_members, request), strict=True)
         )
@@ -262,7 +262,9 @@ class Registry:
         devices_by_vendor: dict[str, list[Device]] = {}
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
-        request = WorkerRequest(ask="discover", within=self._seconds or LOOK, links=links)
+        request = WorkerRequest(
+            ask="discover", within=self._seconds or DISCOVERY_TIMEOUT_S, links=links
+        )
         notes: AbstractContextManager[dict[str, Absence]] = (
             self._absences.one_by_one() if self._absences and not anew else nullcontext({})
         )
@@ -281,7 +283,7 @@ class Registry:
                 )
         for member, reply in zip(members, replies, strict=True):
             if member.acting is not member.asked:
-                member.acting.rest(RESTS)
+                member.acting.rest(SPARE_PROCESS_S)
             absence = noted.get(member.source)
             row = member.row(reply, absence.title if absence else None)
             rows.append(row)
@@ -358,7 +360,7 @@ class Registry:
                 vendor_name,
                 WorkerRequest(
                     ask="enforce",
-                    within=self._seconds or CUT,
+                    within=self._seconds or ENFORCEMENT_TIMEOUT_S,
                     allocation=evolve(allocation, pieces=pieces),
                     devices=granted_devices,
                     directory=str(directory / vendor_name),
@@ -394,7 +396,7 @@ class Registry:
                 continue
             request = WorkerRequest(
                 ask="reconcile",
-                within=self._seconds or CUT,
+                within=self._seconds or ENFORCEMENT_TIMEOUT_S,
                 device=device,
                 parts=tuple(sorted(parts_by_device.get(device.uuid, ()))),
                 directory=str(directory / device.vendor),
@@ -409,7 +411,7 @@ class Registry:
         """Call a method of a device's service. Raises `Refused` when its vendor fails."""
         request = WorkerRequest(
             ask="serve",
-            within=self._seconds or CUT,
+            within=self._seconds or ENFORCEMENT_TIMEOUT_S,
             device=device,
             do=do,
             directory=str(directory),
@@ -457,7 +459,7 @@ class Registry:
             members_and_devices = [
                 (member, queue.pop(0)) for member, queue in waiting_devices.items()
             ]
-            timeout_s = self._seconds or LOOK
+            timeout_s = self._seconds or DISCOVERY_TIMEOUT_S
             replies = self._ask_each(
                 (member, WorkerRequest(ask="observe", within=timeout_s, device=device))
                 for member, device in members_and_devices
@@ -488,7 +490,8 @@ class Registry:
             member for member in candidates if member.vendor is None and member.refused is None
         ]
         replies = self._ask_all(
-            unknown_members, WorkerRequest(ask="vendor", within=self._seconds or LOOK)
+            unknown_members,
+            WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S),
         )
         for member in candidates:
             if member.vendor and member.vendor.name == vendor_name and not member.refused:

@@ -18,7 +18,7 @@ from hetero.registry.process import Overdue, Starter, VendorProcess, WorkerEnded
 from hetero.registry.respondent import Plugin
 
 #: Seconds for which a vendor is not asked after its first failure; doubled by each that follows.
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 #: Hooks that later commands do not call after a missing reply. Those of a grant are called.
 _REMEMBERED = ("discover", "observe", "vendor")
 #: Hooks whose failure only `hetero doctor` shows.
@@ -157,7 +157,7 @@ class Supervisor:
 
     def _pause(self, failure_reply: WorkerReply) -> None:
         self._why = failure_reply
-        pause_s = doubled(PAUSE, self._failures, most_s=LONGEST_PAUSE)
+        pause_s = doubled(FIRST_PAUSE_S, self._failures, most_s=LONGEST_PAUSE_S)
         self._failures += 1
         self._asked_again = time.monotonic() + pause_s
 

@@ -21,11 +21,11 @@ from hetero.registry.respondent import Plugin
 
 #: Seconds until the request is sent again after its process ended; doubled by each that brought no
 #: news.
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 #: Seconds between two news at least.
-_INTERVAL = 0.1
+_SHORTEST_INTERVAL_S = 0.1
 #: Seconds in which a process takes the request; until news it may compute for twice as many.
-_TAKEN = 5.0
+_REQUEST_TIMEOUT_S = 5.0
 
 
 @define(eq=False)
@@ -69,10 +69,10 @@ class Watch:
             # Its end is no failure: the next one is started later.
             with suppress(WorkerEnded, Overdue, HeteroError, Failure, OSError):
                 worker = self._started(end_event)
-                while worker and self._heard(worker) and not end_event.wait(_INTERVAL):
+                while worker and self._heard(worker) and not end_event.wait(_SHORTEST_INTERVAL_S):
                     fruitless_count = 0
             self._bury(worker)
-            pause_s = doubled(PAUSE, fruitless_count, most_s=LONGEST_PAUSE)
+            pause_s = doubled(FIRST_PAUSE_S, fruitless_count, most_s=LONGEST_PAUSE_S)
             fruitless_count += 1
 
     def _started(self, end_event: threading.Event) -> VendorProcess | None:
@@ -86,8 +86,10 @@ class Watch:
     def _heard(self, worker: VendorProcess) -> bool:
         """Send the request and note the reply, whenever it comes; return whether it was news."""
         self._note({})
-        request = WorkerRequest(ask="watch", within=_TAKEN, faults=self.notes.standing())
-        worker.send(request, time.monotonic() + _TAKEN)
+        request = WorkerRequest(
+            ask="watch", within=_REQUEST_TIMEOUT_S, faults=self.notes.standing()
+        )
+        worker.send(request, time.monotonic() + _REQUEST_TIMEOUT_S)
         reply = worker.receive(None)
         if reply.health is not None:
             self._note(reply.health)

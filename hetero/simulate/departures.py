@@ -26,7 +26,7 @@ LIFETIMES = ("exponential", "trace")
 #: Arrivals before measuring begins, and those that are measured.
 WARM_UP, MEASURED = 10_000, 20_000
 #: Seconds: the mean life where lives are exponential, and the longest of a trace.
-MEAN_LIFE, LONGEST_LIFE = 3600.0, 24 * 3600.0
+MEAN_LIFE_S, LONGEST_LIFE_S = 3600.0, 24 * 3600.0
 
 _MOST_LOAD = 1000  # percent
 #: Arrivals from one count of the whole nodes to the next.
@@ -244,10 +244,10 @@ class _Replay:
 def _lives(trace: Trace, lifetimes: str) -> list[float]:
     """Return each pod's mean life in seconds."""
     if lifetimes == "exponential":
-        return [MEAN_LIFE] * len(trace.pods)
+        return [MEAN_LIFE_S] * len(trace.pods)
     if len(trace.lives) != len(trace.pods):
         raise BadInput(f"{trace.name}: its pods have no times: use --lifetimes exponential")
-    return [min(life_s, LONGEST_LIFE) for life_s in trace.lives]
+    return [min(life_s, LONGEST_LIFE_S) for life_s in trace.lives]
 
 
 def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:

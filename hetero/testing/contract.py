@@ -51,7 +51,7 @@ from hetero.testing.injection import Calls, Injected
 from hetero.testing.sizes import fault_of
 
 #: Seconds for which the contract waits for a library that hangs.
-_SOON = 1.0
+_HANG_WAIT_S = 1.0
 #: A card with less memory gives MiB where bytes are due.
 _LEAST_MEMORY = 16 * MiB
 #: Above these a figure is in another unit: degrees Celsius, watts.
@@ -434,7 +434,7 @@ class VendorContract:
         """Return a registry of the vendor alone, whose processes run an injected action first."""
         plugin = self._plugin()
         plugins = [Injected(plugin, inject) if inject else plugin]
-        return Registry(lambda: plugins, seconds=_SOON if inject else None)
+        return Registry(lambda: plugins, seconds=_HANG_WAIT_S if inject else None)
 
     def _calls(self) -> int:
         """Return the number of steps in one discovery: two for each library call.

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import define, field
 
-from hetero.kube.client.api import RETRY, ApiError
+from hetero.kube.client.api import LONGEST_RETRY_S, ApiError
 from hetero.kube.objects.reading import read
 from hetero.kube.server.delegated import AUDIENCE as METRICS
 from hetero.kube.words.annotations import AUDIENCE
@@ -121,7 +121,7 @@ class FakeApi:
         listed: Any,
         changed: Any,
         lost: Any,
-        retry: float = RETRY,
+        retry: float = LONGEST_RETRY_S,
     ) -> None:
         self.retries[path] = retry
 

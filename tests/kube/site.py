@@ -377,7 +377,7 @@ async def site(
             registry=registry,
             awaited=resources[0],
             allocation=allocation,
-            look_s=agent.DISCOVER,
+            look_s=agent.DISCOVERY_PERIOD_S,
         ) as at:
             made = Site(at, registry, frozenset(resources), allocation)
             patch.setattr(containers, "container_cgroup", made.cgroups.get)

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from hetero.kube.agent import allocator
-from hetero.kube.client.api import RETRY, Access, Api
+from hetero.kube.client.api import LONGEST_RETRY_S, Access, Api
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.scheduler import kubelet_watches
 from hetero.kube.scheduler.agents import AWAY
@@ -112,12 +112,12 @@ async def test_who_waits_goes_on_waiting_for_the_same_pod_when_the_api_is_away_a
 async def test_a_kubelet_that_takes_up_nothing_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kubelet_watches, "PATIENCE", 0.3)
+    monkeypatch.setattr(kubelet_watches, "KUBELET_WAIT_S", 0.3)
 
     async with after_an_outage() as (it, binding):
         assert not binding.done()
         assert {} == await binding
-        monkeypatch.setattr(kubelet_watches, "PATIENCE", 60.0)
+        monkeypatch.setattr(kubelet_watches, "KUBELET_WAIT_S", 60.0)
         it.api.delete(f"{PODS}/second")  # its half of the card
         it.pod("third")
         assert {} == await asyncio.wait_for(it.bind("third", "n1"), 5)
@@ -180,7 +180,7 @@ async def test_one_of_those_that_wait_goes_first_where_a_list_says_of_the_first_
 async def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kubelet_watches, "PATIENCE", 2.0)
+    monkeypatch.setattr(kubelet_watches, "KUBELET_WAIT_S", 2.0)
 
     watches = KubeletWatches(away=True)
     watches.api_back()
@@ -198,7 +198,7 @@ async def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_
 async def test_no_pod_waits_once_every_kubelet_watches_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(kubelet_watches, "BROKEN", 0.0)
+    monkeypatch.setattr(kubelet_watches, "REWATCH_S", 0.0)
 
     async with after_an_outage() as (_, binding):
         assert {} == await asyncio.wait_for(binding, 5)
@@ -229,7 +229,7 @@ async def test_a_scheduler_tries_to_follow_pods_more_often_than_what_may_be_abse
         pods = it.api.retries.pop("/api/v1/pods")
         assert 2.0 == pods
         assert {"/api/v1/nodes", "/api/v1/resourcequotas"} <= it.api.retries.keys()
-        assert {RETRY} == {*it.api.retries.values()}
+        assert {LONGEST_RETRY_S} == {*it.api.retries.values()}
 
 
 async def test_an_agent_waits_for_an_api_server_that_is_away(
@@ -249,7 +249,7 @@ async def test_an_agent_waits_for_an_api_server_that_is_away(
         assert ["default/pod/main"] == at.given()
 
         at.api.away = True
-        monkeypatch.setattr(allocator, "_AWAY", 0.2)
+        monkeypatch.setattr(allocator, "_API_WAIT_S", 0.2)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await at.kubelet.admit(at.bind("other"))
         assert "503 away" in refusal(caught)

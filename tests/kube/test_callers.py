@@ -9,7 +9,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from hetero.kube.server import answers
 from hetero.kube.server.answers import Answers
-from hetero.kube.server.sources import DEADLINE, Sources
+from hetero.kube.server.sources import STEP_TIMEOUT_S, Sources
 from hetero.kube.webhook import callers
 from hetero.kube.webhook.callers import Callers, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
@@ -57,7 +57,7 @@ def statuses(by: Callers, *headers: dict[str, str], direct: bool = True) -> list
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An address that nobody publishes is at once a host's."""
-    monkeypatch.setattr(callers, "UNKNOWN", 0.0)
+    monkeypatch.setattr(callers, "UNKNOWN_S", 0.0)
 
 
 def test_an_address_that_api_servers_publish_is_theirs() -> None:
@@ -116,7 +116,7 @@ def test_an_address_that_nobody_publishes_may_be_that_of_a_pod_that_begins(
     by = Callers(FakeApi())
 
     assert [403, 403] == statuses(by, {}, {})
-    monkeypatch.setattr(callers, "UNKNOWN", 0.0)
+    monkeypatch.setattr(callers, "UNKNOWN_S", 0.0)
     assert [200] == statuses(by)
 
 
@@ -173,7 +173,7 @@ def test_an_address_is_asked_about_once_in_a_while(monkeypatch: pytest.MonkeyPat
 
     assert [200, 200] == statuses(by, {}, {})
     assert 2 == len(api.calls)
-    monkeypatch.setattr(answers, "HOLDS", -1.0)
+    monkeypatch.setattr(answers, "ANSWER_LIFE_S", -1.0)
     again = Callers(api)
     assert [200, 200] == statuses(again, {}, {})
     assert 5 == len(api.calls)
@@ -198,7 +198,7 @@ async def test_who_is_refused_is_so_before_it_says_what_it_asks(path: str) -> No
         head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n"
         writer.write(head.encode() + b"{")
         try:
-            answer = await asyncio.wait_for(reader.readline(), DEADLINE / 2)
+            answer = await asyncio.wait_for(reader.readline(), STEP_TIMEOUT_S / 2)
         finally:
             writer.close()
     assert b"HTTP/1.1 403 Forbidden\r\n" == answer

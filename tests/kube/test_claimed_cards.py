@@ -461,7 +461,7 @@ async def test_inventory_and_top_show_claims_in_a_terminal_and_as_json(
         }
         (tmp_path / "config").write_text(json.dumps(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-        monkeypatch.setattr(cluster_view, "IMPATIENT", 60.0)  # this machine may be busy
+        monkeypatch.setattr(cluster_view, "VIEW_CONNECT_S", 60.0)  # this machine may be busy
 
         async def said(*words: str) -> str:
             done = await asyncio.to_thread(CliRunner().invoke, hetero, [*words])

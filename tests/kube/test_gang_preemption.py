@@ -75,7 +75,7 @@ async def test_the_rest_of_a_gang_follows_as_soon_as_the_api_lets_it_go(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
-    monkeypatch.setattr(preemption, "RETRY", 0.05)
+    monkeypatch.setattr(preemption, "EVICTION_RETRY_S", 0.05)
 
     async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
@@ -99,7 +99,7 @@ async def test_nobody_more_is_asked_to_go_for_a_pod_that_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
-    monkeypatch.setattr(preemption, "RETRY", 0.05)
+    monkeypatch.setattr(preemption, "EVICTION_RETRY_S", 0.05)
 
     async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)
@@ -118,8 +118,8 @@ async def test_a_gang_of_which_a_part_could_not_be_evicted_in_time_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     protect_once_evictions_begin(monkeypatch, "a2")
-    monkeypatch.setattr(preemption, "RETRY", 0.05)
-    monkeypatch.setattr(preemption, "HELD", 0.2)
+    monkeypatch.setattr(preemption, "EVICTION_RETRY_S", 0.05)
+    monkeypatch.setattr(preemption, "RESERVATION_S", 0.2)
 
     async with grouped(a=3) as it:
         await gang(it, "a", 1, 1, 1)

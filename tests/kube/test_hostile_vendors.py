@@ -62,8 +62,8 @@ def card_of(entry: Entry) -> str:
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
-    monkeypatch.setattr(allocator, "_PATIENCE", 0.0)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(allocator, "_SHARE_WAIT_S", 0.0)
     return tmp_path
 
 
@@ -71,7 +71,7 @@ async def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Who hung is not waited for again.
-    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 60.0)
+    monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 60.0)
     bad = install_hostile(site, DEEDS, ("import", *hostile.HOOKS))
     entries = [install(site, "good", good()), *bad.values()]
 
@@ -85,7 +85,10 @@ async def test_an_agent_gives_the_cards_of_one_vendor_whatever_fifty_six_others_
                 return str(error.details())
             return None
 
-        for name in ("LOOK", "CUT"):  # who answers at all has started
+        for name in (
+            "DISCOVERY_TIMEOUT_S",
+            "ENFORCEMENT_TIMEOUT_S",
+        ):  # who answers at all has started
             monkeypatch.setattr(hetero.registry.registry, name, 1.0)
         states = {row.name: row.state for row in at.agent.discovery.rows}
         broken = {
@@ -280,7 +283,7 @@ def test_scheduler_and_webhook_serve_one_vendor_whatever_the_others_do_and_run_t
 async def test_an_agent_offers_the_cards_of_a_vendor_that_first_works_after_it_began(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.1)
+    monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 0.1)
     mended = site / "mended"
     entries = [
         install(site, "good", good()),

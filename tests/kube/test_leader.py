@@ -81,8 +81,8 @@ class Scene:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody taken for silent who only waits for a processor."""
-    monkeypatch.setattr(leader, "_SILENT", 60.0)
-    monkeypatch.setattr(leader, "_SUPERVISOR_SILENT", 60.0)
+    monkeypatch.setattr(leader, "_SILENCE_S", 60.0)
+    monkeypatch.setattr(leader, "_SUPERVISOR_SILENCE_S", 60.0)
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ PATH = f"{LEASES}/hetero-scheduler"
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a Lease last a second."""
-    monkeypatch.setattr(lease, "LASTS", 1)
-    monkeypatch.setattr(lease, "TRUSTED", 0.7)
+    monkeypatch.setattr(lease, "LEASE_DURATION_S", 1)
+    monkeypatch.setattr(lease, "TRUSTED_S", 0.7)
 
 
 async def elections() -> tuple[FakeApi, LeaseElection, LeaseElection]:

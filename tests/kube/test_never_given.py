@@ -199,8 +199,8 @@ async def test_a_pod_whose_node_cannot_serve_it_now_is_refused(
 
     The card rests meanwhile where it could give the pod no share.
     """
-    monkeypatch.setattr(allocator, "_AWAY", 0.5)
-    monkeypatch.setattr(allocator, "_PATIENCE", 0.5)
+    monkeypatch.setattr(allocator, "_API_WAIT_S", 0.5)
+    monkeypatch.setattr(allocator, "_SHARE_WAIT_S", 0.5)
     async with world() as at:
         pod = pod_named("pod", "main")
         assignment = Assignment(node="n1", uid="uid-pod", containers=(("main", at.fit()),))

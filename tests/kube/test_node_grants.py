@@ -96,7 +96,7 @@ def test_no_pod_is_bound_to_what_a_program_of_the_node_holds(tmp_path: Path) -> 
 
 async def _between_looks(it: Site, card: Card) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent, "DISCOVER", 600.0)
+        patch.setattr(agent, "DISCOVERY_PERIOD_S", 600.0)
         await it.restart_agent()
         await equal_books(it)
         handle = take(it, card)

@@ -121,8 +121,8 @@ async def test_two_half_placed_groups_never_block_each_other() -> None:
 async def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pod_groups, "_GATHER", 0.2)
-    monkeypatch.setattr(pod_groups, "HELD", 0.5)
+    monkeypatch.setattr(pod_groups, "_GATHER_S", 0.2)
+    monkeypatch.setattr(pod_groups, "RESERVATION_S", 0.5)
 
     async with grouped(a=3) as it:
         for name in ("a1", "a2", "a3"):
@@ -139,7 +139,7 @@ async def test_no_pod_is_bound_before_the_last_came_and_the_room_is_given_back_i
 async def test_who_was_refused_for_the_room_of_a_group_that_never_came_is_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pod_groups, "HELD", 0.3)
+    monkeypatch.setattr(pod_groups, "RESERVATION_S", 0.3)
 
     async with grouped(a=3, b=2) as it:
         for name in ("a1", "a2", "a3", "b1", "b2"):

@@ -252,7 +252,7 @@ async def test_an_eviction_that_fails_gives_the_room_back(monkeypatch: pytest.Mo
 
 
 async def test_room_that_nobody_comes_for_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preemption, "HELD", 0.3)
+    monkeypatch.setattr(preemption, "RESERVATION_S", 0.3)
 
     async with scenario(n1=(card("GPU-1"),)) as it:
         await standing(it, "n1", a=1, b=9)

@@ -235,7 +235,7 @@ def _tell(path: Path, *, seed: int, claims: int, look: int = _LOOK, seconds: flo
 
 async def _impatient(it: Site, card: Card, *, seed: int, claims: int, look: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(node_claims, "_PATIENCE", 0.0)  # a claim that has no room waits for none
+        patch.setattr(node_claims, "_DEVICE_WAIT_S", 0.0)  # a claim that has no room waits for none
         await _live(it, card, seed=seed, claims=claims, look=look)
 
 

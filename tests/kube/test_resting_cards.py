@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 
 from hetero.kube.agent import resting_cards
-from hetero.kube.agent.resting_cards import FIRST, LONGEST, RestingCards
+from hetero.kube.agent.resting_cards import FIRST_REST_S, LONGEST_REST_S, RestingCards
 from hetero.model import Ask, Request
 from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
@@ -60,13 +60,13 @@ async def test_a_card_rests_twice_as_long_each_time_until_it_gives_a_share(
         await cards.note_refusal(OURS[:1], OURS[:1], "no room")
         began_s = clock.now_s
         while resting(cards):
-            clock.now_s += FIRST / 2
+            clock.now_s += FIRST_REST_S / 2
         lengths_s.append(clock.now_s - began_s)
-    assert [15, 30, 60, 120, 240, 480, LONGEST, LONGEST, LONGEST] == lengths_s
+    assert [15, 30, 60, 120, 240, 480, LONGEST_REST_S, LONGEST_REST_S, LONGEST_REST_S] == lengths_s
 
     cards.note_share(OURS[:1], OURS)
     await cards.note_refusal(OURS[:1], OURS, "no room")
-    clock.now_s += FIRST
+    clock.now_s += FIRST_REST_S
     assert [] == resting(cards)
 
 
@@ -102,7 +102,7 @@ async def test_a_refusal_waits_until_it_is_published_and_not_for_long(
             raise HeteroError("the API is away")
 
     cards = RestingCards(tmp_path / "resting.json", publish)
-    monkeypatch.setattr(resting_cards, "_TELLING", 0.1)
+    monkeypatch.setattr(resting_cards, "_PUBLISH_WAIT_S", 0.1)
     for uuid in CARDS[:3]:
         await asyncio.wait_for(cards.note_refusal([uuid], [uuid], "no room"), 30)
     assert [CARDS[:1], CARDS[:2], CARDS[:3]] == published
@@ -121,7 +121,7 @@ async def test_after_two_refusals_all_cards_of_the_vendor_rest_and_no_other_vend
     await cards.note_refusal(OURS[1:2], OURS, "no room")
     assert [*OURS, OTHERS[0]] == resting(cards)
 
-    clock.now_s += 2 * FIRST
+    clock.now_s += 2 * FIRST_REST_S
     assert [] == resting(cards)
     await cards.note_refusal(OURS[2:], OURS, "no room")
     assert OURS == resting(cards)
@@ -210,7 +210,7 @@ async def fails_few_and_serves_later(
     it: Site,
     card: Card,
 ) -> None:
-    resting_cards.FIRST = SHORT  # in this process alone
+    resting_cards.FIRST_REST_S = SHORT  # in this process alone
     end = await becomes(it, card)
     count, refusal = await failed_pods(it, card, "early")
     assert "cordoned (rests until" in refusal, refusal

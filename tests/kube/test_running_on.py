@@ -53,7 +53,7 @@ async def test_a_card_is_not_given_again_while_a_container_of_a_pod_that_is_over
     over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who deletes a pod by force has its kubelet wait for it for as long as the pod said."""
-    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
+    monkeypatch.setattr(allocator, "_SHARE_WAIT_S", 0.2)
 
     async with world(16 * GiB) as at:
         held = at.bind("held", memory=16 * GiB, core=100)
@@ -83,7 +83,7 @@ async def test_a_container_that_changed_its_root_keeps_its_card_after_its_pod(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exec chroot` takes CAP_SYS_CHROOT, which runtimes give: it sees its grant no more."""
-    monkeypatch.setattr(allocator, "_PATIENCE", 0.2)
+    monkeypatch.setattr(allocator, "_SHARE_WAIT_S", 0.2)
     sandbox, main = (cgroup("uid-held", digit, engine=engine) for digit in "ab")
 
     async with world(16 * GiB) as at:
@@ -154,7 +154,7 @@ async def test_no_claim_is_taken_back_while_a_container_runs_with_it(
     monkeypatch: pytest.MonkeyPatch, *, admin: bool
 ) -> None:
     """A pod that is deleted by force is gone before its containers are, and so is its claim."""
-    monkeypatch.setattr(node_claims, "_PATIENCE", 0.2)
+    monkeypatch.setattr(node_claims, "_DEVICE_WAIT_S", 0.2)
 
     async with dra_world() as at:
         driver = at.driver
@@ -228,7 +228,7 @@ async def test_what_a_kubelet_unprepares_before_its_pod_is_over_goes_soon_after_
 async def test_while_a_claim_ends_no_other_claim_is_read_each_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(agent, "AGAIN", 0.1)
+    monkeypatch.setattr(agent, "RETRY_S", 0.1)
     read: Counter[str] = Counter()
     get = Api.get
 
@@ -292,8 +292,8 @@ async def test_an_agent_that_starts_publishes_no_card_that_is_held_before_it_kno
         return await read_pod(*about)
 
     monkeypatch.setattr(InventoryPublisher, "publish", counted)
-    monkeypatch.setattr(agent, "AGAIN", 0.1)
-    monkeypatch.setattr(allocator, "_AGAIN", 0.1)
+    monkeypatch.setattr(agent, "RETRY_S", 0.1)
+    monkeypatch.setattr(allocator, "_RECHECK_S", 0.1)
     monkeypatch.setattr(Allocator, "reconcile", late)
     monkeypatch.setattr(node_pods, "read_pod", unsaid)
 
@@ -331,7 +331,7 @@ async def test_an_agent_that_cannot_know_what_runs_on_publishes_in_the_end(
     async def fails(_: Allocator) -> None:
         raise OSError("told to fail")
 
-    monkeypatch.setattr(inventory_publisher, "FIRST", 1.0)
+    monkeypatch.setattr(inventory_publisher, "FIRST_WAIT_S", 1.0)
     monkeypatch.setattr(Allocator, "reconcile", fails)
 
     async with world(16 * GiB) as at:
@@ -447,7 +447,7 @@ async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Else who deletes by force, again and again, has more than its namespace may."""
-    monkeypatch.setattr(standing_pods, "UNCONFIRMED", 0.3)
+    monkeypatch.setattr(standing_pods, "UNCONFIRMED_S", 0.3)
     state = {"containerStatuses": [{"name": "main", "state": {"running": {}}}]}
 
     async with scenario(n1=(card("GPU-1"),)) as it:
@@ -472,7 +472,7 @@ async def test_quotas_count_what_runs_on_of_a_pod_that_was_deleted_by_force(
         assert 4000 == quota()
         await until(lambda: not quota())  # nothing runs on, so its node says nothing
 
-        monkeypatch.setattr(standing_pods, "UNCONFIRMED", 600.0)
+        monkeypatch.setattr(standing_pods, "UNCONFIRMED_S", 600.0)
         for name in ("first", "second"):
             await deleted(name)
         assert "(nvidia.com/gpumem: 8000 allowed, 8000 used, 4000 asked)" in await refusal_of(

@@ -145,7 +145,7 @@ async def test_where_certificates_are_optional_who_must_be_known_has_one_of_ours
 async def test_a_renewed_certificate_is_served_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(https, "PERIOD", 0.05)
+    monkeypatch.setattr(https, "POLL_PERIOD_S", 0.05)
     authority = Authority(tmp_path)
     cert, key = authority.issue("extender")
 
@@ -278,7 +278,7 @@ def test_a_new_authority_signs_everybody_anew() -> None:
 async def test_people_are_told_once_a_day_of_a_certificate_that_ends_within_thirty_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, times: int
 ) -> None:
-    monkeypatch.setattr(https, "PERIOD", 0.01)
+    monkeypatch.setattr(https, "POLL_PERIOD_S", 0.01)
     cert, key = Authority(tmp_path).issue("webhook", lasts=timedelta(days=days))
     sentences = []
 

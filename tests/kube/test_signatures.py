@@ -23,7 +23,7 @@ from tests.kube.test_scheduler import KEY, Running, scenario
 async def test_what_a_former_key_signed_stands_and_is_signed_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(signatures, "PERIOD", 0.01)
+    monkeypatch.setattr(signatures, "POLL_PERIOD_S", 0.01)
     key = SigningKey.new()
 
     async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),)) as it:

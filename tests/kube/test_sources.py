@@ -66,7 +66,12 @@ def post(length: int, body: bytes = b"", more: str = "") -> bytes:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients have little time, and few connections and requests."""
-    for name, value in {"DEADLINE": 0.3, "CONNECTIONS": 3, "LET_IN": 5, "REQUESTS": 1}.items():
+    for name, value in {
+        "STEP_TIMEOUT_S": 0.3,
+        "CONNECTIONS": 3,
+        "LET_IN": 5,
+        "REQUESTS": 1,
+    }.items():
         monkeypatch.setattr(sources, name, value)
 
 
@@ -189,7 +194,7 @@ def test_what_is_passed_on_takes_few_of_the_connections_of_who_passes_it_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who has an agent's token has the API server hold one for each of its requests."""
-    for name, value in {"LET_IN": 100, "PASSED_ON": 5, "FOR_ONE": 2, "DEADLINE": 2.0}.items():
+    for name, value in {"LET_IN": 100, "PASSED_ON": 5, "FOR_ONE": 2, "STEP_TIMEOUT_S": 2.0}.items():
         monkeypatch.setattr(sources, name, value)
     monkeypatch.setattr(sources, "REQUESTS", 9)
     tracker = Sources()

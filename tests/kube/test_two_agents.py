@@ -9,7 +9,7 @@ from hetero.kube.agent import agent
 from tests.kube.world import CARD, until, world
 
 #: Some looks of agents at their sockets and at who serves.
-SECONDS = 4 * agent.ATTEND
+SECONDS = 4 * agent.KUBELET_PERIOD_S
 
 
 async def test_the_agent_that_began_last_serves_and_the_first_waits_until_it_has_ended(

@@ -7,7 +7,7 @@ from attrs import define, field
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.scheduler.untried_pods import SILENT, STARTS, UntriedPods
+from hetero.kube.scheduler.untried_pods import SILENCE_S, START_S, UntriedPods
 
 OURS = "hetero-scheduler"
 
@@ -46,15 +46,15 @@ def pod(name: str, *, tried: bool = False, gone: bool = False, **spec: Any) -> P
 def scene() -> Scene:
     """One whose kube-scheduler started long ago, when all pods were tried."""
     made = Scene()
-    assert not made.after(2 * STARTS)
+    assert not made.after(2 * START_S)
     return made
 
 
 def test_it_is_said_once_and_the_next_one_has_its_time_to_start(scene: Scene) -> None:
     scene.comes("a")
-    assert not scene.after(SILENT - 1)
+    assert not scene.after(SILENCE_S - 1)
     assert scene.after(2)
-    assert [False, False, True] == [scene.after(s) for s in (1, STARTS - 2, 2)]
+    assert [False, False, True] == [scene.after(s) for s in (1, START_S - 2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_it_is_said_once_and_the_next_one_has_its_time_to_start(scene: Scene) ->
 )
 def test_who_need_not_be_tried_is_not_waited_for(scene: Scene, more: dict[str, Any]) -> None:
     scene.comes("a", **more)
-    assert not scene.after(10 * SILENT)
+    assert not scene.after(10 * SILENCE_S)
 
 
 def test_while_it_tries_others_it_may_take_its_time(scene: Scene) -> None:
     for name in ("a", "b", "c"):
         scene.comes(name)
     for name in ("a", "b"):
-        assert not scene.after(SILENT - 1)
+        assert not scene.after(SILENCE_S - 1)
         scene.pods.pod_changed("MODIFIED", pod(name, tried=True))
-    assert not scene.after(SILENT - 1)
+    assert not scene.after(SILENCE_S - 1)
     scene.pods.heard()  # it asked which nodes serve one
-    assert not scene.after(SILENT - 1)
+    assert not scene.after(SILENCE_S - 1)
     assert scene.after(2)
 
 
@@ -93,21 +93,21 @@ def test_pods_that_are_gone_are_not_waited_for(scene: Scene, listed: bool) -> No
         scene.pods.pods_listed(set())
     else:
         scene.pods.pod_changed("DELETED", pod("a"))
-    assert not scene.after(10 * SILENT)
+    assert not scene.after(10 * SILENCE_S)
 
 
 def test_its_time_begins_when_the_api_server_is_back(scene: Scene) -> None:
     scene.comes("a")
     assert [False] * 3 == [scene.after(30, held=False) for _ in range(3)]
     assert not scene.after(1)
-    assert not scene.after(SILENT - 1)
+    assert not scene.after(SILENCE_S - 1)
     assert scene.after(2)
 
 
 def test_one_that_was_just_started_has_its_time_to_start() -> None:
     scene = Scene()
     scene.comes("a")
-    assert not scene.after(STARTS - 1)
+    assert not scene.after(START_S - 1)
     assert scene.after(2)
 
 
@@ -119,7 +119,7 @@ def test_one_that_has_tried_a_pod_has_started() -> None:
     assert not scene.after(30, held=False)
     scene.comes("b")
     assert not scene.after(1)
-    assert not scene.after(SILENT - 1)
+    assert not scene.after(SILENCE_S - 1)
     assert scene.after(2)
 
 
@@ -128,5 +128,5 @@ def test_a_pod_that_is_deleted_says_nothing_of_a_start() -> None:
     scene.comes("a")
     scene.pods.pod_changed("DELETED", pod("a"))
     scene.comes("b")
-    assert not scene.after(STARTS - 1)
+    assert not scene.after(START_S - 1)
     assert scene.after(2)

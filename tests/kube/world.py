@@ -297,7 +297,7 @@ async def world(
             autoscaler=autoscaler,
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(agent, "DISCOVER", look_s)
+            patch.setattr(agent, "DISCOVERY_PERIOD_S", look_s)
             async with made.api.serve() as made.url:
                 await made.kubelet.start()
                 await made.start()

@@ -124,7 +124,7 @@ def test_a_writer_that_waits_in_vain_changes_nothing(
 ) -> None:
     book = CardBook(tmp_path)
     book.cordon("a", "swap")
-    monkeypatch.setattr(hetero.node.card_book, "_WAIT", 0.05)
+    monkeypatch.setattr(hetero.node.card_book, "_LOCK_WAIT_S", 0.05)
     descriptor = os.open(tmp_path / ".cards.json.lock", os.O_RDWR)
     assert try_lock(descriptor)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
-from hetero.node.view.device_time import LEAST, WINDOW, Sample, overuse
+from hetero.node.view.device_time import SHORTEST_WINDOW_S, WINDOW_S, Sample, overuse
 
 #: Seconds between samples, as `bypass.PERIOD`.
 PERIOD = 3.0
@@ -17,7 +17,7 @@ def samples(
     charged: Mapping[str, float],
     *,
     busy: float = 1.0,
-    seconds: float = WINDOW,
+    seconds: float = WINDOW_S,
     noise: float = 0.0,
     silent: float = 0.0,
     seed: int = 0,
@@ -141,7 +141,7 @@ def test_no_honest_program_is_suspected(
 
 
 def test_nothing_is_said_before_the_mean_is_worth_something() -> None:
-    seen = samples({"liar": 1.0}, {"liar": 0.0}, seconds=LEAST - PERIOD)
+    seen = samples({"liar": 1.0}, {"liar": 0.0}, seconds=SHORTEST_WINDOW_S - PERIOD)
 
     assert () == overuse(seen, {"liar": 0.1})
     assert () == overuse([], {})

@@ -8,7 +8,7 @@ import pytest
 
 from hetero.model import Device, Usage
 from hetero.model.units import GiB, MiB
-from hetero.node.guard.monitor import LASTING, UnownedMemory
+from hetero.node.guard.monitor import UNOWNED_S, UnownedMemory
 from hetero.node.view.bypass import Unowned
 from hetero.node.view.excess import ProcessUse, charged_at_most, excess_of
 from hetero.testing import rack
@@ -95,8 +95,8 @@ def test_memory_that_is_no_processs_is_told_of_when_it_lasts() -> None:
 
     assert () == memory.sample([idle], now_s=0)
     assert () == memory.sample([lost], now_s=3)
-    assert () == memory.sample([lost], now_s=3 + LASTING - 1)
-    (unowned,) = memory.sample([lost], now_s=3 + LASTING)
+    assert () == memory.sample([lost], now_s=3 + UNOWNED_S - 1)
+    (unowned,) = memory.sample([lost], now_s=3 + UNOWNED_S)
     assert Unowned(device=CARD, memory=100 * MiB) == unowned
     assert f"100 MiB of {CARD} are in use and are no process's" == str(unowned)
     assert () == memory.sample([idle], now_s=10)

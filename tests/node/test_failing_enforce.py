@@ -115,7 +115,7 @@ def test_each_failure_to_enforce_is_a_line_of_doctor_until_it_succeeds(
     fails = [deed for deed in DEEDS if deed not in hostile.HARMLESS]
     node = make(*entries.values(), goes_on=False)
     node.discover()
-    monkeypatch.setattr(hetero.registry.registry, "CUT", 1.0)
+    monkeypatch.setattr(hetero.registry.registry, "ENFORCEMENT_TIMEOUT_S", 1.0)
     refusals = {}
     for deed, entry in entries.items():
         if deed in fails:

@@ -16,7 +16,7 @@ from hetero.node.current_periods import CurrentPeriods
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.board import BY_HAND
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
-from hetero.node.ledger.rows import LEAST, GangRow, gang_row, place_rows
+from hetero.node.ledger.rows import SHORTEST_ROW_NS, GangRow, gang_row, place_rows
 from hetero.node.node import Node
 from hetero.node.settings import read_settings
 
@@ -96,7 +96,7 @@ def test_no_two_rows_on_a_device_have_any_time_in_common(
     for name, placed_row in placed_rows.items():
         assert (
             placed_row.length == 0
-            or min(LEAST, placed_row.asked) <= placed_row.length <= placed_row.asked
+            or min(SHORTEST_ROW_NS, placed_row.asked) <= placed_row.length <= placed_row.asked
         )
         for other, another in placed_rows.items():
             assert other == name or not placed_row.overlaps(another)

@@ -32,8 +32,8 @@ from tests.registry.installed import good, install, install_hostile
 
 @pytest.fixture(autouse=True)
 def nobody_has_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
-    monkeypatch.setattr(hetero.registry.registry, "CUT", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "ENFORCEMENT_TIMEOUT_S", 3.0)
 
 
 @pytest.fixture
@@ -86,14 +86,14 @@ def test_each_deed_at_a_hook_is_one_sentence_and_the_neighbour_does_not_notice(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv(hostile.LEFT, str(tmp_path / "left"))
     # Who hung is not waited for again.
-    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 60.0)
+    monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 60.0)
     # One hook shows what comes of computing, which is as long as a hang and keeps others waiting.
     deeds = [deed for deed in hostile.DEEDS if deed != "compute_for_ever" or hook == "discover"]
     bad = install_hostile(tmp_path, deeds, [hook])
     entries = [*bad.values(), install(tmp_path, "good", good())]
     registry = Registry(lambda: entries)
     registry.discover()
-    for name in ("LOOK", "CUT"):  # who answers at all has started
+    for name in ("DISCOVERY_TIMEOUT_S", "ENFORCEMENT_TIMEOUT_S"):  # who answers at all has started
         monkeypatch.setattr(hetero.registry.registry, name, 1.0)
     outcomes_of = {deed: asked(registry, bad[deed, hook].name, tmp_path) for deed in deeds}
     neighbour = asked(registry, "good", tmp_path)
@@ -273,7 +273,7 @@ def test_a_command_does_not_wait_for_a_vendor_that_hung_in_the_one_before(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(hetero.registry.pauses, "_now", lambda: clock[0])
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.5)
     pauses = Pauses(tmp_path / "vendors.json", lambda: None)
 
     def reason() -> str | None:
@@ -295,7 +295,7 @@ def test_a_command_does_not_wait_for_a_vendor_that_hung_in_the_one_before(
     assert f"{hung}: not asked again for 1 s" == reason()
     assert ["hostile", "hostile"] == started.names
     clock[0] = 30.0
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 3.0)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 3.0)
     (tmp_path / "hetero_hostile.py").write_text(good("hostile"))
     assert reason() is None
     assert "{}" == (tmp_path / "vendors.json").read_text()
@@ -327,9 +327,9 @@ class Unkillable(Forks):
 def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
     installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.registry.process, "PATIENCE", 0.05)
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.2)
-    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.0)
+    monkeypatch.setattr(hetero.registry.process, "KILL_WAIT_S", 0.05)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 0.0)
     monkeypatch.setattr(VendorProcess, "kill", lambda _: (False, None))
     registry = installed("hang", "discover")
     reasons = [registry.discover(names=["hostile"]).rows[0].reason for _ in range(4)]

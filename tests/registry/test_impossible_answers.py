@@ -57,7 +57,7 @@ def test_what_cannot_be_is_one_sentence_and_the_neighbour_does_not_notice(
     entries = [install(tmp_path, "good", good()), install(tmp_path, "hostile", made)]
     registry = Registry(lambda: entries)
     for code, says in IMPOSSIBLE.items():
-        monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.0)
+        monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 0.0)
         hooks = {"plugin.E": "enforce", "plugin.U": "observe"}
         at.write_text(hooks.get(code[:8], "discover"))
         gives.write_text(code)

@@ -286,8 +286,8 @@ def test_all_vendors_are_asked_at_the_same_time(site: Path) -> None:
 def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.1)
-    monkeypatch.setattr(hetero.registry.supervisor, "PAUSE", 0.2)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 0.2)
     card, *_ = rack(GiB, vendor="cards")
     registry = Registry.of(Cards(card, takes=0.5), apart=True)
 
@@ -295,7 +295,7 @@ def test_a_vendor_that_gave_no_answer_is_asked_again_after_a_pause(
     began = time.monotonic()
     (second,) = registry.discover().rows
     waited = time.monotonic() - began
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 5.0)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 5.0)
     time.sleep(0.3)
     (third,) = registry.discover().rows
 
@@ -331,7 +331,7 @@ class Busy(Cards):
 def test_row_5_a_slow_answer_of_a_busy_machine_is_not_a_broken_vendor(
     monkeypatch: pytest.MonkeyPatch, crowded: None
 ) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.5)
     card, *_ = rack(GiB, vendor="cards")
     began = time.monotonic()
 
@@ -344,7 +344,7 @@ def test_row_5_a_slow_answer_of_a_busy_machine_is_not_a_broken_vendor(
 def test_a_vendor_that_hangs_is_not_waited_for_longer_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch, crowded: None
 ) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 0.5)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.5)
     card, *_ = rack(GiB, vendor="cards")
 
     (row,) = Registry.of(Cards(card, takes=600.0), apart=True).discover().rows

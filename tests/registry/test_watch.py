@@ -36,7 +36,7 @@ def hetero_watch(faults):
 @pytest.fixture
 def telling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
     """The registry, in a program that goes on, of a vendor that tells what `say` gives it."""
-    monkeypatch.setattr(hetero.registry.watch, "PAUSE", 0.05)
+    monkeypatch.setattr(hetero.registry.watch, "FIRST_PAUSE_S", 0.05)
     monkeypatch.syspath_prepend(str(tmp_path))
     entry = install(tmp_path, "good", good() + TELLS.format(site=tmp_path))
     registry = Registry(lambda: [entry], ForkServer(dict(os.environ)), watch=True)
@@ -128,7 +128,7 @@ def test_a_process_that_has_nothing_more_to_make_ends(
     assert process.runs
     telling.discover()
     assert process is making._process  # it may be wanted again
-    monkeypatch.setattr(hetero.registry.registry, "RESTS", 0.0)
+    monkeypatch.setattr(hetero.registry.registry, "SPARE_PROCESS_S", 0.0)
     telling.discover()
 
     assert making._process is None
@@ -156,7 +156,7 @@ class Full:
 def test_news_that_cannot_be_noted_counts_and_is_noted_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hetero.registry.watch, "PAUSE", 0.05)
+    monkeypatch.setattr(hetero.registry.watch, "FIRST_PAUSE_S", 0.05)
     monkeypatch.syspath_prepend(str(tmp_path))
     entry, notes = install(tmp_path, "good", good() + TELLS.format(site=tmp_path)), Full()
     registry = Registry(lambda: [entry], ForkServer(dict(os.environ)), watch=True, faults=notes)

@@ -116,7 +116,7 @@ def test_an_error_names_the_call_and_its_code(tmp_path: Path, vendor: str) -> No
 def test_a_driver_that_hangs_is_given_up_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
 ) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "LOOK", 1.0)
+    monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 1.0)
     rack = Rack(tmp_path, RACK, fault(COUNT[vendor], "hang", vendor=vendor))
 
     assert f"{vendor}: discover: no answer within 1 s" == broken(rack.meet(discover), vendor)
@@ -232,7 +232,7 @@ def test_what_is_wrong_with_a_card_is_its_health(tmp_path: Path, vendor: str) ->
 def test_a_driver_that_hangs_while_cutting_is_given_up_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, vendor: str
 ) -> None:
-    monkeypatch.setattr(hetero.registry.registry, "CUT", 1.0)
+    monkeypatch.setattr(hetero.registry.registry, "ENFORCEMENT_TIMEOUT_S", 1.0)
     call = {
         "ascend": "dcmi_create_vdevice",
         "cambricon": "cndevCreateSMluInstanceByProfileId",

@@ -50,26 +50,26 @@ from hetero.node.native import limiter
 from hetero.node.node import Node
 from hetero.node.other_dra_drivers import note_other_dra_drivers
 from hetero.node.settings import load_settings
-from hetero.node.view.bypass import PERIOD
+from hetero.node.view.bypass import SAMPLE_PERIOD_S
 from hetero.registry.registry import Discovery
 
 log = logging.getLogger(__name__)
 
 #: Seconds. A device's health is known to the kubelet within the first; a kubelet that started anew
 #: is met within the second; a change that no event told of is found within the last.
-DISCOVER, ATTEND, RECONCILE = 2.0, 0.5, 30.0
+DISCOVERY_PERIOD_S, KUBELET_PERIOD_S, RECONCILE_PERIOD_S = 2.0, 0.5, 30.0
 #: Seconds until what a program of the node took is noticed: a pod that is bound before the
 #: scheduler knows of it is refused. After that the next is noticed later: a look asks drivers.
-NOTICE, PAUSE = 0.25, 1.0
+PROGRAMS_PERIOD_S, PROGRAMS_PAUSE_S = 0.25, 1.0
 #: Seconds for which a thread that looks at cards or makes grants may keep the interpreter from
 #: answering the kubelet.
-SWITCH = 0.0005
+THREAD_SWITCH_S = 0.0005
 #: Seconds for which an agent that is told to end serves on: its node gets no more pods from the
 #: moment on that its own pod is being ended, and those that are on their way are still admitted.
-LINGER = 2.0
+SHUTDOWN_DELAY_S = 2.0
 #: Seconds after which a look is tried again that failed, or found a claim that goes when its
 #: container does.
-AGAIN = 1.0
+RETRY_S = 1.0
 
 
 @frozen(kw_only=True)
@@ -193,11 +193,11 @@ class Agent:
         """Serve until cancelled."""
         name = self.options.name
         tasks = [
-            self._forever(self._discover, DISCOVER, due=self.cards.due),
-            self._forever(self._notice_programs, NOTICE),
-            self._forever(self._offer, DISCOVER, due=self.plugins.alignment.slots_given),
-            self._forever(self._attend, ATTEND),
-            self._forever(lambda: self.guard.look(self.discovery.devices), PERIOD),
+            self._forever(self._discover, DISCOVERY_PERIOD_S, due=self.cards.due),
+            self._forever(self._notice_programs, PROGRAMS_PERIOD_S),
+            self._forever(self._offer, DISCOVERY_PERIOD_S, due=self.plugins.alignment.slots_given),
+            self._forever(self._attend, KUBELET_PERIOD_S),
+            self._forever(lambda: self.guard.look(self.discovery.devices), SAMPLE_PERIOD_S),
             self._reconcile(),
             self.api.follow(
                 "/api/v1/pods",
@@ -217,12 +217,12 @@ class Agent:
             ),
         ]
         if self.options.autoscaler:
-            tasks.append(self._forever(self._state_sizes, DISCOVER))
+            tasks.append(self._forever(self._state_sizes, DISCOVERY_PERIOD_S))
         try:
             if self.driver and self.publisher:
                 await self.driver.start()
                 tasks.append(self.publisher.follow())
-                tasks.append(self._forever(self._end_claims, AGAIN))
+                tasks.append(self._forever(self._end_claims, RETRY_S))
             async with self._metrics():
                 await asyncio.gather(*tasks)
         finally:
@@ -291,7 +291,7 @@ class Agent:
         """Have a look be at once that is to publish what programs of the node hold by now."""
         if await asyncio.to_thread(self.cards.have_other_programs):
             self.cards.due.set()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(PROGRAMS_PAUSE_S)
 
     async def _publish(self) -> None:
         """Publish the cards to the scheduler, if it chooses them."""
@@ -373,7 +373,7 @@ class Agent:
     async def _reconcile(self) -> None:
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE)
+                await asyncio.wait_for(self.allocator.reconcile_due.wait(), RECONCILE_PERIOD_S)
             self.allocator.reconcile_due.clear()
             try:
                 await self.allocator.reconcile()
@@ -382,7 +382,7 @@ class Agent:
             except (HeteroError, OSError) as error:
                 log.warning("reconcile: %s", error)
                 if not self.allocator.reconciled:
-                    asyncio.get_running_loop().call_later(AGAIN, self.allocator.reconcile_due.set)
+                    asyncio.get_running_loop().call_later(RETRY_S, self.allocator.reconcile_due.set)
 
     async def _end_claims(self) -> None:
         try:
@@ -425,7 +425,7 @@ def node_of(options: Options) -> Node:
 
 def run(options: Options) -> None:
     """Run the agent of this node until it is told to end."""
-    sys.setswitchinterval(SWITCH)
+    sys.setswitchinterval(THREAD_SWITCH_S)
     asyncio.run(_run(options))
 
 
@@ -445,7 +445,9 @@ async def _run(options: Options) -> None:
         task = asyncio.ensure_future(Duty(node.ledger.path).keep(serve))
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGINT, task.cancel)
-        loop.add_signal_handler(signal.SIGTERM, lambda: loop.call_later(LINGER, task.cancel))
+        loop.add_signal_handler(
+            signal.SIGTERM, lambda: loop.call_later(SHUTDOWN_DELAY_S, task.cancel)
+        )
         try:
             await task
         except asyncio.CancelledError:

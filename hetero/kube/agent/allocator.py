@@ -60,16 +60,16 @@ log = logging.getLogger(__name__)
 
 #: How long Allocate waits for a share whose pod is gone and whose processes are about to be. The
 #: kubelet admits pods one by one: a pod that waits here lets all others wait.
-_PATIENCE = 2.0
-_PAUSE = 0.1
+_SHARE_WAIT_S = 2.0
+_POLL_PERIOD_S = 0.1
 #: Seconds that it waits for an API server that is away: the kubelet ends a refused pod for good,
 #: and admits no other meanwhile.
-_AWAY = 10.0
+_API_WAIT_S = 10.0
 #: Seconds until the containers of an ended pod are checked again, and until a failed first check is
 #: repeated.
-_AGAIN = 1.0
+_RECHECK_S = 1.0
 #: Seconds within which Allocate follows a preference: no kubelet restarts as fast.
-_AT_ONCE = 1.0
+_PREFERENCE_S = 1.0
 
 
 @define(eq=False)
@@ -247,7 +247,7 @@ class Allocator:
         Raises `Refused` when there is none, `NeverGiven` if no pod that asks gets a share, another
         `HeteroError` where this node cannot find out.
         """
-        held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _AWAY
+        held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _API_WAIT_S
         candidates: list[SignedContainer] = []
         errors: list[HeteroError] = []
         for (namespace, pod_name), pod_devices in held_by_pod.items():
@@ -287,7 +287,7 @@ class Allocator:
         if preferred is None or preferred[:2] != (resource, ids):
             return None
         _, _, container, preferred_at_s = preferred
-        return container if monotonic() - preferred_at_s < _AT_ONCE else None
+        return container if monotonic() - preferred_at_s < _PREFERENCE_S else None
 
     def _next(
         self,
@@ -388,10 +388,10 @@ class Allocator:
                 reason = "its grant was unpinned"
             except Refused as error:
                 reason = str(error)
-            if monotonic() - began_s > _PATIENCE:
+            if monotonic() - began_s > _SHARE_WAIT_S:
                 raise Refused(f"{container}: {reason}")
             await self.reconcile()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_PERIOD_S)
 
     def _made(self, pod: Pod) -> asyncio.Future[dict[str, Grant]]:
         """Return the future of a pod's grants, begun now unless it exists. Raises `BadInput`."""
@@ -485,7 +485,7 @@ class Allocator:
             await asyncio.to_thread(LocalGrants(self.node).sweep, vendors_gone)
         self.reconciled |= self.pods.listed and not is_unsure
         if running_ids or not self.reconciled:
-            asyncio.get_running_loop().call_later(_AGAIN, self.reconcile_due.set)
+            asyncio.get_running_loop().call_later(_RECHECK_S, self.reconcile_due.set)
         if self.pods.listed:  # else a kubelet may still start any of them
             self._remembered.remove(links - standing_ids - running_ids - self.pods.may_start())
 

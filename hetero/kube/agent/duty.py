@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two looks at who serves, and that the next agent waits until the last one has
 #: stopped: that would else take its sockets away. One that hangs is not waited for.
-_PERIOD, _HANDOVER = 0.5, 3.0
+_POLL_PERIOD_S, _HANDOVER_S = 0.5, 3.0
 
 
 @define(eq=False)
@@ -54,7 +54,7 @@ class Duty:
                     self._holder(),
                 )
                 while self._is_served():
-                    await asyncio.sleep(_PERIOD)
+                    await asyncio.sleep(_POLL_PERIOD_S)
                 log.info("no other agent serves this node any more: this one does")
         finally:
             self._close()
@@ -64,7 +64,7 @@ class Duty:
         serving = asyncio.ensure_future(serve())
         try:
             while self._has_turn():
-                if (await asyncio.wait({serving}, timeout=_PERIOD))[0]:
+                if (await asyncio.wait({serving}, timeout=_POLL_PERIOD_S))[0]:
                     await serving
                     return
         finally:
@@ -85,9 +85,9 @@ class Duty:
         except OSError as error:
             raise HeteroError(f"{self._path}: {error.strerror}") from None
         try:
-            until_s = monotonic() + _HANDOVER
+            until_s = monotonic() + _HANDOVER_S
             while is_held(last_descriptor) and monotonic() < until_s:
-                await asyncio.sleep(_PERIOD / 5)
+                await asyncio.sleep(_POLL_PERIOD_S / 5)
         finally:
             os.close(last_descriptor)
 

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds from when the API told of the pods, within which nothing is published before it is known
 #: what runs on of pods that are over: others sent to those cards would fail.
-FIRST = 20.0
+FIRST_WAIT_S = 20.0
 
 
 @define(eq=False)
@@ -50,7 +50,7 @@ class InventoryPublisher:
     async def publish(self, devices: tuple[Device, ...] | None, grants: NodeGrants) -> None:
         """Publish the devices and grants if the API has others. None: withdraw the devices."""
         if not self.allocator.reconciled and (
-            self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST
+            self._listed_at_s is None or monotonic() - self._listed_at_s < FIRST_WAIT_S
         ):
             return
         async with self._posting:

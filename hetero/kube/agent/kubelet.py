@@ -23,7 +23,7 @@ OPTIONS = DevicePluginOptions(pre_start_required=True, get_preferred_allocation_
 #: (namespace, pod name) -> container name -> resource name -> device ids
 Held = Mapping[tuple[str, str], Mapping[str, Mapping[str, frozenset[str]]]]
 
-_SECONDS = 5.0
+_TIMEOUT_S = 5.0
 #: Above the answer about any node's pods.
 _LARGEST = 64 * 1024 * 1024
 
@@ -58,7 +58,7 @@ class Kubelet:
         try:
             async with _channel(socket_path) as channel:
                 stub = RegistrationStub(channel)  # type: ignore[no-untyped-call]
-                await stub.Register(request, timeout=_SECONDS)
+                await stub.Register(request, timeout=_TIMEOUT_S)
         except grpc.RpcError as error:
             raise HeteroError(f"kubelet {socket_path}: {_why(error)}") from None
 
@@ -104,7 +104,7 @@ class Kubelet:
                 stub = self._asked = new_stub
             try:
                 response: ListPodResourcesResponse = await stub.List(
-                    ListPodResourcesRequest(), timeout=_SECONDS
+                    ListPodResourcesRequest(), timeout=_TIMEOUT_S
                 )
                 return response
             except grpc.RpcError as error:

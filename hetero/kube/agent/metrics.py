@@ -26,7 +26,7 @@ _DEVICE = ("UUID", "vendor", "modelName", "Hostname")
 _OWNER_LABELS = ("namespace", "pod", "container", "claim")
 _SHARE = (*_DEVICE, *_OWNER_LABELS)
 #: The least seconds of a mean since the scrape before.
-_WINDOW = 10.0
+_SHORTEST_WINDOW_S = 10.0
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
@@ -50,7 +50,7 @@ class Metrics(Collector):
     _seconds: Histogram = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._meter = CoreMeter(self.allocator.node, window=_WINDOW)
+        self._meter = CoreMeter(self.allocator.node, window=_SHORTEST_WINDOW_S)
         self._calls = Counter(
             "hetero_agent_calls",
             "Calls of the kubelet, by what came of them",

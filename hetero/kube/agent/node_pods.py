@@ -16,7 +16,7 @@ from hetero.model.errors import BadInput
 from hetero.node.ledger.ledger import Grant
 
 #: Seconds between two questions to an API server that is away.
-_PAUSE = 0.1
+_RETRY_S = 0.1
 
 
 class NeverGiven(BadInput):
@@ -78,7 +78,7 @@ class NodePods:
             except ApiError:
                 if monotonic() > deadline_s:
                     raise
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_RETRY_S)
 
     async def still_active(self, pod: Pod) -> bool:
         """Whether the API itself says that a pod may still start containers."""

@@ -26,10 +26,10 @@ log = logging.getLogger(__name__)
 
 #: Seconds for which a card rests the first time, and at most: each time twice as long as before. A
 #: cause that is over soon costs the first, and one that lasts fails a pod in the longest.
-FIRST, LONGEST = 15.0, 600.0
+FIRST_REST_S, LONGEST_REST_S = 15.0, 600.0
 #: Seconds that a refusal waits until the scheduler is told of it: its controller's next pod would
 #: be sent there, too. The kubelet admits no other pod meanwhile.
-_TELLING = 1.0
+_PUBLISH_WAIT_S = 1.0
 #: Where more pods than these were refused by cards of one vendor, all of its cards rest: the fault
 #: is then hardly one card's.
 _MANY = 1
@@ -80,7 +80,7 @@ class RestingCards:
         noted_by_uuid = {
             uuid: rest
             for uuid, rest in self._rest_by_uuid.items()
-            if now_s - rest.until_s < LONGEST
+            if now_s - rest.until_s < LONGEST_REST_S
         }
         resting_uuids = {uuid for uuid, rest in noted_by_uuid.items() if rest.until_s > now_s}
         if refusing_uuids <= resting_uuids:
@@ -92,7 +92,7 @@ class RestingCards:
         if len(refusal_times - {None}) >= _MANY:
             new_uuids = all_uuids | refusing_uuids
         lengths_s = [noted_by_uuid[uuid].length_s for uuid in noted_by_uuid.keys() & new_uuids]
-        length_s = min(2 * max(lengths_s), LONGEST) if lengths_s else FIRST
+        length_s = min(2 * max(lengths_s), LONGEST_REST_S) if lengths_s else FIRST_REST_S
         until_text = strftime("%H:%M:%S UTC", gmtime(time() + length_s))
         rest = _Rest(now_s + length_s, length_s, f"until {until_text}: {_line(reason)}")
         for uuid in new_uuids:
@@ -106,7 +106,7 @@ class RestingCards:
         self.untold.append(f"{who_rests} {rest.sentence}")
         self._set(noted_by_uuid)
         with suppress(HeteroError, asyncio.TimeoutError):  # it is published at the next look
-            await asyncio.wait_for(self.publish(), _TELLING)
+            await asyncio.wait_for(self.publish(), _PUBLISH_WAIT_S)
 
     def note_share(self, uuids: Iterable[str], vendor_uuids: Iterable[str]) -> None:
         """Record that these cards gave a pod its share: others rest no more on their account."""
@@ -150,7 +150,7 @@ def _read(path: Path) -> dict[str, _Rest]:
     return {
         uuid: rest
         for uuid, rest in rests.by_uuid.items()
-        if rest.until_s - now_s <= rest.length_s <= LONGEST
+        if rest.until_s - now_s <= rest.length_s <= LONGEST_REST_S
     }
 
 

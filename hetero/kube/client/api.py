@@ -20,7 +20,7 @@ from hetero.kube.objects.reading import Page, Reader, plain_page, reader
 from hetero.model.errors import BadInput, HeteroError
 
 #: Seconds that somebody who looks on waits for a connection.
-IMPATIENT = 1.5
+VIEW_CONNECT_S = 1.5
 
 _T = TypeVar("_T")
 _O = TypeVar("_O", bound=Object)
@@ -30,11 +30,11 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 #: Where kubectl looks, too.
 _KUBECONFIG = "~/.kube/config"
 #: Seconds that an answer may take.
-_ANSWER = 10
+_ANSWER_TIMEOUT_S = 10
 #: Seconds between two attempts to follow something that does not answer, at most and on average.
-RETRY = 15.0
+LONGEST_RETRY_S = 15.0
 #: Seconds the server keeps a watch open; a little more and a silent connection is given up.
-_WATCH = 290
+_WATCH_S = 290
 _PAGE_ITEMS = 500
 #: What is no JSON, or nested past what a parser follows.
 _UNREAD = (DecodeError, RecursionError, ValueError)
@@ -127,7 +127,7 @@ class ApiCalls(Protocol):
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
-        retry: float = RETRY,
+        retry: float = LONGEST_RETRY_S,
     ) -> None:
         """List, then watch: `listed` gets all there is, `changed` every event after it."""
 
@@ -217,7 +217,7 @@ class Api:
                 data=None if body is None else json.encode(body),
                 params=query,
                 headers={**self._headers(), **(headers or {}), "Content-Type": content_type},
-                timeout=aiohttp.ClientTimeout(total=_ANSWER, connect=self.connect),
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S, connect=self.connect),
             ) as response:
                 response_text = await response.text()
                 if response.status >= 400:
@@ -247,7 +247,7 @@ class Api:
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
-        retry: float = RETRY,
+        retry: float = LONGEST_RETRY_S,
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
@@ -319,14 +319,14 @@ class Api:
                 **query,
                 "watch": "true",
                 "resourceVersion": resource_version,
-                "timeoutSeconds": str(_WATCH),
+                "timeoutSeconds": str(_WATCH_S),
                 "allowWatchBookmarks": "true",
             },
             headers={
                 **self._headers(),
                 **_accept("PartialObjectMetadata", metadata_only=metadata_only),
             },
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH + 30),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=_WATCH_S + 30),
         ) as response:
             if response.status >= 400:
                 raise ApiError(f"watch {path}", response.status, response.reason or "")

@@ -16,7 +16,7 @@ from hetero.kube.objects.kinds import Metadata, Plain
 log = logging.getLogger(__name__)
 
 #: Seconds in which the same sentence is not written twice for the same pod.
-_SAID = 60.0
+_REPEAT_S = 60.0
 #: The longest message the API takes.
 _LONGEST = 1024
 
@@ -34,12 +34,12 @@ class Events:
         """Put a sentence into the events of a pod, or a node, unless it was just written."""
         now_s = monotonic()
         event_key = (metadata.uid, sentence)
-        if now_s - self._told.get(event_key, -_SAID) < _SAID:
+        if now_s - self._told.get(event_key, -_REPEAT_S) < _REPEAT_S:
             return
         self._told = {
             told_key: told_at_s
             for told_key, told_at_s in self._told.items()
-            if now_s - told_at_s < _SAID
+            if now_s - told_at_s < _REPEAT_S
         }
         self._told[event_key] = now_s
         namespace = metadata.namespace or "default"  # where the API wants those of nodes

@@ -22,7 +22,7 @@ DESCRIPTOR = "HETERO_LEADERSHIP"
 #: kube-scheduler tries none of the waiting pods.
 STARTING, READY, BUSY, UNTRIED = b"starting", b"ready", b"busy", b"untried"
 #: Seconds between two messages.
-BEAT = 0.25
+HEARTBEAT_PERIOD_S = 0.25
 #: The longest message of either, in bytes.
 MOST = 64
 
@@ -88,7 +88,7 @@ class Leadership:
             self._say(READY if is_ready() else STARTING)
             if take_scheduler_stall():
                 self._say(UNTRIED)
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_PERIOD_S)
 
     def _say(self, word: bytes) -> None:
         with suppress(OSError):  # the parent has not read for a while, or has ended

@@ -21,13 +21,13 @@ log = logging.getLogger(__name__)
 
 #: Seconds a Lease lasts after a renewal, a renewal is relied on, and between two renewals. The gap
 #: between the first two is what the last requests of an old leader may take.
-LASTS, TRUSTED, RETRY = 4, 3.0, 1.0
+LEASE_DURATION_S, TRUSTED_S, RENEWAL_PERIOD_S = 4, 3.0, 1.0
 #: Seconds between two looks of who stands by.
-WATCH = 0.5
+STANDBY_PERIOD_S = 0.5
 #: Seconds by which a timer may be early.
-_GRAIN = 0.02
+_TIMER_ERROR_S = 0.02
 #: Seconds that one attempt may take.
-_PATIENCE = 2.0
+_ATTEMPT_TIMEOUT_S = 2.0
 _CONFLICT, _ABSENT = 409, 404
 
 
@@ -46,13 +46,13 @@ class LeaseElection:
     _lease: Plain | None = field(default=None, init=False)  # as last read or written
     _renewal: tuple[str, str] = field(default=("", ""), init=False)  # holder and time, as read
     _seen_at: float | None = field(default=None, init=False)  # None: there may be a newer one
-    _lasts: float = field(default=LASTS, init=False)
+    _lasts: float = field(default=LEASE_DURATION_S, init=False)
     _said: str = field(default="", init=False)
 
     async def attempt(self) -> None:
         """Renew the Lease, or take it if it is free; once."""
         try:
-            await asyncio.wait_for(self._attempt(), _PATIENCE)
+            await asyncio.wait_for(self._attempt(), _ATTEMPT_TIMEOUT_S)
             self._said = ""
         except (ApiError, asyncio.TimeoutError) as error:
             # Its holder may have renewed it unseen, or could not: it gets its whole time again.
@@ -66,10 +66,12 @@ class LeaseElection:
     def pause(self) -> float:
         """Seconds until the next attempt can succeed."""
         if self.leads:
-            return RETRY
+            return RENEWAL_PERIOD_S
         if self._seen_at is None:
-            return WATCH
-        return min(WATCH, max(0.0, self._seen_at + self._lasts - monotonic()) + _GRAIN)
+            return STANDBY_PERIOD_S
+        return min(
+            STANDBY_PERIOD_S, max(0.0, self._seen_at + self._lasts - monotonic()) + _TIMER_ERROR_S
+        )
 
     async def release(self) -> None:
         """Release the Lease at once. The process must have stopped what it led."""
@@ -78,7 +80,7 @@ class LeaseElection:
         self.leads, self.trusted_until = False, 0.0
         try:
             spec = {"leaseDurationSeconds": 1, "renewTime": _now()}
-            await asyncio.wait_for(self._write(spec), _PATIENCE)
+            await asyncio.wait_for(self._write(spec), _ATTEMPT_TIMEOUT_S)
         except (ApiError, asyncio.TimeoutError) as error:
             log.warning("lease %s: not released, it ends by itself: %s", self.name, error)
 
@@ -95,7 +97,7 @@ class LeaseElection:
             await self._read()
             self.leads = self._spec.holder_identity == self.identity
             return
-        self.leads, self.trusted_until = True, asked_at_s + TRUSTED
+        self.leads, self.trusted_until = True, asked_at_s + TRUSTED_S
 
     async def _free(self) -> bool:
         """Read the Lease; return whether it may be taken."""
@@ -106,7 +108,7 @@ class LeaseElection:
         renewal = (spec.holder_identity, spec.renew_time)
         if renewal != self._renewal or self._seen_at is None:
             self._renewal, self._seen_at = renewal, monotonic()
-        self._lasts = spec.lease_duration_seconds or LASTS
+        self._lasts = spec.lease_duration_seconds or LEASE_DURATION_S
         return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._lasts
 
     @property
@@ -119,7 +121,7 @@ class LeaseElection:
         now_text = _now()
         spec = {
             "holderIdentity": self.identity,
-            "leaseDurationSeconds": LASTS,
+            "leaseDurationSeconds": LEASE_DURATION_S,
             "renewTime": now_text,
         }
         spec_before = self._spec

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two checks of the last discovery, and after which health is reported again: a
 #: kubelet takes a report that is 30 s old for unknown.
-_INTERVAL, _HEALTH = 1.0, 10.0
+_CHECK_PERIOD_S, _HEALTH_PERIOD_S = 1.0, 10.0
 
 
 @frozen(kw_only=True)
@@ -184,10 +184,10 @@ class DraDriver(DRAPluginServicer, RegistrationServicer, DRAResourceHealthServic
                 )
                 for device_name, offer in offers(self.claims.discovery().devices).items()
             }
-            if fault_by_name != sent_faults or monotonic() - sent_at_s > _HEALTH:
+            if fault_by_name != sent_faults or monotonic() - sent_at_s > _HEALTH_PERIOD_S:
                 sent_faults, sent_at_s = fault_by_name, monotonic()
                 yield _health(self.claims.name, fault_by_name)
-            await asyncio.sleep(_INTERVAL)
+            await asyncio.sleep(_CHECK_PERIOD_S)
 
 
 def _inode(path: Path) -> int | None:

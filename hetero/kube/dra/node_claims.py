@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 KIND = f"{DRIVER}/claim"
 _PREFIX = "claim-"
 #: Seconds that a claim waits for devices of an earlier one whose processes are ending.
-_PATIENCE, _PAUSE = 2.0, 0.1
+_DEVICE_WAIT_S, _POLL_PERIOD_S = 2.0, 0.1
 #: The field manager of the agent's fields in claims' status.
 _OWNER = "hetero-agent"
 #: The ledger's notes of a claim's grant.
@@ -151,9 +151,9 @@ class NodeClaims:
             try:
                 return await asyncio.to_thread(self._grant, wire_claim, prepared_claim, pods)
             except Refused:
-                if monotonic() - began_s > _PATIENCE:
+                if monotonic() - began_s > _DEVICE_WAIT_S:
                     raise
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_PERIOD_S)
 
     async def _tell(self, claim: ResourceClaim, prepared_claim: Prepared) -> None:
         """Update the claim's status with its devices; a failure is retried later."""

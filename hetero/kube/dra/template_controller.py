@@ -35,7 +35,7 @@ _GROUP = "/apis/resource.k8s.io/v1"
 TEMPLATES = f"{_GROUP}/resourceclaimtemplates"
 _PODS = "/api/v1/pods"
 #: Seconds after which a template that no pod names goes, and between two looks for such.
-UNNAMED, _PERIOD = 3600.0, 60.0
+UNNAMED_LIFE_S, _POLL_PERIOD_S = 3600.0, 60.0
 #: How many templates of ours a namespace may have.
 MOST = 100
 
@@ -48,8 +48,8 @@ class TemplateController:
 
     api: Api
     vocabulary: Vocabulary
-    unnamed: float = UNNAMED
-    period: float = _PERIOD
+    unnamed: float = UNNAMED_LIFE_S
+    period: float = _POLL_PERIOD_S
     most: int = MOST
     _events: Events = field(init=False)
     _pods: dict[str, Pod] = field(init=False, factory=dict)  # that name templates, by UID

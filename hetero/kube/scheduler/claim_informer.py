@@ -27,7 +27,7 @@ from hetero.placement.cluster import Placement
 log = logging.getLogger(__name__)
 
 #: Seconds between two attempts where the API server has no claims, or does not let us list them.
-_RETRY = 60.0
+_RETRY_S = 60.0
 
 
 @define(eq=False)
@@ -58,7 +58,7 @@ class ClaimInformer:
             listed=self.slices_listed,
             changed=self._slice_changed,
             lost=_lost,
-            retry=_RETRY,
+            retry=_RETRY_S,
         )
 
     async def _follow_claims(self) -> None:
@@ -68,7 +68,7 @@ class ClaimInformer:
             listed=self.claims_listed,
             changed=self._claim_changed,
             lost=_lost,
-            retry=_RETRY,
+            retry=_RETRY_S,
         )
 
     # --- what there is ----------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from hetero.placement.demand import Demand, PodClass, RequestClass, with_size, w
 log = logging.getLogger(__name__)
 
 #: Seconds from one look to the next, and so from one write to the next at least.
-PERIOD = 600.0
+SAVE_PERIOD_S = 600.0
 #: Seconds that the last write may take: who holds the Lease waits for it.
-_LAST = 1.0
+_LAST_SAVE_S = 1.0
 #: The most bytes that are written, and the part by which a weight has to move for that.
 MOST_BYTES, _MOVED = 8192, 0.1
 _KEY = "mix"
@@ -102,14 +102,14 @@ class ExpectedMix:
         self._written = self.cache.demand.copy()
 
     async def follow(self) -> None:
-        """Write the mix each `PERIOD`, and at the end, if it changed."""
+        """Write the mix every `SAVE_PERIOD_S`, and at the end, if it changed."""
         try:
             while True:
-                await asyncio.sleep(PERIOD)
+                await asyncio.sleep(SAVE_PERIOD_S)
                 await self._follow(self.leads)
         except asyncio.CancelledError:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._follow(self.led), _LAST)
+                await asyncio.wait_for(self._follow(self.led), _LAST_SAVE_S)
             raise
 
     async def _follow(self, writes: Callable[[], bool]) -> None:

@@ -18,7 +18,7 @@ from hetero.kube.objects.kinds import Pod
 
 #: Seconds after which all kubelets watch again, and for which a pod waits for one at most, whoever
 #: goes first meanwhile: kube-scheduler waits 10 s for a binding, which itself takes a while.
-BROKEN, PATIENCE = 60.0, 6.0
+REWATCH_S, KUBELET_WAIT_S = 60.0, 6.0
 
 
 @define(eq=False)
@@ -36,7 +36,7 @@ class KubeletWatches:
 
     def api_lost(self) -> None:
         """Record that the API server is away. Pods that wait for a kubelet keep waiting."""
-        self._away, self._until_s = True, self.clock() + BROKEN
+        self._away, self._until_s = True, self.clock() + REWATCH_S
         self._first = {
             node: (uid, decision)
             for node, (uid, decision) in self._first.items()
@@ -46,7 +46,7 @@ class KubeletWatches:
     def api_back(self) -> None:
         """Record that the API server answers: kubelets start to watch again from now on."""
         if self._away:
-            self._away, self._until_s = False, self.clock() + BROKEN
+            self._away, self._until_s = False, self.clock() + REWATCH_S
 
     def pods_listed(self, uids: set[str]) -> None:
         """Let others go first where the first pod is none of these."""
@@ -81,7 +81,7 @@ class KubeletWatches:
 
     async def until_watched(self, node: str, uid: str) -> None:
         """Wait until the node's first pod was accepted, unless this pod is the first."""
-        deadline_s = self.clock() + PATIENCE
+        deadline_s = self.clock() + KUBELET_WAIT_S
         while self.clock() < self._until_s:
             first_uid, decision = self._first.setdefault(node, (uid, asyncio.Event()))
             if first_uid == uid or decision.is_set():

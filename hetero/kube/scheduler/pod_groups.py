@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _PLUGIN, _KUBERNETES = APIS = ("scheduling.x-k8s.io/v1alpha1", "scheduling.k8s.io/v1alpha2")
 #: Seconds that room is held for a group's pods until all of them were to be bound, and that the
 #: first of them waits for the others (kube-scheduler gives a binding ten).
-HELD, _GATHER = 30.0, 8.0
+RESERVATION_S, _GATHER_S = 30.0, 8.0
 _MOST_GONE = 4096
 
 #: Chooses among the nodes, any if None, for a pod; or says why it fits on none.
@@ -235,7 +235,7 @@ class PodGroups:
         if isinstance(answer, Refusal):
             return answer
         plan = record.plan = _Plan(answer)
-        asyncio.get_running_loop().call_later(HELD, self._expire, group, plan)
+        asyncio.get_running_loop().call_later(RESERVATION_S, self._expire, group, plan)
         self._give_row(group, answer)
         for waiting_pod in pods:
             if waiting_pod is not asking_pod and waiting_pod.metadata.uid in answer:
@@ -279,7 +279,7 @@ class PodGroups:
             self._whole_uids |= plan.came
             record.plan = None
         try:
-            await asyncio.wait_for(plan.decided.wait(), _GATHER)
+            await asyncio.wait_for(plan.decided.wait(), _GATHER_S)
         except asyncio.TimeoutError:
             plan.came.discard(uid)
         if not plan.all_came:

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds between two attempts of a scheduler to follow pods, of which a cluster has two: it hears
 #: so much later of pods that a kube-scheduler does not try after the API server was away.
-_RETRY = 2.0
+_RETRY_S = 2.0
 
 
 class PodSubscriber(Protocol):
@@ -51,7 +51,7 @@ class PodInformer:
             listed=self.listed,
             changed=self._changed,
             lost=self._lost,
-            retry=_RETRY,
+            retry=_RETRY_S,
         )
 
     def listed(self, pods: list[Pod]) -> None:

@@ -27,13 +27,13 @@ _MOST_NODES = 100
 _MOST_TRIED = 20
 #: Seconds that freed room is held for the pod it was freed for, and that an eviction which fails
 #: after others were made is tried again.
-HELD = 30.0
+RESERVATION_S = 30.0
 #: Seconds between two tries of an eviction.
-RETRY = 1.0
+EVICTION_RETRY_S = 1.0
 #: Seconds that a victim may end later than its grace period says, and between looks.
-_LATE, _PAUSE = 30.0, 0.1
+_LATENESS_S, _POLL_PERIOD_S = 30.0, 0.1
 #: Seconds that a pod has to end in if it does not say (Kubernetes' default).
-_GRACE = 30
+_DEFAULT_GRACE_S = 30
 
 
 @frozen(eq=False)
@@ -202,18 +202,18 @@ class Preemption:
     async def _evict(self, pod: Pod, room: _Room) -> None:
         """Evict all victims, one after the other.
 
-        If the API refuses the first, none is evicted. A later refusal is retried for `HELD` seconds
-        while the room is held: half a gang serves nobody. Raises `ApiError`.
+        If the API refuses the first, none is evicted. A later refusal is retried while the room is
+        held, for `RESERVATION_S`: half a gang serves nobody. Raises `ApiError`.
         """
         pod_name = "/".join(pod.full_name)
         for evicted_count, uid in enumerate(room.victims.uids):
             victim = self.pods.holder(uid)
-            deadline_s = monotonic() + (HELD if evicted_count else 0.0)
+            deadline_s = monotonic() + (RESERVATION_S if evicted_count else 0.0)
             while error := await self._post_eviction(uid):
                 if monotonic() >= deadline_s or not self._is_held(pod.metadata.uid, room):
                     progress = f"{evicted_count} of {len(room.victims.uids)} evicted"
                     raise ApiError(progress, 0, str(error)) if evicted_count else error
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(EVICTION_RETRY_S)
             if victim is not None:
                 log.info("preemption: %s: evicted %s", pod_name, "/".join(victim.full_name))
                 message = f"preempted by pod {pod_name} on node {room.placement.node}"
@@ -233,11 +233,11 @@ class Preemption:
         grace_s = max((self._grace(victim) for victim in ending_uids), default=0)
         standing_uids = self.pods.cache.standing.keys()
         is_gone = await self._until(
-            lambda: standing_uids.isdisjoint(ending_uids), pod, room, grace_s + _LATE
+            lambda: standing_uids.isdisjoint(ending_uids), pod, room, grace_s + _LATENESS_S
         )
         if is_gone:
             self.again(pod)
-            await self._until(lambda: False, pod, room, HELD)
+            await self._until(lambda: False, pod, room, RESERVATION_S)
 
     async def _until(
         self, is_done: Callable[[], bool], pod: Pod, room: _Room, wait_s: float
@@ -247,7 +247,7 @@ class Preemption:
         while self._is_held(uid, room) and monotonic() < deadline_s:
             if is_done():
                 return True
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_POLL_PERIOD_S)
         return False
 
     def _is_held(self, uid: str, room: _Room) -> bool:
@@ -257,7 +257,7 @@ class Preemption:
     def _grace(self, uid: str) -> int:
         pod = self.pods.holder(uid)
         grace_s = pod.spec.termination_grace_period_seconds if pod else 0
-        return _GRACE if grace_s is None else grace_s
+        return _DEFAULT_GRACE_S if grace_s is None else grace_s
 
     async def _post_eviction(self, uid: str, *, dry_run: bool = False) -> ApiError | None:
         """Evict a pod by the API. Return the refusal, None for success or a pod that is gone."""

@@ -10,7 +10,7 @@ from hetero.kube.client.leadership import Leadership
 from hetero.model.errors import HeteroError
 
 #: Seconds a caller waits for a scheduler that is starting, and between looks.
-PATIENCE, PAUSE = 5.0, 0.05
+START_WAIT_S, POLL_PERIOD_S = 5.0, 0.05
 
 
 @define(eq=False)
@@ -39,10 +39,10 @@ class Readiness:
 
     async def until_ready(self) -> None:
         """Wait a few seconds: kube-scheduler retries a pod after an error only a minute later."""
-        for _ in range(int(PATIENCE / PAUSE)):
+        for _ in range(int(START_WAIT_S / POLL_PERIOD_S)):
             if self.is_ready():
                 return
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_PERIOD_S)
         self.expect_ready()
 
     def expect_ready(self) -> None:

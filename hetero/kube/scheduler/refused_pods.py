@@ -25,7 +25,7 @@ _ADMITTED = ("DeadlineExceeded", "Evicted", "NodeLost", "Shutdown", "Terminated"
 #: What else a kubelet says where it gives one of these reasons for a pod that it did not admit.
 _REJECTED = ("Pod was rejected", "Pod The node had condition")
 #: Seconds between two looks, and after a failure.
-PERIOD = 1.0
+POLL_PERIOD_S = 1.0
 
 
 @define(eq=False)
@@ -55,7 +55,7 @@ class RefusedPods:
             for uid, pod in [*self._pods.items()]:
                 if self.ready() and await self._take_back(pod):
                     self._pods.pop(uid, None)
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(POLL_PERIOD_S)
 
     async def _take_back(self, pod: Pod) -> bool:
         """Remove the allocation and write the event. Return whether that is done."""

@@ -24,7 +24,7 @@ from hetero.kube.words.signing import PublicKeys, SigningKey
 log = logging.getLogger(__name__)
 
 #: Seconds between two looks at what is to be signed anew, and after a failure.
-PERIOD = 1.0
+POLL_PERIOD_S = 1.0
 
 
 @define(eq=False)
@@ -79,7 +79,7 @@ class Signatures:
         while True:
             while self._outdated_uids and self.ready():
                 await self._sign_anew(self._outdated_uids.pop())
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(POLL_PERIOD_S)
 
     async def _sign_anew(self, uid: str) -> None:
         pod = self.pods.holder(uid)
@@ -96,4 +96,4 @@ class Signatures:
                 return  # it is gone, or another pod of its name is there
             log.warning("pod %s/%s: not signed anew: %s", namespace, name, error)
             self._outdated_uids.add(uid)
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(POLL_PERIOD_S)

@@ -27,7 +27,7 @@ from hetero.placement.place_pod import standing
 log = logging.getLogger(__name__)
 
 #: Seconds within which a node says what runs on of a pod that was deleted by force.
-UNCONFIRMED = 5.0
+UNCONFIRMED_S = 5.0
 #: A pod that holds no device: nobody is served by its end, so it is more important than any.
 WITHOUT_DEVICES = PlacedPod(containers=(PlacedContainer(),), priority=2**31 - 1)
 _RUNS = "Running"
@@ -94,7 +94,7 @@ class Orphans:
         self.pods.transition(uid, PodState.UNCONFIRMED).pod = pod
         ended_pod = evolve(WITHOUT_DEVICES, namespace=placement.pod.namespace)
         self.pods.cache.restore(uid, evolve(placement, pod=ended_pod, allocations=(None,)))
-        wait_s = UNCONFIRMED if grace_s is None else min(UNCONFIRMED, grace_s)
+        wait_s = UNCONFIRMED_S if grace_s is None else min(UNCONFIRMED_S, grace_s)
         in_background(self._expire(uid, placement, wait_s))
 
     async def _expire(self, uid: str, placement: Placement, wait_s: float) -> None:

@@ -15,7 +15,7 @@ from attrs import define, field
 from hetero.kube.objects.kinds import Pod
 
 #: Seconds for which a kube-scheduler may try none of the pods that wait, and in which one starts.
-SILENT, STARTS = 10.0, 60.0
+SILENCE_S, START_S = 10.0, 60.0
 
 
 @define(eq=False)
@@ -60,12 +60,12 @@ class UntriedPods:
         """
         now_s = self.clock()
         if held and not self._held:
-            self._since = max(self._since, now_s + (0.0 if self._started else STARTS - SILENT))
+            self._since = max(self._since, now_s + (0.0 if self._started else START_S - SILENCE_S))
             self._started = True
         self._held = held
-        if not (held and self._uids and now_s - self._since > SILENT):
+        if not (held and self._uids and now_s - self._since > SILENCE_S):
             return False
-        self._since = now_s + STARTS - SILENT
+        self._since = now_s + START_S - SILENCE_S
         return True
 
     def _waits(self, pod: Pod) -> bool:

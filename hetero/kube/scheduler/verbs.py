@@ -40,7 +40,7 @@ from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weigh
 log = logging.getLogger(__name__)
 
 #: Seconds that a place counts which filter took for a pod.
-_UNBOUND = 30.0
+_UNBOUND_S = 30.0
 #: The best score a node can get.
 _BEST = 10
 
@@ -80,7 +80,7 @@ class Placer:
         place = self.reserve(uid, pod_request, node)
         if isinstance(place, Refusal):
             return None
-        self.pods.hold(uid, place, monotonic() + _UNBOUND)
+        self.pods.hold(uid, place, monotonic() + _UNBOUND_S)
         return node
 
     def release_overdue(self) -> None:

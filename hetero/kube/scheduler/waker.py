@@ -14,7 +14,7 @@ from hetero.kube.client.events import Events, timestamp
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.scheduler.pod_table import PodTable
-from hetero.kube.scheduler.readiness import PAUSE, Readiness
+from hetero.kube.scheduler.readiness import POLL_PERIOD_S, Readiness
 from hetero.kube.words.pod import path_of
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.model.errors import BadInput, HeteroError
@@ -82,7 +82,7 @@ class Waker:
     async def wake_all(self) -> None:
         """Wake all pods that kube-scheduler asked about before this scheduler was ready."""
         while not self.readiness.is_ready():
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(POLL_PERIOD_S)
         query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
         with suppress(HeteroError):
             for pod in read_all(Pod, (await self.api.get("/api/v1/pods", query))["items"]):

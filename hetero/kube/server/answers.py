@@ -23,11 +23,11 @@ _V = TypeVar("_V")
 
 #: Seconds for which an answer holds, as kube-apiserver's own delegates have it, and for which a
 #: refusal counts against its source.
-HOLDS = 10.0
+ANSWER_LIFE_S = 10.0
 #: Refusals of one source in that time, after which it is not asked for.
 REFUSALS = 8
 #: Questions at a time, seconds that one may take, and answers and sources kept.
-_AT_ONCE, _PATIENCE, _MOST = 4, 3.0, 4096
+_AT_ONCE, _QUESTION_TIMEOUT_S, _MOST = 4, 3.0, 4096
 
 
 class TooManyRefusals(HeteroError):
@@ -38,13 +38,12 @@ class TooManyRefusals(HeteroError):
 class Answers(Generic[_T]):
     """Answers by question; `refuses` says which answers count against the client.
 
-    An answer holds for some seconds. Where no new one can be had, one that is at most `stale`
-    seconds past its time is used.
+    An answer is used for `answer_life_s`, and where no new one can be had for `stale_s` more.
     """
 
     refuses: Callable[[_T], bool]
-    stale: float = 0.0
-    holds: float | None = None  # None: HOLDS
+    stale_s: float = 0.0
+    answer_life_s: float | None = None  # None: ANSWER_LIFE_S
     _known: dict[bytes, tuple[_T, float]] = field(init=False, factory=dict)
     _refused: dict[str, tuple[int, float]] = field(init=False, factory=dict)
     _places: asyncio.Semaphore = field(init=False, factory=lambda: asyncio.Semaphore(_AT_ONCE))
@@ -67,20 +66,28 @@ class Answers(Generic[_T]):
         known_answer, now_s = self._known.get(question_hash), monotonic()
         if known_answer and now_s < known_answer[1]:
             return
-        refusals, until_s = self._refused.get(client, (0, 0.0))
+        refusal_count, until_s = self._refused.get(client, (0, 0.0))
         if now_s >= until_s:
-            refusals, until_s = 0, now_s + HOLDS
-        if refusals >= REFUSALS:
-            raise TooManyRefusals(f"{client}: refused {refusals} times: ask again in {HOLDS:.0f} s")
+            refusal_count, until_s = 0, now_s + ANSWER_LIFE_S
+        if refusal_count >= REFUSALS:
+            raise TooManyRefusals(
+                f"{client}: refused {refusal_count} times: ask again in {ANSWER_LIFE_S:.0f} s"
+            )
         try:
-            answer = await asyncio.wait_for(ask(), _PATIENCE)
+            answer = await asyncio.wait_for(ask(), _QUESTION_TIMEOUT_S)
         except (ApiError, asyncio.TimeoutError) as error:
-            if known_answer and now_s < known_answer[1] + self.stale:
+            if known_answer and now_s < known_answer[1] + self.stale_s:
                 return
-            raise ApiError("who asks", 0, str(error) or f"no answer in {_PATIENCE} s") from None
+            raise ApiError(
+                "who asks", 0, str(error) or f"no answer in {_QUESTION_TIMEOUT_S} s"
+            ) from None
         if self.refuses(answer):
-            _put(self._refused, client, (refusals + 1, until_s))
-        _put(self._known, question_hash, (answer, monotonic() + (self.holds or HOLDS)))
+            _put(self._refused, client, (refusal_count + 1, until_s))
+        _put(
+            self._known,
+            question_hash,
+            (answer, monotonic() + (self.answer_life_s or ANSWER_LIFE_S)),
+        )
 
 
 def _put(store: dict[_K, _V], key: _K, answer: _V) -> None:

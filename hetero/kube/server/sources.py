@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 #: Seconds from a connection to the first byte of its request, the handshake included, from there to
 #: the end of its head, and for the rest of it: fewer than the API server waits for an answer.
-DEADLINE = 4.0
+STEP_TIMEOUT_S = 4.0
 #: How many that are too many are hung up on at once, before others are looked after.
 _AT_ONCE = 100
 #: What one client may have at a time: connections, more of them once it was let in, and requests.
@@ -36,7 +36,7 @@ CONNECTIONS, LET_IN, REQUESTS = 256, 1024, 32
 #: one of them may have where there are so many.
 ALTOGETHER, FEW = 1024, 8
 #: Seconds from one line of the log about connections that are refused to the next.
-_TOLD = 10.0
+_LOG_PERIOD_S = 10.0
 #: Addresses that are remembered for having been let in.
 _REMEMBERED = 64
 #: What the API server adds to what it passes on for others, which does not count as its own.
@@ -65,7 +65,7 @@ async def opened(
             partial(sources.protocol, runner.server),
             sock=sources.listen(host, port),
             ssl=tls_context,
-            ssl_handshake_timeout=DEADLINE if tls_context else None,
+            ssl_handshake_timeout=STEP_TIMEOUT_S if tls_context else None,
         )
         try:
             yield
@@ -149,7 +149,7 @@ class Sources:
             client_host, is_forwarded = request.remote or "", FORWARDED in request.headers
             async with self._requests[client_host, is_forwarded]:
                 try:
-                    await asyncio.wait_for(request.read(), DEADLINE)
+                    await asyncio.wait_for(request.read(), STEP_TIMEOUT_S)
                 except asyncio.TimeoutError:
                     raise web.HTTPRequestTimeout from None
                 response = await handler(request)
@@ -173,7 +173,7 @@ class Sources:
         self._accepted[address] = now_s
         if self.connections[client_host] <= limit:
             return True
-        if now_s - self._told >= _TOLD:
+        if now_s - self._told >= _LOG_PERIOD_S:
             self._told = now_s
             log.warning("%s has %d connections: more are refused", client_host, limit)
         return False
@@ -197,7 +197,7 @@ class Sources:
 
     def left(self, address: tuple[Any, ...]) -> float:
         """Return how many seconds a connection has until the first byte of its request."""
-        return DEADLINE - (monotonic() - self._accepted.get(address, monotonic()))
+        return STEP_TIMEOUT_S - (monotonic() - self._accepted.get(address, monotonic()))
 
 
 def passed_on_by(request: web.Request) -> str:
@@ -258,7 +258,7 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self._begun:
             self._begun = True
-            self._end_in(DEADLINE)
+            self._end_in(STEP_TIMEOUT_S)
         self.inner.data_received(data)
 
     def eof_received(self) -> bool | None:

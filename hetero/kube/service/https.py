@@ -25,7 +25,7 @@ from hetero.model.errors import BadInput
 log = logging.getLogger(__name__)
 
 #: How often certificates on disk are looked at, in seconds.
-PERIOD = 5.0
+POLL_PERIOD_S = 5.0
 #: How long before a certificate ends somebody is told, and how often.
 _SOON, _AGAIN = timedelta(days=30), timedelta(days=1)
 
@@ -118,13 +118,13 @@ class Certificates:
                 ):
                     warned_at_by_file[file_name] = now
                     await tell(f"certificate {path}: ends at {end_time:%F %T} UTC: renew it")
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(POLL_PERIOD_S)
 
     async def follow(self, context: ssl.SSLContext) -> None:
         """Load renewed certificates, for ever; an invalid one is reported and not used."""
         used_state = self.state()
         while True:
-            await asyncio.sleep(PERIOD)
+            await asyncio.sleep(POLL_PERIOD_S)
             with suppress(OSError):  # being replaced at this moment
                 state = self.state()
                 if state != used_state:

@@ -16,7 +16,7 @@ from hetero.model.errors import BadInput
 
 #: Seconds in which every kubelet has brought a changed Secret or ConfigMap to its pods: it looks
 #: once a minute, and what it keeps of them is a minute old at most.
-_SETTLES = 300
+_PROPAGATION_S = 300
 _KEY, _NEXT, _PREVIOUS, _SINCE = "key.pem", "next.pem", "previous.pem", "since"
 
 
@@ -41,7 +41,7 @@ async def rotate(api: Api, namespace: str, secret_name: str) -> str:
     stored_texts = await secret.read()
     if stored_texts is None or _KEY not in stored_texts:
         raise BadInput(f"Secret {secret.name}: there is no key yet: `hetero certificates` makes it")
-    left_s = int(stored_texts[_SINCE]) + _SETTLES - int(time())
+    left_s = int(stored_texts[_SINCE]) + _PROPAGATION_S - int(time())
     if left_s > 0:
         raise BadInput(f"Secret {secret.name}: pods may not know its keys yet: wait {left_s} s")
     changes: dict[str, bytes | None]
@@ -51,7 +51,7 @@ async def rotate(api: Api, namespace: str, secret_name: str) -> str:
         message = "the next key signs now; what the former one signed is signed anew"
     else:
         changes = {_NEXT: SigningKey.new().text(), _PREVIOUS: None, _SINCE: _now()}
-        message = f"the next key is announced; run this again in {_SETTLES} s to sign with it"
+        message = f"the next key is announced; run this again in {_PROPAGATION_S} s to sign with it"
     await secret.write(changes, is_new=False)
     texts_after = {**stored_texts, **changes}
     await _publish(

@@ -24,7 +24,15 @@ import aiohttp
 from attrs import define, field
 
 from hetero.kube.client.api import Access, Api
-from hetero.kube.client.leadership import BEAT, BUSY, DESCRIPTOR, MOST, READY, UNTRIED, pair
+from hetero.kube.client.leadership import (
+    BUSY,
+    DESCRIPTOR,
+    HEARTBEAT_PERIOD_S,
+    MOST,
+    READY,
+    UNTRIED,
+    pair,
+)
 from hetero.kube.client.lease import LeaseElection
 from hetero.kube.service.until_stopped import until_stopped
 from hetero.model.errors import BadInput
@@ -32,19 +40,19 @@ from hetero.model.errors import BadInput
 log = logging.getLogger(__name__)
 
 #: Seconds that an extender may be silent: while it starts, while it reads long lists, and else.
-_STARTS, _READS, _SILENT = 60.0, 30.0, 1.0
+_START_SILENCE_S, _LIST_SILENCE_S, _SILENCE_S = 60.0, 30.0, 1.0
 #: Seconds that the supervisor of kube-scheduler may be silent.
-_SUPERVISOR_SILENT = 2.0
+_SUPERVISOR_SILENCE_S = 2.0
 #: Seconds that a kube-scheduler which has answered once may go without an answer, and between two
 #: questions. It answers without the API server, too.
-_UNANSWERED, _ASK = 3.0, 0.5
+_UNANSWERED_S, _QUESTION_PERIOD_S = 3.0, 0.5
 #: Seconds in which the supervisor ends a kube-scheduler that is to be started anew.
-_RESTARTS = 1.0
+_RESTART_S = 1.0
 #: Seconds until an extender that ended is started anew: the second time and later, if none of them
 #: was ready, twice as many up to the second number.
-_PAUSE, _LONGEST_PAUSE = 0.5, 8.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 #: Seconds that an extender has to end when told to.
-_ENDS = 3.0
+_STOP_TIMEOUT_S = 3.0
 #: The supervisor's words: deploy/supervisor.c.
 _LEAD, _STAND_BY = b"1", b"0"
 
@@ -65,7 +73,7 @@ class ExtenderProcess:
 
     async def keep(self) -> None:
         """Have an extender run that answers, for ever."""
-        pause = _PAUSE
+        pause = _FIRST_PAUSE_S
         while True:
             self._socket, child_end = pair()
             env = {**os.environ, DESCRIPTOR: str(child_end.fileno())}
@@ -74,7 +82,7 @@ class ExtenderProcess:
                     *self.argv, env=env, pass_fds=(child_end.fileno(),)
                 )
             reason = await self._listen(self._socket)
-            pause = _PAUSE if self.ready else min(2 * pause, _LONGEST_PAUSE)
+            pause = _FIRST_PAUSE_S if self.ready else min(2 * pause, _LONGEST_PAUSE_S)
             self.ready = False
             self.changed()
             with suppress(ProcessLookupError):
@@ -86,7 +94,7 @@ class ExtenderProcess:
 
     async def _listen(self, connection: socket.socket) -> str:
         """Hear what an extender says until it is of no use, and return why that is."""
-        loop, patience = asyncio.get_running_loop(), _STARTS
+        loop, patience = asyncio.get_running_loop(), _START_SILENCE_S
         while True:
             try:
                 message = await asyncio.wait_for(loop.sock_recv(connection, MOST), patience)
@@ -96,7 +104,7 @@ class ExtenderProcess:
                 message = b""
             if not message:
                 return "ended"
-            patience = _READS if message == BUSY else _SILENT
+            patience = _LIST_SILENCE_S if message == BUSY else _SILENCE_S
             if message == UNTRIED:
                 self.untried()
             elif message != BUSY and self.ready != (message == READY):
@@ -115,7 +123,7 @@ class ExtenderProcess:
             with suppress(ProcessLookupError):
                 self._process.kill() if at_once else self._process.terminate()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._process.wait(), _ENDS)
+                await asyncio.wait_for(self._process.wait(), _STOP_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection to the extender."""
@@ -138,7 +146,7 @@ class KubeSchedulerProcess:
     _supervisor: asyncio.StreamWriter | None = field(default=None, init=False)
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
     # When it answered last, or was told to start, and how long it may be silent then, in seconds.
-    _heard: tuple[float, float] = field(default=(0.0, _STARTS), init=False)
+    _heard: tuple[float, float] = field(default=(0.0, _START_SILENCE_S), init=False)
     _rests_until: float = field(default=0.0, init=False)  # then it starts anew
 
     @property
@@ -159,29 +167,29 @@ class KubeSchedulerProcess:
 
     def note_start(self) -> None:
         """Note that it was told to start."""
-        self._heard = (monotonic(), _STARTS)
+        self._heard = (monotonic(), _START_SILENCE_S)
 
     def start_anew(self) -> None:
         """Have the supervisor end it and start another; the Lease is kept."""
         log.warning("kube-scheduler tries none of the pods that wait: starting it anew")
-        self._rests_until = monotonic() + _RESTARTS
-        self._heard = (self._rests_until, _STARTS)
+        self._rests_until = monotonic() + _RESTART_S
+        self._heard = (self._rests_until, _START_SILENCE_S)
         self.changed()
 
     async def ask(self, leads: Callable[[], bool]) -> None:
         """Notice for ever one that runs and does not answer."""
         if self.healthz is None:
             await asyncio.Event().wait()
-        timeout = aiohttp.ClientTimeout(total=_UNANSWERED / 2)
+        timeout = aiohttp.ClientTimeout(total=_UNANSWERED_S / 2)
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 heard, now_s = self._heard, monotonic()
                 if leads() and await self._lives(session):
-                    self._heard = (now_s, _UNANSWERED)
+                    self._heard = (now_s, _UNANSWERED_S)
                 elif leads() and heard == self._heard and monotonic() - heard[0] > heard[1]:
                     self.hangs = True
                     self.changed()
-                await asyncio.sleep(_ASK)
+                await asyncio.sleep(_QUESTION_PERIOD_S)
 
     async def _lives(self, session: aiohttp.ClientSession) -> bool:
         """Whether kube-scheduler says so. Its certificate is its own: it is in this very pod."""
@@ -198,7 +206,7 @@ class KubeSchedulerProcess:
         self._supervisor = writer
         self.changed()
         with suppress(OSError, asyncio.TimeoutError):
-            while await asyncio.wait_for(reader.read(MOST), _SUPERVISOR_SILENT):
+            while await asyncio.wait_for(reader.read(MOST), _SUPERVISOR_SILENCE_S):
                 pass
         if self._supervisor is writer:
             self._supervisor = None
@@ -310,7 +318,7 @@ class Leader:
         """Repeat the messages, for ever: the supervisor ends kube-scheduler when they stop."""
         while True:
             self._tell()
-            await asyncio.sleep(BEAT)
+            await asyncio.sleep(HEARTBEAT_PERIOD_S)
 
 
 def is_child(environ: Mapping[str, str]) -> bool:

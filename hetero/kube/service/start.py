@@ -25,7 +25,7 @@ from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.server.delegated import Gate, metrics_app, metrics_handler
 from hetero.kube.service import keys
 from hetero.kube.service.certificates import Names, renew
-from hetero.kube.service.https import PERIOD, Certificates, ExpiryMetric, Port, proved, serve
+from hetero.kube.service.https import POLL_PERIOD_S, Certificates, ExpiryMetric, Port, proved, serve
 from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.callers import Callers, Handler, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
@@ -249,7 +249,7 @@ async def _follow_keys(scheduler: Scheduler, environ: Mapping[str, str]) -> None
             if str(error) != last_error:
                 last_error = str(error)
                 log.error("%s", error)
-        await asyncio.sleep(PERIOD)
+        await asyncio.sleep(POLL_PERIOD_S)
 
 
 def _metrics(api: Api, registry: CollectorRegistry, listen: Listen | None) -> Port | None:

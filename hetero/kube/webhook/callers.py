@@ -31,9 +31,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Network = IPv4Network | IPv6Network
 
 #: Seconds for which an address that nobody publishes is refused: kubelets may be late with a pod's.
-UNKNOWN = 30.0
+UNKNOWN_S = 30.0
 #: Seconds for which answers are good while the API server gives none, and addresses kept.
-_STALE, _MOST = 300.0, 4096
+_STALE_S, _MOST = 300.0, 4096
 _SERVERS = "/api/v1/namespaces/default/endpoints/kubernetes"
 _REFUSED = "this is for the API server, not for pods nor who has it ask: webhook.allowedNetworks"
 
@@ -49,12 +49,12 @@ class Callers:
     networks: Collection[Network] = ()
     namespaces: Collection[str] = ("kube-system",)
     _servers: Answers[frozenset[str]] = field(
-        init=False, factory=lambda: Answers(_no_refusal, _STALE, 1.0)
+        init=False, factory=lambda: Answers(_no_refusal, _STALE_S, 1.0)
     )
-    _pods: Answers[str | None] = field(init=False, factory=lambda: Answers(_no_refusal, _STALE))
+    _pods: Answers[str | None] = field(init=False, factory=lambda: Answers(_no_refusal, _STALE_S))
     # By all addresses of all pods: the API finds pods by their first one alone.
     _others: Answers[dict[str, str]] = field(
-        init=False, factory=lambda: Answers(_no_refusal, _STALE)
+        init=False, factory=lambda: Answers(_no_refusal, _STALE_S)
     )
     _until: dict[str, float] = field(init=False, factory=dict)  # API servers', until when
     _unknown: dict[str, float] = field(init=False, factory=dict)  # since when, by address
@@ -114,11 +114,11 @@ class Callers:
         """Whether nobody has published an address of a pod for so long that it is a host's."""
         since_s = self._unknown.get(address)
         if since_s is None:
-            log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN)
+            log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN_S)
             while len(self._unknown) >= _MOST:
                 self._unknown.pop(next(iter(self._unknown)))
             since_s = self._unknown[address] = monotonic()
-        return monotonic() - since_s >= UNKNOWN
+        return monotonic() - since_s >= UNKNOWN_S
 
     async def _published(self) -> frozenset[str]:
         """Return the addresses that API servers say are theirs, but for while they restart."""
@@ -126,7 +126,7 @@ class Callers:
         addresses = frozenset(
             address["ip"] for subset in subsets for address in subset.get("addresses") or ()
         )
-        self._until |= dict.fromkeys(addresses, monotonic() + _STALE)
+        self._until |= dict.fromkeys(addresses, monotonic() + _STALE_S)
         return addresses
 
     async def _namespace_of(self, address: str) -> str | None:

@@ -17,7 +17,7 @@ from hetero.model import Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import parse_memory, parse_percent
 from hetero.node.settings import NodeSettings, OnDebt, load_settings, read_settings
-from hetero.placement.demand import HALF_LIFE
+from hetero.placement.demand import HALF_LIFE_S
 from hetero.plugin.resource_names import ResourceNames
 from hetero.plugin.vendor import Vendor
 from hetero.registry.registry import Registry
@@ -86,7 +86,7 @@ class Settings:
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"
-    half_life_days: float = HALF_LIFE / _DAY
+    half_life_days: float = HALF_LIFE_S / _DAY
     hide_unasked: bool = False
     evict_unhealthy: bool = False
     defaults: Defaults = field(default=Defaults())
@@ -217,7 +217,7 @@ def _settings(document: dict[str, Any]) -> Settings:
     default_count = defaults.get("count", 1)
     if not isinstance(default_count, int) or default_count < 1:
         raise BadInput(f"defaults.count {default_count!r} is not a positive whole number")
-    days = document.get("half-life-days", HALF_LIFE / _DAY)
+    days = document.get("half-life-days", HALF_LIFE_S / _DAY)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
     return Settings(

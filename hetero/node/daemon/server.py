@@ -29,7 +29,7 @@ from hetero.node.mounts import show_read_only
 from hetero.node.node import Node
 
 #: Seconds within which a request must arrive, and its reply must be read.
-DEADLINE = 5.0
+TRANSFER_TIMEOUT_S = 5.0
 #: The most connections, of one user and of all.
 MOST_OF_ONE, MOST = 16, 256
 #: struct ucred of socket(7): pid, uid, gid.
@@ -78,7 +78,7 @@ class Server:
         """Read one request, have it carried out, and answer it."""
         try:
             with connection, suppress(OSError, asyncio.TimeoutError, ValueError):
-                request_text = await asyncio.wait_for(_read(connection), DEADLINE)
+                request_text = await asyncio.wait_for(_read(connection), TRANSFER_TIMEOUT_S)
                 async with self._place(uid) as leave:
                     if _is_gone(connection):
                         return
@@ -94,7 +94,7 @@ class Server:
         """Send the answer, with the descriptor of a new grant, or take the grant back."""
         handle = action.handle
         try:
-            await asyncio.wait_for(_send(connection, action), DEADLINE)
+            await asyncio.wait_for(_send(connection, action), TRANSFER_TIMEOUT_S)
         except (OSError, asyncio.TimeoutError):
             if handle:
                 async with self._place(_ROOT) as leave:

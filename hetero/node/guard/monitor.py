@@ -33,7 +33,7 @@ from hetero.node.node import Node
 from hetero.node.quota import User
 from hetero.node.settings import OnDebt
 from hetero.node.tenants.owners import Owners
-from hetero.node.view.bypass import PERIOD, Bypass, Unowned, find_bypass
+from hetero.node.view.bypass import SAMPLE_PERIOD_S, Bypass, Unowned, find_bypass
 from hetero.node.view.debt import Owing, Wait, owing, waits
 from hetero.node.view.device_time import DeviceTime
 from hetero.node.view.excess import Comparison, Excess, compare
@@ -41,7 +41,7 @@ from hetero.node.view.hurt import Hurt
 
 #: Seconds for which memory has to be no process's before it is reported: an ending process leaves a
 #: driver's list before its memory is free.
-LASTING = 5.0
+UNOWNED_S = 5.0
 
 
 @frozen(kw_only=True)
@@ -121,7 +121,7 @@ class UnownedMemory:
     def sample(
         self, usages: Iterable[tuple[Device, Usage]], *, now_s: float
     ) -> tuple[Unowned, ...]:
-        """Return the memory that was no process's for `LASTING` seconds; `now_s` is monotonic."""
+        """Return the memory that was no process's for `UNOWNED_S`; `now_s` is monotonic."""
         unowned = []
         for device, usage in usages:
             if usage.memory is None or usage.processes is None:
@@ -133,7 +133,7 @@ class UnownedMemory:
             )
             if unowned_bytes - least_bytes <= NOISE:
                 self._since.pop(device.uuid, None)
-            elif now_s - self._since.setdefault(device.uuid, now_s) >= LASTING:
+            elif now_s - self._since.setdefault(device.uuid, now_s) >= UNOWNED_S:
                 unowned.append(Unowned(device=device.uuid, memory=unowned_bytes - least_bytes))
         return tuple(unowned)
 
@@ -378,7 +378,7 @@ def acts_for(node: Node) -> str:
 
 
 def watch(node: Node, report: Callable[[Finding], None]) -> NoReturn:
-    """Sample the shared devices every `PERIOD` seconds, and report each finding once."""
+    """Sample the shared devices every `SAMPLE_PERIOD_S`, and report each finding once."""
     # heterod does its own part itself.
     monitor, devices = Monitor(node, acts=node.daemon is None), dict[str, Device]()
     try:
@@ -392,6 +392,6 @@ def watch(node: Node, report: Callable[[Finding], None]) -> NoReturn:
                 watched_devices = [devices[uuid] for uuid in sorted(shared_uuids & devices.keys())]
                 for finding in monitor.sample(watched_devices, snapshot).news:
                     report(finding)
-            time.sleep(PERIOD)
+            time.sleep(SAMPLE_PERIOD_S)
     finally:
         monitor.forget()

@@ -19,7 +19,7 @@ from hetero.node.view.hurt import HURT, Hurt
 from hetero.registry.message import Serve
 
 #: Seconds that programs whose device failed them may take to end.
-_DRAIN = 30.0
+_DRAIN_S = 30.0
 
 
 @define
@@ -73,7 +73,7 @@ class ServicesWatch:
                 yield Hurt(grant=grant_id, device=device.uuid, why=reason)
             self._clients[device.uuid] = served_before
             failed_at_s = self._failed.setdefault(device.uuid, time.monotonic())
-            if service.running and service.clients and time.monotonic() - failed_at_s < _DRAIN:
+            if service.running and service.clients and time.monotonic() - failed_at_s < _DRAIN_S:
                 return
             services.restart(self.node.registry, self.node.ledger, device, grants)
             self._failed.pop(device.uuid, None)

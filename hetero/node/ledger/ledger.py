@@ -75,7 +75,7 @@ ALLOCATION, ALIVE, CONTAINER, PINNED = "allocation.json", "alive", "container", 
 EDITS, ENDED_FILE = "edits.json", "ended"
 
 #: An admission takes milliseconds; a thousand in a row stay well below this.
-PATIENCE = 60.0
+ADMISSION_WAIT_S = 60.0
 #: Scripts number their descriptors by hand from 3 up; the one that keeps a grant stays clear.
 _HIGH_DESCRIPTOR = 100
 
@@ -192,7 +192,7 @@ class Ledger:
 
     path: Path
     persistent: Path | None = field(default=None, kw_only=True)
-    patience: float = field(default=PATIENCE, kw_only=True)
+    patience: float = field(default=ADMISSION_WAIT_S, kw_only=True)
     periods: Callable[[], Periods] = field(default=Periods, kw_only=True)
 
     @property

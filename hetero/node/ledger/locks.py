@@ -18,7 +18,7 @@ _FLOCK = struct.Struct("@hhqqi4x")
 _WHOLE_FILE = (0, 0)  # start, length: a length of zero reaches to the end, wherever that is
 #: Waiting is by polling, since the blocking call has no deadline. A pause is a tenth of the wait so
 #: far: a thousand who wait leave the processor to the one who works, and few wait much longer.
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0005, 0.2
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.0005, 0.2
 
 
 def try_lock(descriptor: int) -> bool:
@@ -54,7 +54,7 @@ def lock(
             if (progress_now := progress()) == seen_progress:
                 return False
             seen_progress, changed_s = progress_now, now_s
-        pause_s = min(max(waited_s / 10, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+        pause_s = min(max(waited_s / 10, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
         time.sleep(pause_s * (0.5 + random()))
     return True
 

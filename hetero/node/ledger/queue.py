@@ -27,7 +27,7 @@ from hetero.node.ledger.state import make, remove_all
 
 _ENTRY, _ALIVE = "entry.json", "alive"
 #: Seconds after which a process that did not look again is taken for stopped: it looks far sooner.
-SILENT = 60.0
+SILENCE_S = 60.0
 
 
 @frozen(kw_only=True)
@@ -140,7 +140,7 @@ class Queue:
                 text = (directory / _ENTRY).read_text()
                 entry = codec.loads(text, WaitingRequest, source=str(directory))
                 looked_s = (directory / _ALIVE).stat().st_mtime
-                yield evolve(entry, number=number, silent=time.time() - looked_s > SILENT)
+                yield evolve(entry, number=number, silent=time.time() - looked_s > SILENCE_S)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all entries, also of those whose process is gone."""

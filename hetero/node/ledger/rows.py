@@ -16,11 +16,11 @@ from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 
 #: Nanoseconds. No row is shorter: less is lost where it begins and ends (measured on two H100s).
-LEAST = 3_000_000
+SHORTEST_ROW_NS = 3_000_000
 
 #: By how much a row is longer than its share says where a period has room for that: what is lost at
 #: its beginning and end is made up in it. A gang uses no more than its share. Percent of a period.
-SPARE = 4
+SPARE_PERCENT = 4
 
 
 @frozen(kw_only=True)
@@ -105,7 +105,9 @@ def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> di
             // sum(device in other_row.devices for other_row in rows.values())
             for device in row.devices
         )
-        return max(0, min(row.period * SPARE // 100, row.period * min(spare_shares) // CORE_FULL))
+        return max(
+            0, min(row.period * SPARE_PERCENT // 100, row.period * min(spare_shares) // CORE_FULL)
+        )
 
     return {
         grant_id: evolve(row, length=row.length + spare_ns(row)) for grant_id, row in rows.items()
@@ -158,7 +160,11 @@ def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:
             longest_row = evolve(row, begin=begin_ns, length=length_ns)
         if longest_row.length == row.length:
             break
-    return longest_row if longest_row.length >= min(LEAST, row.length) else evolve(row, length=0)
+    return (
+        longest_row
+        if longest_row.length >= min(SHORTEST_ROW_NS, row.length)
+        else evolve(row, length=0)
+    )
 
 
 def _until(other_row: GangRow, begin_ns: int) -> int:

@@ -13,7 +13,7 @@ from hetero.node.ledger.grant_dir import TENANT
 from hetero.node.ledger.ledger import ALIVE, Ledger, Snapshot
 
 #: Seconds after which it is swept in any case: what a killed writer left half done is seen then.
-ANYWAY = 30.0
+SWEEP_PERIOD_S = 30.0
 
 
 @define
@@ -28,7 +28,7 @@ class WatchedLedger:
     def snapshot(self) -> Snapshot:
         """Return what stands now, as `Ledger.snapshot` does."""
         change_marks, now_s = tuple(self._marks()), time.monotonic()
-        if change_marks != self._seen or now_s - self._swept > ANYWAY:
+        if change_marks != self._seen or now_s - self._swept > SWEEP_PERIOD_S:
             self._snapshot = self.ledger.snapshot()
             self._seen, self._swept = tuple(self._marks()), now_s
         return self._snapshot

@@ -20,7 +20,7 @@ from hetero.node.node import Node
 from hetero.node.view.excess import Comparison, is_shared
 
 #: Seconds between two samples, so that a bypass is reported within five.
-PERIOD = 3.0
+SAMPLE_PERIOD_S = 3.0
 #: In a grant's directory: the monitor's note of device time past the limiter.
 PAST = "past"
 #: In the ledger's directory: the monitor's note of memory that is no process's.
@@ -125,7 +125,7 @@ def time_past(node: Node, grant_id: str) -> Iterator[Bypass]:
     """Yield what device time a grant takes past its limiter, by the watcher's last note."""
     path = node.directory(grant_id) / PAST
     with suppress(OSError, ValueError):
-        if path.stat().st_mtime > time.time() - 3 * PERIOD:
+        if path.stat().st_mtime > time.time() - 3 * SAMPLE_PERIOD_S:
             for pid, device_part, device in map(str.split, path.read_text().splitlines()):
                 yield Bypass(
                     device=device,
@@ -141,6 +141,6 @@ def unowned_memory(node: Node) -> Iterator[Unowned]:
     for ledger in filter(None, (node.ledger, node.system)):
         path = ledger.path / UNOWNED
         with suppress(OSError, ValueError):
-            if path.stat().st_mtime > time.time() - 3 * PERIOD:
+            if path.stat().st_mtime > time.time() - 3 * SAMPLE_PERIOD_S:
                 for memory_bytes, device in map(str.split, path.read_text().splitlines()):
                     yield Unowned(device=device, memory=int(memory_bytes))

@@ -23,17 +23,17 @@ from hetero.node.ledger.usage_region import (
 from hetero.node.node import Node
 
 #: Seconds beyond which a grant that goes on is reported: its limiter keeps siblings then, too.
-MUCH = 1.0
+LARGE_DEBT_S = 1.0
 #: Seconds for which a charge shows that a grant has work.
-_RECENT = 1.0
+_RECENT_S = 1.0
 
 
 @frozen(kw_only=True)
 class Owing:
-    """A grant with work in flight that owes more than `MUCH` seconds, while another has work.
+    """A grant with work in flight that owes more than `LARGE_DEBT_S`, while another has work.
 
-    `seconds` is what it owes by its own count, at least `MUCH`. `number` is the device's in the
-    inventory when the grant was made.
+    `seconds` is what it owes by its own count, at least `LARGE_DEBT_S`. `number` is the device's in
+    the inventory when the grant was made.
     """
 
     grant: str
@@ -167,7 +167,7 @@ def owing(node: Node, grants: Iterable[Grant], regions: Mapping[str, Region]) ->
         path = node.directory(grant.id) / USAGE
         for position, owed in enumerate(owed_by_position or ()):
             owes_by_lock = _locks(path, owing_bytes(position))
-            owes_by_count = owed > MUCH and _locks(path, working_bytes(position))
+            owes_by_count = owed > LARGE_DEBT_S and _locks(path, working_bytes(position))
             device = grant.limits[position].name
             if (owes_by_lock or owes_by_count) and any(
                 _has_work(node, other, device, regions[other.id])
@@ -180,7 +180,7 @@ def owing(node: Node, grants: Iterable[Grant], regions: Mapping[str, Region]) ->
                         device=device,
                         number=grant.numbers[position] if grant.numbers else None,
                         who=grant.debtor,
-                        seconds=max(owed, MUCH),
+                        seconds=max(owed, LARGE_DEBT_S),
                     )
                 )
     return tuple(owing_grants)
@@ -206,7 +206,7 @@ def _has_work(node: Node, grant: Grant, device: str, region: Region) -> bool:
     path, now_ns = node.directory(grant.id) / USAGE, time.monotonic_ns()
     positions = [position for position, limit in enumerate(grant.limits) if limit.name == device]
     return any(_locks(path, time_slice_bytes(position)) for position in positions) or any(
-        0 <= now_ns - region.counts[position].charged_at_ns < _RECENT * 1e9
+        0 <= now_ns - region.counts[position].charged_at_ns < _RECENT_S * 1e9
         for position in positions
         if region.counts
     )

@@ -23,16 +23,16 @@ from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.usage_region import Region
 
 #: Seconds of the past that are looked at, and those of them after which a mean is believed.
-WINDOW, LEAST = 54.0, 20.0
+WINDOW_S, SHORTEST_WINDOW_S = 54.0, 20.0
 #: Seconds of a device's time within the window that have to be beyond the charges. At these nobody
 #: is named in windows drawn from what an H100's driver said of honest programs.
-TAKEN = 13.5
+UNCHARGED_S = 13.5
 #: The part of it that has to be missing elsewhere: with co-tenants, or in what the device did.
-MISSING = 0.5
+MISSING_PART = 0.5
 #: With this part of its charges without time slices, what the device did tells nothing of a grant.
-LIGHT = 0.5
+LIGHT_PART = 0.5
 #: What a grant may be charged above its share, for credit of an earlier time.
-SLACK = 0.05
+SLACK_PART = 0.05
 
 
 @frozen(kw_only=True)
@@ -68,7 +68,7 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
     grant without a share may take all.
     """
     span_s = samples[-1].at - samples[0].at if samples else 0.0
-    if span_s < LEAST:
+    if span_s < SHORTEST_WINDOW_S:
         return ()
     parts_by_grant: dict[str, dict[int, float]] = {}
     for sample in samples:
@@ -79,14 +79,14 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
     light_parts = _rates(samples[0].light, samples[-1].light, span_s)
     uncharged_parts = {
         grant_id: sum(parts_by_grant.get(grant_id, {}).values())
-        - min(charged_part, share_by_grant.get(grant_id, 1.0) + SLACK)
+        - min(charged_part, share_by_grant.get(grant_id, 1.0) + SLACK_PART)
         for grant_id, charged_part in charged.items()
     }
     idle = max(sum(sample.busy for sample in samples) / len(samples) - sum(charged.values()), 0.0)
     overuses = []
     for grant_id, uncharged_part in uncharged_parts.items():
         # Of two loops that each need 13 % of an H100 its driver says that it is always busy.
-        is_light = 0 < charged[grant_id] <= light_parts.get(grant_id, 0.0) / LIGHT
+        is_light = 0 < charged[grant_id] <= light_parts.get(grant_id, 0.0) / LIGHT_PART
         missing_part = (0.0 if is_light else idle) + sum(
             max(-other_part, 0.0)
             for other_id, other_part in uncharged_parts.items()
@@ -94,8 +94,8 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
         )
         if (
             grant_id in share_by_grant
-            and uncharged_part * span_s >= TAKEN
-            and missing_part >= MISSING * uncharged_part
+            and uncharged_part * span_s >= UNCHARGED_S
+            and missing_part >= MISSING_PART * uncharged_part
         ):
             pid = max(parts_by_grant[grant_id], key=lambda pid: parts_by_grant[grant_id][pid])
             overuses.append(Overuse(grant=grant_id, pid=pid, part=uncharged_part))
@@ -147,7 +147,7 @@ class DeviceTime:
                         last_sample,
                     )
                 )
-                while samples[0].at < samples[-1].at - WINDOW:
+                while samples[0].at < samples[-1].at - WINDOW_S:
                     samples.popleft()
                 overuse_by_device[device.uuid] = overuse(samples, shares_of(limited_grants, device))
         return overuse_by_device

@@ -15,7 +15,7 @@ from hetero.node.ledger.usage_region import Region, read_region
 from hetero.node.node import Node
 
 #: Seconds for which no process of a gang waited for another, until that is told.
-APART = 10.0
+APART_S = 10.0
 
 #: adjtimex(2): the clock is not synchronised.
 _TIME_ERROR = 5
@@ -73,7 +73,7 @@ def apart(node: Node) -> Iterator[tuple[str, str]]:
         with suppress(OSError, ValueError):  # it ended, or is another user's
             region = read_region(node.directory(grant.id) / USAGE, device_count=len(grant.limits))
             apart_s = _apart_for(region, time.monotonic_ns())
-            if apart_s >= APART:
+            if apart_s >= APART_S:
                 yield (
                     grant.id,
                     "its processes each use one device, and none was seen to wait for another for "

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from hetero.registry.registry import Discovery
 
 #: The busy part of a device's time below which nobody is taken to use it: drivers count their own.
-_BUSY = 0.03
+_BUSY_PART = 0.03
 
 
 @frozen(kw_only=True)
@@ -197,7 +197,7 @@ class DeviceView:
     def idle(self) -> bool:
         """Whether it is well and nobody uses it, as far as that is known."""
         is_used = any(self.held.values()) or bool(self.foreign and self.foreign.memory)
-        return self.device.healthy and not is_used and (self.usage.core or 0) < _BUSY
+        return self.device.healthy and not is_used and (self.usage.core or 0) < _BUSY_PART
 
     @property
     def free(self) -> Counters:

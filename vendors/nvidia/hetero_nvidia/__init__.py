@@ -27,7 +27,7 @@ _PROCESS_LISTS = (
     pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
 )
 #: Seconds of samples that are asked for: NVML has one or more a second.
-_SAMPLED = 1.5
+_SAMPLED_S = 1.5
 _LEVELS = plugin.ways(range(0, 60, 10))  # nvmlGpuTopologyLevel_t
 _NVLINKS = {f"NV{count}": 10 * count for count in range(1, pynvml.NVML_NVLINK_MAX_LINKS + 1)}
 #: Xids that say nothing lasting of a card: those for which NVIDIA's catalogue has RESTART_APP or
@@ -174,7 +174,7 @@ def _memory_of_processes(handle: Any) -> dict[int, int] | None:
 
 def _busy_processes(handle: Any) -> dict[int, float]:
     """Return the part of the card's time in each process's newest sample, of a second or less."""
-    since_us = int((time.time() - _SAMPLED) * 1e6)
+    since_us = int((time.time() - _SAMPLED_S) * 1e6)
     utilization_samples = find(pynvml.nvmlDeviceGetProcessUtilization, handle, since_us) or ()
     return {
         sample.pid: sample.smUtil / 100

@@ -17,7 +17,7 @@ from attrs import define
 from hetero.plugin import DriverError, Edits, MiB, Mount, Service, note
 
 #: Seconds that the daemon may take to start or to answer.
-_PATIENCE = 10.0
+_DAEMON_TIMEOUT_S = 10.0
 #: What starts the daemon, and else passes commands from its standard input on to it.
 _CONTROL = "nvidia-cuda-mps-control"
 #: What the names of the daemon's and its servers' processes begin with.
@@ -137,7 +137,7 @@ class Daemon:
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                timeout=_PATIENCE,
+                timeout=_DAEMON_TIMEOUT_S,
                 check=False,
                 start_new_session=True,
             )
@@ -170,7 +170,7 @@ class Daemon:
             input=f"{command}\n",
             capture_output=True,
             text=True,
-            timeout=_PATIENCE,
+            timeout=_DAEMON_TIMEOUT_S,
             check=False,
         )
         return completed_process.stdout if completed_process.returncode == 0 else None
