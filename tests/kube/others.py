@@ -4,7 +4,7 @@ from contextlib import suppress
 from random import Random
 
 from attrs import define, evolve, field
-from racks import registry
+from racks import threaded_registry
 
 from hetero.model import Ask, Request
 from hetero.model.errors import HeteroError
@@ -72,6 +72,6 @@ class Others:
         self.it.at.node = evolve(
             self.it.at.node,
             settings=NodeSettings(soft=soft),
-            registry=registry(*{card.vendor for card in ALL.values()}, soft=soft),
+            registry=threaded_registry(*{card.vendor for card in ALL.values()}, soft=soft),
         )
         await self.it.restart_agent()

@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from attrs import frozen
-from racks import CARDS, Rack, card, registry
+from racks import CARDS, Rack, card, threaded_registry
 
 from hetero.kube.dra.way import AllocationWay
 from tests.kube.site import Site, site
@@ -56,7 +56,7 @@ def _tell(
     allocation: AllocationWay,
 ) -> None:
     async def told() -> None:
-        vendors = registry(*dict.fromkeys(card.vendor for card in cards))
+        vendors = threaded_registry(*dict.fromkeys(card.vendor for card in cards))
         resources = (card.resource for card in cards)
         async with site(vendors, *resources, allocation=allocation) as made:
             await story(made, cards[0])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from attrs import evolve
-from racks import registry
+from racks import threaded_registry
 
 from hetero.kube.client.api import Access, Api
 from hetero.kube.cluster_view import snapshot
@@ -26,7 +26,7 @@ def cordon_by_vendor(it: Site) -> dict[str, str | None]:
 
 async def changed(it: Site, settings: NodeSettings) -> None:
     """Start the agent anew with other settings of its node."""
-    vendors = registry("nvidia", "hygon", "mthreads", soft=settings.soft)
+    vendors = threaded_registry("nvidia", "hygon", "mthreads", soft=settings.soft)
     it.at.node = evolve(it.at.node, settings=settings, registry=vendors)
     await it.restart_agent()
 

@@ -32,6 +32,8 @@ from hetero.model.units import GiB
 from hetero.node.transaction import with_parts
 from hetero.placement import fit
 from hetero.registry.entry_points import Entry
+from hetero.registry.fork_server import ForkServer
+from hetero.registry.process import Forks, Starter
 from hetero.registry.registry import Discovery, Registry
 
 T = TypeVar("T")
@@ -59,15 +61,26 @@ LIBRARIES = {
 }
 
 
-def registry(*names: str, soft: tuple[str, ...] = ()) -> Registry:
+def registry(*names: str, soft: tuple[str, ...] = (), starter: Starter | None = None) -> Registry:
     """Return the vendors as their entry points name them, each asked in a process of its own.
 
-    A limiter shares the cards of those in `soft`.
+    A limiter shares the cards of those in `soft`. Processes are forks of this one, unless a
+    `starter` makes them.
     """
     return Registry(
         lambda: [Entry(name, PLUGINS[name].__name__, "in tree") for name in names or PLUGINS],
         soft=soft,
+        starter=starter or Forks(),
     )
+
+
+def threaded_registry(*names: str, soft: tuple[str, ...] = ()) -> Registry:
+    """Return the same for a program that has threads, as an agent has it, within `Rack.meet`.
+
+    A fork of it may copy a lock that another thread holds, and ends by an abort or never.
+    """
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(fake_drivers())}
+    return registry(*names, soft=soft, starter=ForkServer(environ))
 
 
 def discover(*names: str) -> Discovery:
