@@ -31,7 +31,7 @@ def slices_held(
     as long as an admission waits for the ledger.
     """
     node.aside()
-    patience_s = node.ledger.patience if within_s is None else within_s
+    patience_s = node.ledger.patience_s if within_s is None else within_s
     with slices.held(node.ledger, vendors, within_s=patience_s):
         yield
 

@@ -104,14 +104,14 @@ class DaemonClient:
     """The heterod that serves the ledger in whose directory its socket, `path`, lies."""
 
     path: Path
-    away: float = field(default=_RESTART_WAIT_S, kw_only=True)
-    slow: float = field(default=_WARN_AFTER_S, kw_only=True)
-    patience: float = field(default=_ANSWER_TIMEOUT_S, kw_only=True)
+    away_s: float = field(default=_RESTART_WAIT_S, kw_only=True)
+    slow_s: float = field(default=_WARN_AFTER_S, kw_only=True)
+    patience_s: float = field(default=_ANSWER_TIMEOUT_S, kw_only=True)
 
     @property
     def hurried(self) -> DaemonClient:
         """The same with a short wait, for questions that can do without an answer."""
-        return evolve(self, away=0.0, patience=self.slow)
+        return evolve(self, away_s=0.0, patience_s=self.slow_s)
 
     def answers(self) -> bool:
         """Return whether a process listens on the socket."""
@@ -193,7 +193,7 @@ class DaemonClient:
                 raise _ERRORS.get(reply.error, HeteroError)(reply.says)
             return reply, descriptors.pop() if descriptors else None
         except OSError as error:
-            reason = error.strerror or f"not within {self.patience:g} s"
+            reason = error.strerror or f"not within {self.patience_s:g} s"
             raise NoAnswer(
                 f"heterod does not answer at {self.path} ({reason}), and nothing was changed: "
                 "restart it (systemctl restart heterod), or ask who runs this machine"
@@ -208,9 +208,9 @@ class DaemonClient:
 
         poller = select.poll()
         poller.register(connection, select.POLLIN)
-        if poller.poll(1000 * self.slow):
+        if poller.poll(1000 * self.slow_s):
             return
-        left_s = self.patience - self.slow
+        left_s = self.patience_s - self.slow_s
         if left_s > 0:
             warning = f"heterod at {self.path} takes long: {left_s:g} s more at most"
             warnings.warn(warning, stacklevel=2)
@@ -221,15 +221,15 @@ class DaemonClient:
         """Return a connection; waits for a heterod that is being restarted."""
         import socket
 
-        deadline_s = time.monotonic() + self.away
-        timeval = struct.pack("@ll", int(self.patience), int(self.patience % 1 * 1e6))
+        deadline_s = time.monotonic() + self.away_s
+        timeval = struct.pack("@ll", int(self.patience_s), int(self.patience_s % 1 * 1e6))
         while True:
             connection = socket.socket(socket.AF_UNIX)
             # Not `settimeout`: then connect would fail while others wait to connect.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
             try:
                 connection.connect(str(self.path))
-                connection.settimeout(self.patience)
+                connection.settimeout(self.patience_s)
                 return connection
             except OSError as error:
                 connection.close()

@@ -173,34 +173,37 @@ class _Joins:
 class Demand:
     """How often each class of pod came and ended, and how much of the host all pods asked for.
 
-    A pod that came `half_life` seconds ago counts half of one that comes now. Weights are in units
+    A pod that came `half_life_s` ago counts half of one that comes now. Weights are in units
     of a pod that came at `_origin`.
     """
 
-    half_life: float = HALF_LIFE_S
+    half_life_s: float = HALF_LIFE_S
     weights: dict[PodClass, float] = field(factory=dict)
     host: dict[str, float] = field(factory=dict)
     _arrived: float = 0.0  # the weight of all pods
     _ended: float = 0.0  # the weight of all that ended, each as of when it did
-    _since: int = 0  # pods since the demand was learned
-    _until_learned: float = FIRST_LEARNING  # pods until it is learned again
+    _arrivals_since: int = 0  # pods since the demand was learned
+    _arrivals_until_learning: float = FIRST_LEARNING  # pods until it is learned again
     _origin: float = 0.0
-    _now: float = 0.0  # when the last pod came
+    _now_s: float = 0.0  # when the last pod came
 
     def arrive(self, request_class: RequestClass, host: Mapping[str, int], now_s: float) -> bool:
         """Count a pod that comes at `now_s`; return whether the demand is to be learned anew."""
-        self._now = max(now_s, self._now)
+        self._now_s = max(now_s, self._now_s)
         weight = self._weight()
         self._arrived += weight
-        self._since += 1
+        self._arrivals_since += 1
         if request_class.request is not None:
             pod_class = request_class, tuple(sorted(host.items()))
             self.weights[pod_class] = self.weights.get(pod_class, 0.0) + weight
         for counter, amount in host.items():
             self.host[counter] = self.host.get(counter, 0.0) + weight * amount
-        if self._since < self._until_learned:
+        if self._arrivals_since < self._arrivals_until_learning:
             return False
-        self._since, self._until_learned = 0, max(FIRST_LEARNING, self._arrived / weight)
+        self._arrivals_since, self._arrivals_until_learning = (
+            0,
+            max(FIRST_LEARNING, self._arrived / weight),
+        )
         return True
 
     def end(self) -> None:
@@ -214,10 +217,12 @@ class Demand:
 
     def _weight(self) -> float:
         """Return the weight of a pod that comes now; weights above a limit are scaled down."""
-        current_weight: float = pow(2.0, min((self._now - self._origin) / self.half_life, 1000.0))
+        current_weight: float = pow(
+            2.0, min((self._now_s - self._origin) / self.half_life_s, 1000.0)
+        )
         if current_weight <= _LARGEST:
             return current_weight
-        self._origin = self._now
+        self._origin = self._now_s
         self._arrived /= current_weight
         self._ended /= current_weight
         self.weights = {
@@ -298,7 +303,7 @@ class Demand:
 
     def at(self, now_s: float) -> tuple[dict[PodClass, float], dict[str, float], float, float]:
         """Return classes, host counters, all pods and ended ones, in units of a pod of `now_s`."""
-        age_half_lives = (now_s - self._origin) / self.half_life
+        age_half_lives = (now_s - self._origin) / self.half_life_s
         factor = 2.0 ** -max(min(age_half_lives, 1000.0), -1000.0)
         return (
             {pod_class: weight * factor for pod_class, weight in self.weights.items()},
@@ -318,8 +323,8 @@ class Demand:
     ) -> None:
         """Take over what `at` returned at that time."""
         self.weights, self.host = dict(weights), dict(host)
-        self._arrived, self._ended, self._origin, self._now = arrived, ended, now_s, now_s
-        self._since, self._until_learned = 0, max(FIRST_LEARNING, arrived)
+        self._arrived, self._ended, self._origin, self._now_s = arrived, ended, now_s, now_s
+        self._arrivals_since, self._arrivals_until_learning = 0, max(FIRST_LEARNING, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each request came, in sixteenths of a pod of now, at least one."""

@@ -67,7 +67,7 @@ class WorkerRequest:
     #: Its name in errors.
     TITLE: ClassVar[str] = "Question"
     ask: str
-    within: float
+    within_s: float
     device: Device | None = None
     devices: tuple[Device, ...] = ()
     allocation: Allocation | None = None

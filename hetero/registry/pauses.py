@@ -35,11 +35,11 @@ class Pauses:
 
     def why_not(self, plugin: Plugin, hook: str) -> str | None:
         """Return why a vendor is not to be asked this yet, None if it may be."""
-        pause = self._read().get(_key(plugin, hook), {})
-        left_s = pause.get("until", 0.0) - _now()
+        pause_note = self._read().get(_key(plugin, hook), {})
+        left_s = pause_note.get("until", 0.0) - _now()
         if not 0 < left_s <= LONGEST_PAUSE_S:  # another boot's clock says nothing
             return None
-        return f"{pause['why']}: not asked again for {left_s:.0f} s"
+        return f"{pause_note['why']}: not asked again for {left_s:.0f} s"
 
     def failure(self, plugin: Plugin, hook: str) -> str | None:
         """Return the last noted failure of a vendor."""

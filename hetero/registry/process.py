@@ -341,7 +341,7 @@ def _serve(plugin: Plugin, request_fd: int, reply_fd: int) -> None:
     while (number_and_text := _received(request_fd)) is not None:
         request_number, request_text = number_and_text
         request = read(request_text, WorkerRequest, source="a question")
-        _bound_processor_time(request.within)
+        _bound_processor_time(request.within_s)
         reply = respondent.answer(request)
         try:
             message = framed(written(reply), request_number)

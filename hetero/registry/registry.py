@@ -209,7 +209,7 @@ class Registry:
         """Return the declaration of a working vendor. Raises `NotFound`."""
         member = self._member(vendor_name)
         if not member.whole:
-            request = WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S)
+            request = WorkerRequest(ask="vendor", within_s=self._seconds or DISCOVERY_TIMEOUT_S)
             (reply,) = self._ask_all([member], request)
             if reply.failure is not None:
                 raise NotFound(reply.failure)
@@ -233,7 +233,7 @@ class Registry:
     def declared(self) -> tuple[tuple[Vendor, ...], tuple[str, ...]]:
         """Return the declarations of all working vendors, and the failures of the others."""
         unknown_members = [member for member in self._members if not member.whole]
-        request = WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S)
+        request = WorkerRequest(ask="vendor", within_s=self._seconds or DISCOVERY_TIMEOUT_S)
         reply_by_member = dict(
             zip(unknown_members, self._ask_all(unknown_members, request), strict=True)
         )
@@ -263,7 +263,7 @@ class Registry:
         faults: dict[str, tuple[str, ...]] = {}
         rows: list[VendorRow] = []
         request = WorkerRequest(
-            ask="discover", within=self._seconds or DISCOVERY_TIMEOUT_S, links=links
+            ask="discover", within_s=self._seconds or DISCOVERY_TIMEOUT_S, links=links
         )
         notes: AbstractContextManager[dict[str, Absence]] = (
             self._absences.one_by_one() if self._absences and not anew else nullcontext({})
@@ -360,7 +360,7 @@ class Registry:
                 vendor_name,
                 WorkerRequest(
                     ask="enforce",
-                    within=self._seconds or ENFORCEMENT_TIMEOUT_S,
+                    within_s=self._seconds or ENFORCEMENT_TIMEOUT_S,
                     allocation=evolve(allocation, pieces=pieces),
                     devices=granted_devices,
                     directory=str(directory / vendor_name),
@@ -396,7 +396,7 @@ class Registry:
                 continue
             request = WorkerRequest(
                 ask="reconcile",
-                within=self._seconds or ENFORCEMENT_TIMEOUT_S,
+                within_s=self._seconds or ENFORCEMENT_TIMEOUT_S,
                 device=device,
                 parts=tuple(sorted(parts_by_device.get(device.uuid, ()))),
                 directory=str(directory / device.vendor),
@@ -411,7 +411,7 @@ class Registry:
         """Call a method of a device's service. Raises `Refused` when its vendor fails."""
         request = WorkerRequest(
             ask="serve",
-            within=self._seconds or ENFORCEMENT_TIMEOUT_S,
+            within_s=self._seconds or ENFORCEMENT_TIMEOUT_S,
             device=device,
             do=do,
             directory=str(directory),
@@ -461,7 +461,7 @@ class Registry:
             ]
             timeout_s = self._seconds or DISCOVERY_TIMEOUT_S
             replies = self._ask_each(
-                (member, WorkerRequest(ask="observe", within=timeout_s, device=device))
+                (member, WorkerRequest(ask="observe", within_s=timeout_s, device=device))
                 for member, device in members_and_devices
             )
             for (_, device), reply in zip(members_and_devices, replies, strict=True):
@@ -491,7 +491,7 @@ class Registry:
         ]
         replies = self._ask_all(
             unknown_members,
-            WorkerRequest(ask="vendor", within=self._seconds or DISCOVERY_TIMEOUT_S),
+            WorkerRequest(ask="vendor", within_s=self._seconds or DISCOVERY_TIMEOUT_S),
         )
         for member in candidates:
             if member.vendor and member.vendor.name == vendor_name and not member.refused:

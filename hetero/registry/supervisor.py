@@ -69,7 +69,7 @@ class Supervisor:
         try:
             if self._process is None:
                 self._process = VendorProcess(self.plugin, self.starter)
-            deadline_s = time.monotonic() + request.within  # the start of a server does not count
+            deadline_s = time.monotonic() + request.within_s  # the start of a server does not count
             self._process.send(request, deadline_s)
         except (WorkerEnded, Overdue, Failure, ValueError, OSError) as error:
             self._failed(request, error)
@@ -133,7 +133,7 @@ class Supervisor:
             self._process = None
             match error:
                 case Overdue():
-                    reason = f"no answer within {request.within:g} s"
+                    reason = f"no answer within {request.within_s:g} s"
                 case WorkerEnded():
                     reason = how_it_ended(wait_status)
         if not is_gone:

@@ -87,7 +87,7 @@ class Watch:
         """Send the request and note the reply, whenever it comes; return whether it was news."""
         self._note({})
         request = WorkerRequest(
-            ask="watch", within=_REQUEST_TIMEOUT_S, faults=self.notes.standing()
+            ask="watch", within_s=_REQUEST_TIMEOUT_S, faults=self.notes.standing()
         )
         worker.send(request, time.monotonic() + _REQUEST_TIMEOUT_S)
         reply = worker.receive(None)

@@ -201,7 +201,9 @@ def controlling(plane: ControlPlane) -> Iterator[None]:
 
     async def control() -> None:
         async with Api(access(plane)).open() as api:
-            made = TemplateController(api, WORDS, unnamed=UNNAMED, period=0.2, most=MOST)
+            made = TemplateController(
+                api, WORDS, unnamed_life_s=UNNAMED, poll_period_s=0.2, most=MOST
+            )
             task = asyncio.create_task(made.follow())
             await asyncio.to_thread(stopped.wait)
             task.cancel()

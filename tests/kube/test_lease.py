@@ -40,7 +40,7 @@ async def attempts(of: LeaseElection, seconds: float) -> None:
 
 
 def trusted(of: LeaseElection) -> bool:
-    return monotonic() < of.trusted_until
+    return monotonic() < of.trusted_until_s
 
 
 async def test_who_comes_first_leads_and_the_other_waits() -> None:

@@ -184,7 +184,7 @@ def test_what_root_gave_out_counts_for_a_plain_user(make_node: MakeNode) -> None
 
 def test_a_busy_ledger_is_waited_for_and_then_named(make_node: MakeNode) -> None:
     node = make_node()
-    hasty = evolve(node, ledger=Ledger(node.ledger.path, patience=0.05))
+    hasty = evolve(node, ledger=Ledger(node.ledger.path, patience_s=0.05))
 
     with node.ledger.admission(), pytest.raises(HeteroError, match="another hetero holds it"):
         admit(hasty, request(memory=GiB))

@@ -87,7 +87,7 @@ def test_while_heterod_is_away_nothing_is_given_and_the_line_says_what_to_do(
 
     def admit_at_once(node: Node) -> None:
         assert node.daemon
-        impatient = evolve(node, daemon=evolve(node.daemon, away=0.0))
+        impatient = evolve(node, daemon=evolve(node.daemon, away_s=0.0))
         admit_program(grants_of(impatient), request(), command=["test"])
 
     with pytest.raises(HeteroError, match=r"does not answer at .*: start it \(systemctl start"):
@@ -185,7 +185,7 @@ def finding(node: Node) -> tuple[str, str]:
 def hurried(node: Node) -> Node:
     """Return a node whose user is told after 0.2 s that heterod takes long, and waits for 0.4."""
     assert node.daemon
-    return evolve(node, daemon=evolve(node.daemon, away=0.0, slow=0.2, patience=0.4))
+    return evolve(node, daemon=evolve(node.daemon, away_s=0.0, slow_s=0.2, patience_s=0.4))
 
 
 def test_who_waits_for_a_heterod_that_says_nothing_is_told(

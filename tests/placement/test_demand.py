@@ -52,7 +52,7 @@ def test_a_pod_that_held_no_place_does_not_count_as_ended() -> None:
 
 
 def test_a_pod_of_a_half_life_ago_counts_half() -> None:
-    demand = Demand(half_life=100.0)
+    demand = Demand(half_life_s=100.0)
     demand.arrive(SMALL, {"cpu": 1000}, 0.0)
     demand.arrive(LARGE, {}, 100.0)
 
@@ -61,7 +61,7 @@ def test_a_pod_of_a_half_life_ago_counts_half() -> None:
 
 
 def test_what_has_not_come_for_ages_is_forgotten() -> None:
-    demand = Demand(half_life=1.0)
+    demand = Demand(half_life_s=1.0)
     demand.arrive(SMALL, {"cpu": 1}, 0.0)
     demand.arrive(LARGE, {"cpu": 1}, 10_000.0)
 
@@ -117,7 +117,7 @@ def test_of_five_thousand_shapes_512_classes_pack_as_well() -> None:
             patch.setattr(cache, "MOST_CLASSES", most)
             nodes = [node(f"n{n}", cards("free", 8, node=f"n{n}"), cpu=96_000) for n in range(12)]
             asked = Asked(nodes)
-            asked.cache.demand._until_learned = len(shapes)  # one, when all were seen
+            asked.cache.demand._arrivals_until_learning = len(shapes)  # one, when all were seen
             for number, shape in enumerate(shapes):
                 asked.cache.arrive(f"seen-{number}", shape, 0.0)
             assert most >= len(asked.cache.demand.weights)

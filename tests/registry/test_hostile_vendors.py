@@ -373,7 +373,7 @@ def test_a_question_that_fills_the_pipe_of_a_process_that_does_not_read_is_given
 ) -> None:
     process = VendorProcess(installed("hang", "nowhere")._members[1].plugin, Forks())
     os.kill(process.pid, signal.SIGSTOP)
-    question = WorkerRequest(ask="discover", within=1.0, directory="x" * (1 << 20))
+    question = WorkerRequest(ask="discover", within_s=1.0, directory="x" * (1 << 20))
 
     with pytest.raises(hetero.registry.process.Overdue):
         process.send(question, time.monotonic() + 0.2)

@@ -333,8 +333,8 @@ def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trac
 
 def test_what_is_measured_forgets_as_fast_as_what_a_cluster_runs(trace: Trace) -> None:
     player = Player("fragmentation", trace.nodes, trace.pods, 0)
-    half_life = player.cache.demand.half_life
+    half_life_s = player.cache.demand.half_life_s
 
-    assert half_life == Settings().half_life_days * 86_400
+    assert half_life_s == Settings().half_life_days * 86_400
     scheduler = Scheduler(FakeApi(), WORDS, SigningKey.new())
-    assert half_life == scheduler.cache.demand.half_life
+    assert half_life_s == scheduler.cache.demand.half_life_s

@@ -42,7 +42,7 @@ class LeaseElection:
     #: Whether this contender holds it, as far as is known: nobody else was seen to.
     leads: bool = field(default=False, init=False)
     #: Until when that is beyond doubt, in seconds of this machine's monotonic clock.
-    trusted_until: float = field(default=0.0, init=False)
+    trusted_until_s: float = field(default=0.0, init=False)
     _lease: Plain | None = field(default=None, init=False)  # as last read or written
     _renewal: tuple[str, str] = field(default=("", ""), init=False)  # holder and time, as read
     _seen_at: float | None = field(default=None, init=False)  # None: there may be a newer one
@@ -63,7 +63,7 @@ class LeaseElection:
             self._said = message
 
     @property
-    def pause(self) -> float:
+    def pause_s(self) -> float:
         """Seconds until the next attempt can succeed."""
         if self.leads:
             return RENEWAL_PERIOD_S
@@ -77,7 +77,7 @@ class LeaseElection:
         """Release the Lease at once. The process must have stopped what it led."""
         if not self.leads:
             return
-        self.leads, self.trusted_until = False, 0.0
+        self.leads, self.trusted_until_s = False, 0.0
         try:
             spec = {"leaseDurationSeconds": 1, "renewTime": _now()}
             await asyncio.wait_for(self._write(spec), _ATTEMPT_TIMEOUT_S)
@@ -97,7 +97,7 @@ class LeaseElection:
             await self._read()
             self.leads = self._spec.holder_identity == self.identity
             return
-        self.leads, self.trusted_until = True, asked_at_s + TRUSTED_S
+        self.leads, self.trusted_until_s = True, asked_at_s + TRUSTED_S
 
     async def _free(self) -> bool:
         """Read the Lease; return whether it may be taken."""

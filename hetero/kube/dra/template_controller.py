@@ -44,20 +44,22 @@ _Key = tuple[str, str]  # a namespace and a name
 
 @define(eq=False)
 class TemplateController:
-    """The templates of a cluster: `most` in a namespace, `unnamed` is how long they then stay."""
+    """The templates of a cluster: `most` in a namespace; unnamed ones stay for `unnamed_life_s`."""
 
     api: Api
     vocabulary: Vocabulary
-    unnamed: float = UNNAMED_LIFE_S
-    period: float = _POLL_PERIOD_S
+    unnamed_life_s: float = UNNAMED_LIFE_S
+    poll_period_s: float = _POLL_PERIOD_S
     most: int = MOST
     _events: Events = field(init=False)
     _pods: dict[str, Pod] = field(init=False, factory=dict)  # that name templates, by UID
-    _found: dict[_Key, Object] = field(init=False, factory=dict)  # what the API has
-    _true: dict[_Key, str] = field(init=False, factory=dict)  # versions that say what they are to
-    _last: dict[_Key, float] = field(init=False, factory=dict)  # when each was named last
+    _templates: dict[_Key, Object] = field(init=False, factory=dict)  # what the API has
+    _valid_versions: dict[_Key, str] = field(
+        init=False, factory=dict
+    )  # of templates that are right
+    _named_at_s: dict[_Key, float] = field(init=False, factory=dict)  # when each was named last
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
-    _known: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
+    _listed_kinds: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
 
     def __attrs_post_init__(self) -> None:
         self._events = Events(self.api)
@@ -83,9 +85,9 @@ class TemplateController:
         """Do what is missing at each change, and once a period."""
         while True:
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), timeout=self.period)
+                await asyncio.wait_for(self._changed.wait(), timeout=self.poll_period_s)
             self._changed.clear()
-            if len(self._known) == 2:  # what is there is not known before
+            if len(self._listed_kinds) == 2:  # what is there is not known before
                 await self.reconcile()
 
     async def reconcile(self) -> None:
@@ -97,10 +99,10 @@ class TemplateController:
                 for template_key, spec in (await self._wanted(pod)).items()
             }
         now_s = monotonic()
-        for template_key in {*spec_and_pod_by_key, *self._found}:
-            if template_key in spec_and_pod_by_key or template_key not in self._last:
-                self._last[template_key] = now_s
-        for template_key, template in tuple(self._found.items()):
+        for template_key in {*spec_and_pod_by_key, *self._templates}:
+            if template_key in spec_and_pod_by_key or template_key not in self._named_at_s:
+                self._named_at_s[template_key] = now_s
+        for template_key, template in tuple(self._templates.items()):
             if not await self._says_so(template_key, template):
                 log.warning(
                     "template %s/%s does not say what its name does: it goes", *template_key
@@ -108,13 +110,13 @@ class TemplateController:
                 await self._remove(template_key)
             elif (
                 template_key not in spec_and_pod_by_key
-                and now_s - self._last[template_key] >= self.unnamed
+                and now_s - self._named_at_s[template_key] >= self.unnamed_life_s
             ):
                 await self._remove(template_key)
         for template_key, (spec, pod) in spec_and_pod_by_key.items():
-            if template_key in self._found:
+            if template_key in self._templates:
                 continue
-            if sum(namespace == template_key[0] for namespace, _ in self._found) < self.most:
+            if sum(namespace == template_key[0] for namespace, _ in self._templates) < self.most:
                 await self._make(template_key, spec)
                 continue
             sentence = (
@@ -123,21 +125,21 @@ class TemplateController:
             await self._events.tell(
                 pod.metadata, "NoTemplate", f"{sentence}: {template_key[1]} is not made"
             )
-        self._last = {
+        self._named_at_s = {
             template_key: at_s
-            for template_key, at_s in self._last.items()
-            if template_key in {*spec_and_pod_by_key, *self._found}
+            for template_key, at_s in self._named_at_s.items()
+            if template_key in {*spec_and_pod_by_key, *self._templates}
         }
-        self._true = {
+        self._valid_versions = {
             template_key: at_s
-            for template_key, at_s in self._true.items()
-            if template_key in self._found
+            for template_key, at_s in self._valid_versions.items()
+            if template_key in self._templates
         }
 
     async def _says_so(self, template_key: _Key, template: Object) -> bool:
         """Whether the content of a template matches its name; an unreadable one stays."""
         resource_version = template.metadata.resource_version
-        if self._true.get(template_key) == resource_version:
+        if self._valid_versions.get(template_key) == resource_version:
             return True
         try:
             existing = await self.api.get(f"{_path(template_key[0])}/{template_key[1]}")
@@ -146,7 +148,7 @@ class TemplateController:
             return True
         if template_name((existing.get("spec") or {}).get("spec") or {}) != template_key[1]:
             return False
-        self._true[template_key] = resource_version
+        self._valid_versions[template_key] = resource_version
         return True
 
     async def _wanted(self, pod: Pod) -> dict[_Key, Plain]:
@@ -163,7 +165,7 @@ class TemplateController:
         for object_name in named_templates(pod):
             if object_name in spec_by_name:
                 spec_by_key[namespace, object_name] = spec_by_name[object_name]
-            elif (namespace, object_name) not in self._found:
+            elif (namespace, object_name) not in self._templates:
                 sentence = (
                     f"template {object_name} is not what the pod's annotation {ASKED} comes to"
                 )
@@ -184,7 +186,7 @@ class TemplateController:
             if error.status != 409:  # another controller's is as good
                 log.warning("template %s/%s: %s", namespace, object_name, error)
             return
-        self._found[template_key] = read(Object, template)
+        self._templates[template_key] = read(Object, template)
         log.info("template %s/%s: made", namespace, object_name)
 
     async def _remove(self, template_key: _Key) -> None:
@@ -195,7 +197,7 @@ class TemplateController:
             if error.status != 404:
                 log.warning("template %s/%s: %s", namespace, object_name, error)
                 return
-        self._found.pop(template_key, None)
+        self._templates.pop(template_key, None)
         log.info("template %s/%s: removed", namespace, object_name)
 
     def _pods_listed(self, pods: list[Pod]) -> None:
@@ -216,20 +218,22 @@ class TemplateController:
             self._pods[pod.metadata.uid] = pod
 
     def _templates_listed(self, templates: list[Object]) -> None:
-        self._found = {template.full_name: template for template in templates if _is_ours(template)}
+        self._templates = {
+            template.full_name: template for template in templates if _is_ours(template)
+        }
         self._listed("templates")
 
     def _template_changed(self, event_type: str, template: Object) -> None:
         if not _is_ours(template):
             return
         if event_type == "DELETED":
-            self._found.pop(template.full_name, None)
+            self._templates.pop(template.full_name, None)
         else:
-            self._found[template.full_name] = template
+            self._templates[template.full_name] = template
         self._changed.set()
 
     def _listed(self, kind: str) -> None:
-        self._known.add(kind)
+        self._listed_kinds.add(kind)
         self._changed.set()
 
 

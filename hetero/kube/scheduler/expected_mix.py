@@ -77,7 +77,7 @@ class ExpectedMix:
     _written: Demand = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._written = Demand(self.cache.demand.half_life)
+        self._written = Demand(self.cache.demand.half_life_s)
 
     async def read(self) -> None:
         """Load the stored mix. Without one, the mix starts from the pods that stand."""

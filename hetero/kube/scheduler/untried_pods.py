@@ -25,9 +25,9 @@ class UntriedPods:
     schedulers: frozenset[str] = frozenset()
     clock: Callable[[], float] = monotonic
     _uids: set[str] = field(factory=set)
-    _since: float = field(default=0.0, init=False)  # from when its silence counts
+    _silent_since_s: float = field(default=0.0, init=False)  # from when its silence counts
     _held: bool = field(default=False, init=False)
-    _started: bool = field(default=False, init=False)  # it was told to start
+    _has_started: bool = field(default=False, init=False)  # it was told to start
 
     def pods_listed(self, uids: set[str]) -> None:
         """Forget all pods but these."""
@@ -38,18 +38,18 @@ class UntriedPods:
         uid = pod.metadata.uid
         if event != "DELETED" and self._waits(pod):
             if not self._uids:
-                self._since = max(self._since, self.clock())
+                self._silent_since_s = max(self._silent_since_s, self.clock())
             self._uids.add(uid)
         elif uid in self._uids:
             self._uids.remove(uid)
             if event == "DELETED":
-                self._since = max(self._since, self.clock())
+                self._silent_since_s = max(self._silent_since_s, self.clock())
             else:
                 self.heard()
 
     def heard(self) -> None:
         """Record that kube-scheduler works at this moment: it needs no more time to start."""
-        self._since = self.clock()
+        self._silent_since_s = self.clock()
 
     def take_stall(self, *, held: bool) -> bool:
         """Return whether kube-scheduler is to be restarted, True once for each silence.
@@ -60,12 +60,14 @@ class UntriedPods:
         """
         now_s = self.clock()
         if held and not self._held:
-            self._since = max(self._since, now_s + (0.0 if self._started else START_S - SILENCE_S))
-            self._started = True
+            self._silent_since_s = max(
+                self._silent_since_s, now_s + (0.0 if self._has_started else START_S - SILENCE_S)
+            )
+            self._has_started = True
         self._held = held
-        if not (held and self._uids and now_s - self._since > SILENCE_S):
+        if not (held and self._uids and now_s - self._silent_since_s > SILENCE_S):
             return False
-        self._since = now_s + START_S - SILENCE_S
+        self._silent_since_s = now_s + START_S - SILENCE_S
         return True
 
     def _waits(self, pod: Pod) -> bool:

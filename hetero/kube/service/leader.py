@@ -73,7 +73,7 @@ class ExtenderProcess:
 
     async def keep(self) -> None:
         """Have an extender run that answers, for ever."""
-        pause = _FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         while True:
             self._socket, child_end = pair()
             env = {**os.environ, DESCRIPTOR: str(child_end.fileno())}
@@ -82,7 +82,7 @@ class ExtenderProcess:
                     *self.argv, env=env, pass_fds=(child_end.fileno(),)
                 )
             reason = await self._listen(self._socket)
-            pause = _FIRST_PAUSE_S if self.ready else min(2 * pause, _LONGEST_PAUSE_S)
+            pause_s = _FIRST_PAUSE_S if self.ready else min(2 * pause_s, _LONGEST_PAUSE_S)
             self.ready = False
             self.changed()
             with suppress(ProcessLookupError):
@@ -90,21 +90,21 @@ class ExtenderProcess:
             status = await self._process.wait()
             self.close()
             log.warning("extender: %s, status %s; starting it anew", reason, status)
-            await asyncio.sleep(pause)
+            await asyncio.sleep(pause_s)
 
     async def _listen(self, connection: socket.socket) -> str:
         """Hear what an extender says until it is of no use, and return why that is."""
-        loop, patience = asyncio.get_running_loop(), _START_SILENCE_S
+        loop, silence_limit_s = asyncio.get_running_loop(), _START_SILENCE_S
         while True:
             try:
-                message = await asyncio.wait_for(loop.sock_recv(connection, MOST), patience)
+                message = await asyncio.wait_for(loop.sock_recv(connection, MOST), silence_limit_s)
             except asyncio.TimeoutError:
-                return f"silent for {patience:g} s"
+                return f"silent for {silence_limit_s:g} s"
             except ConnectionError:
                 message = b""
             if not message:
                 return "ended"
-            patience = _LIST_SILENCE_S if message == BUSY else _SILENCE_S
+            silence_limit_s = _LIST_SILENCE_S if message == BUSY else _SILENCE_S
             if message == UNTRIED:
                 self.untried()
             elif message != BUSY and self.ready != (message == READY):
@@ -147,7 +147,7 @@ class KubeSchedulerProcess:
     _connections: dict[asyncio.StreamWriter, asyncio.Task[None]] = field(factory=dict, init=False)
     # When it answered last, or was told to start, and how long it may be silent then, in seconds.
     _heard: tuple[float, float] = field(default=(0.0, _START_SILENCE_S), init=False)
-    _rests_until: float = field(default=0.0, init=False)  # then it starts anew
+    _restart_end_s: float = field(default=0.0, init=False)  # then it starts anew
 
     @property
     def can_run(self) -> bool:
@@ -155,14 +155,14 @@ class KubeSchedulerProcess:
         return self._supervisor is not None and not self.hangs
 
     @property
-    def patience(self) -> float:
+    def silence_limit_s(self) -> float:
         """The seconds that it may be silent now."""
         return self._heard[1]
 
     def tell(self, *, leads: bool) -> None:
         """Tell its supervisor whether it is to run."""
         if self._supervisor is not None:
-            runs = leads and self.can_run and monotonic() >= self._rests_until
+            runs = leads and self.can_run and monotonic() >= self._restart_end_s
             self._supervisor.write(_LEAD if runs else _STAND_BY)
 
     def note_start(self) -> None:
@@ -172,8 +172,8 @@ class KubeSchedulerProcess:
     def start_anew(self) -> None:
         """Have the supervisor end it and start another; the Lease is kept."""
         log.warning("kube-scheduler tries none of the pods that wait: starting it anew")
-        self._rests_until = monotonic() + _RESTART_S
-        self._heard = (self._rests_until, _START_SILENCE_S)
+        self._restart_end_s = monotonic() + _RESTART_S
+        self._heard = (self._restart_end_s, _START_SILENCE_S)
         self.changed()
 
     async def ask(self, leads: Callable[[], bool]) -> None:
@@ -286,14 +286,14 @@ class Leader:
                 await self.lease.release()
             self._tell()
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self.lease.pause)
+                await asyncio.wait_for(self._changed.wait(), self.lease.pause_s)
 
     def _why(self) -> str:
         if not self.lease.leads:
             return "lost; the extender starts anew"
         if self._kube_scheduler.hangs:
-            patience_s = self._kube_scheduler.patience
-            return f"given up: kube-scheduler has not answered for {patience_s:g} s"
+            limit_s = self._kube_scheduler.silence_limit_s
+            return f"given up: kube-scheduler has not answered for {limit_s:g} s"
         part_name = "kube-scheduler" if self._extender.ready else "the extender"
         return f"given up: {part_name} is gone or silent"
 
@@ -311,7 +311,7 @@ class Leader:
 
     def _tell(self) -> None:
         """Send the extender the end of its leadership, and the supervisor whether to run."""
-        self._extender.tell(self.lease.trusted_until if self._leads else 0.0)
+        self._extender.tell(self.lease.trusted_until_s if self._leads else 0.0)
         self._kube_scheduler.tell(leads=self._leads and self._fit)
 
     async def _beat(self) -> None:

@@ -56,7 +56,9 @@ class Callers:
     _others: Answers[dict[str, str]] = field(
         init=False, factory=lambda: Answers(_no_refusal, _STALE_S)
     )
-    _until: dict[str, float] = field(init=False, factory=dict)  # API servers', until when
+    _published_until_s: dict[str, float] = field(
+        init=False, factory=dict
+    )  # API servers', until when
     _unknown: dict[str, float] = field(init=False, factory=dict)  # since when, by address
 
     def directly(self, handler: Handler) -> Handler:
@@ -89,7 +91,9 @@ class Callers:
         address_text = str(address)
         # First, since root on any node may say of a pod there that it has this address.
         published_addresses = await self._servers.get("", address_text, self._published)
-        if address_text in published_addresses or monotonic() < self._until.get(address_text, 0.0):
+        if address_text in published_addresses or monotonic() < self._published_until_s.get(
+            address_text, 0.0
+        ):
             return True
         namespace = await self._pods.get(
             address_text, address_text, lambda: self._namespace_of(address_text)
@@ -107,7 +111,7 @@ class Callers:
         """Whether an API server has an address of this family: pods' first ones are of it, too."""
         return any(
             ip_address(published_address).version == address.version
-            for published_address in self._until
+            for published_address in self._published_until_s
         )
 
     def _long_unknown(self, address: str) -> bool:
@@ -126,7 +130,7 @@ class Callers:
         addresses = frozenset(
             address["ip"] for subset in subsets for address in subset.get("addresses") or ()
         )
-        self._until |= dict.fromkeys(addresses, monotonic() + _STALE_S)
+        self._published_until_s |= dict.fromkeys(addresses, monotonic() + _STALE_S)
         return addresses
 
     async def _namespace_of(self, address: str) -> str | None:

@@ -149,7 +149,7 @@ class Monitor:
     node: Node
     reactions: Callable[[Grant], Reaction] | None = None
     acts: bool = True
-    _time: DeviceTime = field(init=False)
+    _device_time: DeviceTime = field(init=False)
     _owners: Owners = field(init=False)
     _ledger: WatchedLedger = field(init=False)
     _services: ServicesWatch = field(init=False)
@@ -159,7 +159,7 @@ class Monitor:
     _sighting: Sighting = field(init=False, factory=Sighting)
 
     def __attrs_post_init__(self) -> None:
-        self._time = DeviceTime()
+        self._device_time = DeviceTime()
         self._owners = Owners(self.node)
         self._services = ServicesWatch(self.node)
         self._ledger = WatchedLedger(self.node.ledger)
@@ -174,7 +174,7 @@ class Monitor:
         comparison = compare(self.node, snapshot, devices, self._owners, last_comparison=self._last)
         grant_id_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
         boards_directory = self.node.ledger.boards
-        overuse_by_device = self._time.sample(
+        overuse_by_device = self._device_time.sample(
             snapshot.grants,
             comparison.usages,
             grant_id_by_pid,

@@ -192,7 +192,7 @@ class Ledger:
 
     path: Path
     persistent: Path | None = field(default=None, kw_only=True)
-    patience: float = field(default=ADMISSION_WAIT_S, kw_only=True)
+    patience_s: float = field(default=ADMISSION_WAIT_S, kw_only=True)
     periods: Callable[[], Periods] = field(default=Periods, kw_only=True)
 
     @property
@@ -256,9 +256,9 @@ class Ledger:
         with ExitStack() as open_files:
             with self._in_a_line():
                 descriptor = open_files.enter_context(self._open_lock())
-            if not lock(descriptor, within_s=self.patience, progress=self._names):
+            if not lock(descriptor, within_s=self.patience_s, progress=self._names):
                 raise HeteroError(
-                    f"the ledger {self.path} was busy for {self.patience:.0f} s: another hetero "
+                    f"the ledger {self.path} was busy for {self.patience_s:.0f} s: another hetero "
                     "holds it; is one stopped? Try again when it has ended"
                 )
             with self._in_a_line():
