@@ -56,11 +56,11 @@ class Screen:
     _size: ConsoleDimensions = field(init=False)
     _lines: Sequence[Line] = field(init=False, default=())
     _head_lines: int = field(init=False, default=1)
-    _offset: int = field(init=False, default=0)
-    _typed: str = field(init=False, default="")
-    _stopping: bool = field(init=False, default=False)
-    _before: dict[int, Any] = field(init=False, factory=dict)
-    _modes: list[Any] | None = field(init=False, default=None)
+    _first_line: int = field(init=False, default=0)
+    _typed_keys: str = field(init=False, default="")
+    _is_stopping: bool = field(init=False, default=False)
+    _handlers_before: dict[int, Any] = field(init=False, factory=dict)
+    _terminal_modes: list[Any] | None = field(init=False, default=None)
 
     def __enter__(self) -> Screen:
         self._size = self.console.size  # before the first frame is laid out
@@ -72,13 +72,13 @@ class Screen:
             redirect_stderr=False,
         )
         if sys.stdin is not None and sys.stdin.isatty():
-            self._modes = termios.tcgetattr(sys.stdin)
+            self._terminal_modes = termios.tcgetattr(sys.stdin)
         for signal_number, handler in (
             (signal.SIGTERM, _end),
             (signal.SIGHUP, _end),
             (signal.SIGTSTP, self._stop),
         ):
-            self._before[signal_number] = signal.signal(signal_number, handler)
+            self._handlers_before[signal_number] = signal.signal(signal_number, handler)
         self._enter()
         return self
 
@@ -89,7 +89,7 @@ class Screen:
         traceback: TracebackType | None,
     ) -> bool:
         self._leave()
-        for signal_number, handler in self._before.items():
+        for signal_number, handler in self._handlers_before.items():
             signal.signal(signal_number, handler)
         return error_type is KeyboardInterrupt  # the way a watch ends
 
@@ -109,14 +109,14 @@ class Screen:
                 return pressed_key
 
     def _enter(self) -> None:
-        if self._modes is not None:
+        if self._terminal_modes is not None:
             tty.setcbreak(sys.stdin)
         self._live.start()
 
     def _leave(self) -> None:
         self._live.stop()
-        if self._modes is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+        if self._terminal_modes is not None:
+            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._terminal_modes)
 
     def ask(self, question: str) -> str | None:
         """Ask in the last line of the frame, and return the answer; None for Esc and Ctrl-C."""
@@ -125,7 +125,7 @@ class Screen:
             self._draw(self._lines, self._head_lines, bottom=f"{question} {answer}")
             character = self._character()
             if character in ("", "\x1b", "\x03", "\x04"):
-                self._typed = ""
+                self._typed_keys = ""
                 return None
             if character in "\r\n":
                 return answer.strip()
@@ -144,13 +144,13 @@ class Screen:
         most = max(0, len(lines) - head_lines - body_lines)
         if is_cut:
             most += len(_pinned(lines, head_lines, head_lines + most))
-        self._offset = max(0, min(self._offset, most))
-        top = head_lines + self._offset
+        self._first_line = max(0, min(self._first_line, most))
+        top = head_lines + self._first_line
         pinned = _pinned(lines, head_lines, top) if is_cut else []
         body = lines[top : top + body_lines - len(pinned)]
         if is_cut and not bottom:
-            last = self._offset + len(body)
-            bottom = f"{self._offset + 1} to {last} of {len(lines) - head_lines}"
+            last = self._first_line + len(body)
+            bottom = f"{self._first_line + 1} to {last} of {len(lines) - head_lines}"
         shown = [*lines[:head_lines], *pinned, *body]
         if bottom:
             blank = self.console.height - len(shown) - 1
@@ -159,46 +159,46 @@ class Screen:
 
     def _character(self) -> str:
         """Return the next character that is typed; empty when nobody is there any more."""
-        while not self._typed:
-            if self._stopping:
+        while not self._typed_keys:
+            if self._is_stopping:
                 self._rest()
-            if self._modes is None:
+            if self._terminal_modes is None:
                 return ""
             if select.select([sys.stdin], [], [], _POLL_PERIOD_S)[0]:
-                self._typed = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
-                if not self._typed:
+                self._typed_keys = os.read(sys.stdin.fileno(), 64).decode("utf-8", "replace")
+                if not self._typed_keys:
                     return ""
-        character, self._typed = self._typed[0], self._typed[1:]
+        character, self._typed_keys = self._typed_keys[0], self._typed_keys[1:]
         return character
 
     def _key(self, until_s: float) -> str:
         """Return the next key, or "again" when the time is up or the frame is out of date."""
-        while not self._typed:
+        while not self._typed_keys:
             left_s = until_s - time.monotonic()
-            if self._stopping:
+            if self._is_stopping:
                 self._rest()
                 return "again"
             if self.console.size != self._size or left_s <= 0:
                 self._size = self.console.size
                 return "again"
-            if self._modes is None:
+            if self._terminal_modes is None:
                 time.sleep(min(left_s, _POLL_PERIOD_S))
             elif select.select([sys.stdin], [], [], min(left_s, _POLL_PERIOD_S))[0]:
-                self._typed = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
-                if not self._typed:
+                self._typed_keys = os.read(sys.stdin.fileno(), 64).decode("ascii", "replace")
+                if not self._typed_keys:
                     return "quit"  # nobody is there any more
         return self._first_key()
 
     def _first_key(self) -> str:
         """Return what was typed first, and keep the rest."""
-        matching_keys = [known_key for known_key in _KEYS if self._typed.startswith(known_key)]
-        first_key = max(matching_keys, key=len, default=self._typed[0])
-        self._typed = self._typed[len(first_key) :]
+        matching_keys = [known_key for known_key in _KEYS if self._typed_keys.startswith(known_key)]
+        first_key = max(matching_keys, key=len, default=self._typed_keys[0])
+        self._typed_keys = self._typed_keys[len(first_key) :]
         return _KEYS.get(first_key, first_key)
 
     def _stop(self, signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what signal calls
         # Not here: a frame may be half drawn.
-        self._stopping = True
+        self._is_stopping = True
 
     def _rest(self) -> None:
         """Be stopped until the shell goes on with us; the terminal is the shell's meanwhile."""
@@ -206,7 +206,7 @@ class Screen:
         handler = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
         signal.signal(signal.SIGTSTP, handler)
-        self._stopping = False
+        self._is_stopping = False
         self._enter()
 
     def _scroll(self, pressed_key: str, body_lines: int) -> bool:
@@ -222,7 +222,7 @@ class Screen:
         }
         if pressed_key not in lines_by_key:
             return False
-        self._offset = max(0, self._offset + lines_by_key[pressed_key])
+        self._first_line = max(0, self._first_line + lines_by_key[pressed_key])
         return True
 
 

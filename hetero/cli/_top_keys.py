@@ -51,12 +51,12 @@ class Choices:
     text: str = ""
     notice: str = ""
     memories: dict[str, Memory] = field(factory=dict)
-    _size: tuple[int, int] = (0, 0)
+    _window_size: tuple[int, int] = (0, 0)
 
     def fit(self, size: tuple[int, int]) -> None:
         """Forget which columns tables had in a window of another size."""
-        if size != self._size:
-            self._size = size
+        if size != self._window_size:
+            self._window_size = size
             self.memories = {"devices": Memory(), "grants": Memory()}
 
 

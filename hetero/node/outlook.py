@@ -41,10 +41,10 @@ class Outlook:
     request: Request
     anyway: bool = False
     ahead: Sequence[WaitingRequest] = ()
-    _uses: dict[str, ForeignUse] = field(init=False, factory=dict)
-    _seen: set[str] = field(init=False, factory=set)
+    _use_by_uuid: dict[str, ForeignUse] = field(init=False, factory=dict)
+    _asked_uuids: set[str] = field(init=False, factory=set)
     # The devices of the last answer, as far as their drivers were not asked.
-    _unseen: set[str] = field(init=False, factory=set)
+    _unasked_uuids: set[str] = field(init=False, factory=set)
 
     def choose(self, snapshot: Snapshot) -> Allocation | Refusal | None:
         """Return what the request gets; None: `look` first, for which no lock may be held."""
@@ -57,7 +57,7 @@ class Outlook:
             by_ledger = fit(inventory, self.request)
             if isinstance(by_ledger, Refusal):
                 return self._behind()
-        held_bytes = {uuid: use.memory for uuid, use in self._uses.items() if use.memory}
+        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items() if use.memory}
         if not held_bytes:
             return self._looked_at(by_ledger)
         shunned = {
@@ -73,7 +73,7 @@ class Outlook:
             return self._crowded(inventory)
         pieces = {piece.device for piece in by_ledger.pieces}
         foreign_notes = (
-            f"device {position} ({device.short_model}): {self._uses[device.uuid].sentence}"
+            f"device {position} ({device.short_model}): {self._use_by_uuid[device.uuid].sentence}"
             for position, device in enumerate(inventory.devices)
             if device.uuid in pieces and held_bytes.get(device.uuid)
         )
@@ -82,35 +82,37 @@ class Outlook:
     def look(self, snapshot: Snapshot) -> None:
         """Ask the drivers of the devices that `choose` did not know enough about."""
         devices = self.discovery.devices
-        is_crowded = any(use.memory for use in self._uses.values())
-        more_count = len(devices) if is_crowded else len(self._seen) * _MORE
-        first = next((at for at, one in enumerate(devices) if one.uuid in self._unseen), 0)
+        is_crowded = any(use.memory for use in self._use_by_uuid.values())
+        more_count = len(devices) if is_crowded else len(self._asked_uuids) * _MORE
+        first = next(
+            (at for at, device in enumerate(devices) if device.uuid in self._unasked_uuids), 0
+        )
         others = [
             device.uuid
             for device in (*devices[first:], *devices[:first])  # a burst fills them in this order
-            if device.usable and device.uuid not in self._seen | self._unseen
+            if device.usable and device.uuid not in self._asked_uuids | self._unasked_uuids
             if self.request.chooses(device)
         ]
-        uuids = {*self._unseen, *others[:more_count]}
+        uuids = {*self._unasked_uuids, *others[:more_count]}
         self._ask(snapshot, tuple(device for device in devices if device.uuid in uuids))
 
     def _looked_at(self, answer: Allocation) -> Allocation | None:
-        self._unseen = {piece.device for piece in answer.pieces} - self._seen
-        return None if self._unseen else answer
+        self._unasked_uuids = {piece.device for piece in answer.pieces} - self._asked_uuids
+        return None if self._unasked_uuids else answer
 
     def explain(self, snapshot: Snapshot) -> Explanation:
         """Return what the request gets, and what every device says of its room in fact."""
         self._ask(snapshot, self.discovery.devices)
         inventory = self._kept(self.node.inventory(self.discovery, snapshot))
-        held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
+        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items()}
         answer = self.choose(snapshot)
         return explain(evolve(inventory, foreign=held_bytes), self.request, answer=answer)
 
     def _ask(self, snapshot: Snapshot, devices: Iterable[Device]) -> None:
         # What a driver does not answer is not known, and refuses nothing.
         usages, _ = self.node.registry.observe_all(devices)
-        self._uses.update(foreign_uses(self.node, snapshot, usages))
-        self._seen.update(device.uuid for device, _ in usages)
+        self._use_by_uuid.update(foreign_uses(self.node, snapshot, usages))
+        self._asked_uuids.update(device.uuid for device, _ in usages)
 
     def _kept(self, inventory: Inventory) -> Inventory:
         """Return the inventory without the devices that are kept for who waits before this one."""
@@ -132,14 +134,14 @@ class Outlook:
 
     def _crowded(self, inventory: Inventory) -> Refusal:
         """Return the refusal that names the devices which have room by the ledger alone."""
-        held_bytes = {uuid: use.memory for uuid, use in self._uses.items()}
+        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items()}
         inventory_in_fact = evolve(inventory, foreign=held_bytes)
         free, in_fact = inventory.free(), inventory_in_fact.free()
         sentences = [
             f"device {position} ({device.short_model}) has "
             f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
             for position, device in enumerate(inventory.devices)
-            if (use := self._uses.get(device.uuid))
+            if (use := self._use_by_uuid.get(device.uuid))
             and use.memory
             and self.request.chooses(device)
             and free[device.uuid][MEMORY] > 0

@@ -123,7 +123,7 @@ class _Joins:
 
     size: Callable[[PodClass], float]
     _heap: list[tuple[float, int, _Sized, _Sized, _Sized]] = field(factory=list)
-    _offered: int = 0
+    _offer_count: int = 0
 
     def offer(self, sized_class: _Sized) -> None:
         """Put a class and the next one, if there is one, among the pairs."""
@@ -148,8 +148,10 @@ class _Joins:
         added_size = sized_class.weight * (
             joined_class.size - sized_class.size
         ) + larger_class.weight * (joined_class.size - larger_class.size)
-        self._offered += 1
-        heappush(self._heap, (added_size, self._offered, sized_class, larger_class, joined_class))
+        self._offer_count += 1
+        heappush(
+            self._heap, (added_size, self._offer_count, sized_class, larger_class, joined_class)
+        )
 
     def take(self) -> _Sized | None:
         """Join the pair that adds least and return the joined class, None if no pair is left."""

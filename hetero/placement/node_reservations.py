@@ -17,23 +17,23 @@ class NodeReservations:
     """
 
     nodes: set[str] = field(factory=set)  # that are reserved for any pod
-    _of: dict[str, tuple[str, ...]] = field(factory=dict)
+    _nodes_by_uid: dict[str, tuple[str, ...]] = field(factory=dict)
 
     def __contains__(self, uid: str) -> bool:
         """Return whether nodes were chosen for a pod, perhaps none."""
-        return uid in self._of
+        return uid in self._nodes_by_uid
 
     def of(self, uid: str) -> tuple[str, ...]:
         """Return the nodes that are reserved for a pod."""
-        return self._of.get(uid, ())
+        return self._nodes_by_uid.get(uid, ())
 
     def add(self, uid: str, node_names: tuple[str, ...]) -> None:
         """Reserve nodes for a pod; none of them may be reserved already."""
-        self._of[uid] = node_names
+        self._nodes_by_uid[uid] = node_names
         self.nodes.update(node_names)
 
     def drop(self, uid: str) -> tuple[str, ...]:
         """End a pod's reservation, if it has one, and return its nodes."""
-        node_names = self._of.pop(uid, ())
+        node_names = self._nodes_by_uid.pop(uid, ())
         self.nodes.difference_update(node_names)
         return node_names

@@ -39,8 +39,8 @@ class Supervisor:
     pauses: Pauses | None = None
     _process: VendorProcess | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
-    _failures: int = field(default=0, init=False)
-    _abandoned: int = field(default=0, init=False)
+    _failure_count: int = field(default=0, init=False)
+    _abandoned_count: int = field(default=0, init=False)
     _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
     _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
     _used: float = field(default=0.0, init=False)  # monotonic seconds, when it answered last
@@ -61,7 +61,7 @@ class Supervisor:
             is_paused = self._to_undo = False
         if is_paused and self._why.absent and request.ask == "vendor":
             is_paused = False  # which needs no driver
-        if is_paused or self._abandoned >= ABANDONED:
+        if is_paused or self._abandoned_count >= ABANDONED:
             return self._answer_at_once
         if reason := self.pauses and self.pauses.why_not(self.plugin, request.ask):
             self._why = WorkerReply(failure=reason)
@@ -116,7 +116,7 @@ class Supervisor:
             if reply.absent or not reply.loaded:
                 self._pause(reply)
             elif request.ask != "vendor":
-                self._failures = 0
+                self._failure_count = 0
             if reply.failure is not None and request.ask in _KEPT:
                 self._keep(request, reply.failure)
             elif self.pauses:
@@ -137,16 +137,16 @@ class Supervisor:
                 case WorkerEnded():
                     reason = how_it_ended(wait_status)
         if not is_gone:
-            self._abandoned += 1
-            reason += f"; its process does not end ({self._abandoned} so far)"
-        if self._abandoned >= ABANDONED:
+            self._abandoned_count += 1
+            reason += f"; its process does not end ({self._abandoned_count} so far)"
+        if self._abandoned_count >= ABANDONED:
             reason += ": not asked again by this program"
         reason = f"{self.plugin.name}: {request.ask}: {reason}"
         if self.pauses and isinstance(error, Overdue) and request.ask in _REMEMBERED:
             self.pauses.add(self.plugin, request.ask, reason)
         self._keep(request, reason)
         self._pause(WorkerReply(failure=reason))
-        if not isinstance(error, Overdue) and self._failures == 1:
+        if not isinstance(error, Overdue) and self._failure_count == 1:
             self._asked_again = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = request.ask == "enforce"
 
@@ -157,8 +157,8 @@ class Supervisor:
 
     def _pause(self, failure_reply: WorkerReply) -> None:
         self._why = failure_reply
-        pause_s = doubled(FIRST_PAUSE_S, self._failures, most_s=LONGEST_PAUSE_S)
-        self._failures += 1
+        pause_s = doubled(FIRST_PAUSE_S, self._failure_count, most_s=LONGEST_PAUSE_S)
+        self._failure_count += 1
         self._asked_again = time.monotonic() + pause_s
 
 

@@ -182,7 +182,7 @@ async def test_a_pod_waits_no_longer_where_the_first_one_fails_and_another_goes_
 ) -> None:
     monkeypatch.setattr(kubelet_watches, "KUBELET_WAIT_S", 2.0)
 
-    watches = KubeletWatches(away=True)
+    watches = KubeletWatches(is_away=True)
     watches.api_back()
     await watches.until_watched("n1", "first")
     began = monotonic()

@@ -95,7 +95,7 @@ class DevicePlugin(DevicePluginServicer):
     _devices: wire.ListAndWatchResponse = field(init=False, factory=wire.ListAndWatchResponse)
     _changed: asyncio.Event = field(init=False, factory=asyncio.Event)
     _server: grpc.aio.Server | None = field(init=False, default=None)
-    _serving: tuple[object, object] | None = field(init=False, default=None)
+    _served_sockets: tuple[object, object] | None = field(init=False, default=None)
     _watching: int = field(init=False, default=0)  # kubelets that hear of changes
 
     @property
@@ -110,7 +110,10 @@ class DevicePlugin(DevicePluginServicer):
 
     def _is_known(self, kubelet_start: tuple[int, int] | None) -> bool:
         path = self.kubelet.plugins / self.endpoint
-        return kubelet_start is not None and self._serving == (kubelet_start, _identity(path))
+        return kubelet_start is not None and self._served_sockets == (
+            kubelet_start,
+            _identity(path),
+        )
 
     def offer(self, devices: Iterable[Device], taken_slots: TakenSlots) -> None:
         """Send the kubelet these devices, unless its list is the same."""
@@ -147,12 +150,12 @@ class DevicePlugin(DevicePluginServicer):
         self._server.add_insecure_port(f"unix://{socket_path}")
         await started(self._server)
         await self.kubelet.register(self.resource, self.endpoint)
-        self._serving = (kubelet_start, _identity(socket_path))
+        self._served_sockets = (kubelet_start, _identity(socket_path))
         log.info("%s: registered with the kubelet", self.resource)
 
     async def close(self) -> None:
         """Stop serving."""
-        self._serving = None
+        self._served_sockets = None
         if self._server is not None:
             await self._server.stop(grace=None)
             self._server = None
@@ -272,7 +275,7 @@ class DevicePlugins:
     metrics: Metrics
     by_resource: dict[str, DevicePlugin] = field(init=False, factory=dict)
     _names: dict[str, tuple[ResourceNames, ...]] = field(init=False)  # by vendor
-    _offered: bool = field(init=False, default=False)
+    _has_offered: bool = field(init=False, default=False)
 
     def __attrs_post_init__(self) -> None:
         self._names = self._declared()
@@ -306,12 +309,12 @@ class DevicePlugins:
                 plugin = DevicePlugin(name, allocator.kubelet, allocator, self.alignment, observe)
                 self.by_resource[name] = plugin
             self.by_resource[name].offer(resource_devices, taken_slots)
-        self._offered = True
+        self._has_offered = True
 
     @property
     def all_serve(self) -> bool:
         """Whether the kubelet has all lists of devices and can admit pods."""
-        return self._offered and all(plugin.serves for plugin in self.by_resource.values())
+        return self._has_offered and all(plugin.serves for plugin in self.by_resource.values())
 
     async def attend(self) -> None:
         """Have each plugin serve, and register again after a restart of the kubelet."""

@@ -26,7 +26,7 @@ class Events:
     """Writes events, but no sentence twice in a short time."""
 
     api: ApiCalls
-    _told: dict[tuple[str, str], float] = field(factory=dict)
+    _written_at_s: dict[tuple[str, str], float] = field(factory=dict)
 
     async def tell(
         self, metadata: Metadata, reason: str, sentence: str, *, kind: str = "Pod"
@@ -34,14 +34,14 @@ class Events:
         """Put a sentence into the events of a pod, or a node, unless it was just written."""
         now_s = monotonic()
         event_key = (metadata.uid, sentence)
-        if now_s - self._told.get(event_key, -_REPEAT_S) < _REPEAT_S:
+        if now_s - self._written_at_s.get(event_key, -_REPEAT_S) < _REPEAT_S:
             return
-        self._told = {
+        self._written_at_s = {
             told_key: told_at_s
-            for told_key, told_at_s in self._told.items()
+            for told_key, told_at_s in self._written_at_s.items()
             if now_s - told_at_s < _REPEAT_S
         }
-        self._told[event_key] = now_s
+        self._written_at_s[event_key] = now_s
         namespace = metadata.namespace or "default"  # where the API wants those of nodes
         involved_object = {
             "apiVersion": "v1",

@@ -46,21 +46,21 @@ class LeaseElection:
     _lease: Plain | None = field(default=None, init=False)  # as last read or written
     _renewal: tuple[str, str] = field(default=("", ""), init=False)  # holder and time, as read
     _seen_at: float | None = field(default=None, init=False)  # None: there may be a newer one
-    _lasts: float = field(default=LEASE_DURATION_S, init=False)
-    _said: str = field(default="", init=False)
+    _duration_s: float = field(default=LEASE_DURATION_S, init=False)
+    _logged_text: str = field(default="", init=False)
 
     async def attempt(self) -> None:
         """Renew the Lease, or take it if it is free; once."""
         try:
             await asyncio.wait_for(self._attempt(), _ATTEMPT_TIMEOUT_S)
-            self._said = ""
+            self._logged_text = ""
         except (ApiError, asyncio.TimeoutError) as error:
             # Its holder may have renewed it unseen, or could not: it gets its whole time again.
             self._seen_at = None
             message = str(error) or "no answer"
-            if message != self._said:
+            if message != self._logged_text:
                 log.warning("lease %s: %s", self.name, message)
-            self._said = message
+            self._logged_text = message
 
     @property
     def pause_s(self) -> float:
@@ -70,7 +70,8 @@ class LeaseElection:
         if self._seen_at is None:
             return STANDBY_PERIOD_S
         return min(
-            STANDBY_PERIOD_S, max(0.0, self._seen_at + self._lasts - monotonic()) + _TIMER_ERROR_S
+            STANDBY_PERIOD_S,
+            max(0.0, self._seen_at + self._duration_s - monotonic()) + _TIMER_ERROR_S,
         )
 
     async def release(self) -> None:
@@ -108,8 +109,8 @@ class LeaseElection:
         renewal = (spec.holder_identity, spec.renew_time)
         if renewal != self._renewal or self._seen_at is None:
             self._renewal, self._seen_at = renewal, monotonic()
-        self._lasts = spec.lease_duration_seconds or LEASE_DURATION_S
-        return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._lasts
+        self._duration_s = spec.lease_duration_seconds or LEASE_DURATION_S
+        return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._duration_s
 
     @property
     def _spec(self) -> LeaseSpec:

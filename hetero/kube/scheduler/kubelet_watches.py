@@ -29,14 +29,14 @@ class KubeletWatches:
     """
 
     clock: Callable[[], float] = monotonic
-    _away: bool = False
+    _is_away: bool = False
     _until_s: float = field(default=0.0, init=False)  # when all are taken to watch again
     # And what is set once others need not wait: its kubelet took it up, or it is none any more.
     _first: dict[str, tuple[str, asyncio.Event]] = field(factory=dict, init=False)
 
     def api_lost(self) -> None:
         """Record that the API server is away. Pods that wait for a kubelet keep waiting."""
-        self._away, self._until_s = True, self.clock() + REWATCH_S
+        self._is_away, self._until_s = True, self.clock() + REWATCH_S
         self._first = {
             node: (uid, decision)
             for node, (uid, decision) in self._first.items()
@@ -45,8 +45,8 @@ class KubeletWatches:
 
     def api_back(self) -> None:
         """Record that the API server answers: kubelets start to watch again from now on."""
-        if self._away:
-            self._away, self._until_s = False, self.clock() + REWATCH_S
+        if self._is_away:
+            self._is_away, self._until_s = False, self.clock() + REWATCH_S
 
     def pods_listed(self, uids: set[str]) -> None:
         """Let others go first where the first pod is none of these."""

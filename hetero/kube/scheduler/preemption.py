@@ -58,7 +58,7 @@ class Preemption:
     gang: Callable[[Pod], frozenset[str]]
     again: Callable[[Pod], Any]
     _rooms: dict[str, _Room | None] = field(factory=dict)  # by UID; None: still being chosen
-    _version: str = ""
+    _api_version: str = ""
 
     def node(self, uid: str) -> str | None:
         """Return the node where room is freed or held for a pod, None without any."""
@@ -283,11 +283,11 @@ class Preemption:
 
     async def _policy_version(self) -> str:
         """Return the version of evictions: v1 from Kubernetes 1.22 on. Raises `ApiError`."""
-        if not self._version:
+        if not self._api_version:
             for resource in (await self.api.get("/api/v1"))["resources"]:
                 if resource["name"] == "pods/eviction":
-                    self._version = resource["version"]
-        return self._version
+                    self._api_version = resource["version"]
+        return self._api_version
 
     async def _nominate(self, pod: Pod, node: str | None) -> None:
         """Set the node that a pod waits for in its status. Raises `ApiError`."""

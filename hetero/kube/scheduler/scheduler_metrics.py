@@ -26,7 +26,9 @@ class SchedulerMetrics(Collector):
     _decisions: Counter = field(init=False)
     _seconds: Histogram = field(init=False)
     _refusals: Counter = field(init=False)
-    _children: dict[tuple[str, str], tuple[Counter, Histogram]] = field(factory=dict)
+    _metrics_by_verb_and_result: dict[tuple[str, str], tuple[Counter, Histogram]] = field(
+        factory=dict
+    )
 
     def __attrs_post_init__(self) -> None:
         self._decisions = Counter(
@@ -52,12 +54,12 @@ class SchedulerMetrics(Collector):
 
     def decided(self, verb: str, result: str, duration_s: float) -> None:
         """Count one answer to kube-scheduler, and its duration."""
-        if (verb, result) not in self._children:
-            self._children[verb, result] = (
+        if (verb, result) not in self._metrics_by_verb_and_result:
+            self._metrics_by_verb_and_result[verb, result] = (
                 self._decisions.labels(verb, result),
                 self._seconds.labels(verb),
             )
-        decision_counter, duration_histogram = self._children[verb, result]
+        decision_counter, duration_histogram = self._metrics_by_verb_and_result[verb, result]
         decision_counter.inc()
         duration_histogram.observe(duration_s)
 

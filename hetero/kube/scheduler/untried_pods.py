@@ -24,24 +24,24 @@ class UntriedPods:
 
     schedulers: frozenset[str] = frozenset()
     clock: Callable[[], float] = monotonic
-    _uids: set[str] = field(factory=set)
+    _untried_uids: set[str] = field(factory=set)
     _silent_since_s: float = field(default=0.0, init=False)  # from when its silence counts
-    _held: bool = field(default=False, init=False)
+    _is_held: bool = field(default=False, init=False)
     _has_started: bool = field(default=False, init=False)  # it was told to start
 
     def pods_listed(self, uids: set[str]) -> None:
         """Forget all pods but these."""
-        self._uids &= uids
+        self._untried_uids &= uids
 
     def pod_changed(self, event: str, pod: Pod) -> None:
         """Record a pod that was created, deleted or tried."""
         uid = pod.metadata.uid
         if event != "DELETED" and self._waits(pod):
-            if not self._uids:
+            if not self._untried_uids:
                 self._silent_since_s = max(self._silent_since_s, self.clock())
-            self._uids.add(uid)
-        elif uid in self._uids:
-            self._uids.remove(uid)
+            self._untried_uids.add(uid)
+        elif uid in self._untried_uids:
+            self._untried_uids.remove(uid)
             if event == "DELETED":
                 self._silent_since_s = max(self._silent_since_s, self.clock())
             else:
@@ -59,13 +59,13 @@ class UntriedPods:
         back.
         """
         now_s = self.clock()
-        if held and not self._held:
+        if held and not self._is_held:
             self._silent_since_s = max(
                 self._silent_since_s, now_s + (0.0 if self._has_started else START_S - SILENCE_S)
             )
             self._has_started = True
-        self._held = held
-        if not (held and self._uids and now_s - self._silent_since_s > SILENCE_S):
+        self._is_held = held
+        if not (held and self._untried_uids and now_s - self._silent_since_s > SILENCE_S):
             return False
         self._silent_since_s = now_s + START_S - SILENCE_S
         return True

@@ -44,8 +44,8 @@ class Answers(Generic[_T]):
     refuses: Callable[[_T], bool]
     stale_s: float = 0.0
     answer_life_s: float | None = None  # None: ANSWER_LIFE_S
-    _known: dict[bytes, tuple[_T, float]] = field(init=False, factory=dict)
-    _refused: dict[str, tuple[int, float]] = field(init=False, factory=dict)
+    _answer_by_hash: dict[bytes, tuple[_T, float]] = field(init=False, factory=dict)
+    _refusal_by_client: dict[str, tuple[int, float]] = field(init=False, factory=dict)
     _places: asyncio.Semaphore = field(init=False, factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
     async def get(self, question: str, client: str, ask: Callable[[], Awaitable[_T]]) -> _T:
@@ -54,19 +54,22 @@ class Answers(Generic[_T]):
         Raises `ApiError` and `TooManyRefusals`.
         """
         question_hash = hashlib.sha256(question.encode()).digest()  # it may hold a token
-        if question_hash not in self._known or monotonic() >= self._known[question_hash][1]:
+        if (
+            question_hash not in self._answer_by_hash
+            or monotonic() >= self._answer_by_hash[question_hash][1]
+        ):
             async with self._places:
                 await self._renew(question_hash, client, ask)
-        return self._known[question_hash][0]
+        return self._answer_by_hash[question_hash][0]
 
     async def _renew(
         self, question_hash: bytes, client: str, ask: Callable[[], Awaitable[_T]]
     ) -> None:
         """Ask, unless another request did meanwhile, and keep the answer."""
-        known_answer, now_s = self._known.get(question_hash), monotonic()
+        known_answer, now_s = self._answer_by_hash.get(question_hash), monotonic()
         if known_answer and now_s < known_answer[1]:
             return
-        refusal_count, until_s = self._refused.get(client, (0, 0.0))
+        refusal_count, until_s = self._refusal_by_client.get(client, (0, 0.0))
         if now_s >= until_s:
             refusal_count, until_s = 0, now_s + ANSWER_LIFE_S
         if refusal_count >= REFUSALS:
@@ -82,9 +85,9 @@ class Answers(Generic[_T]):
                 "who asks", 0, str(error) or f"no answer in {_QUESTION_TIMEOUT_S} s"
             ) from None
         if self.refuses(answer):
-            _put(self._refused, client, (refusal_count + 1, until_s))
+            _put(self._refusal_by_client, client, (refusal_count + 1, until_s))
         _put(
-            self._known,
+            self._answer_by_hash,
             question_hash,
             (answer, monotonic() + (self.answer_life_s or ANSWER_LIFE_S)),
         )

@@ -85,10 +85,10 @@ class Sources:
         init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
     )
     _let_in: dict[str, None] = field(init=False, factory=dict)
-    _unheard: dict[asyncio.BaseTransport, _Connection] = field(init=False, factory=dict)
+    _waiting_connections: dict[asyncio.BaseTransport, _Connection] = field(init=False, factory=dict)
     # What is passed on at this moment, by client, and by client and for whom.
     _passed_on: Counter[tuple[str, ...]] = field(init=False, factory=Counter)
-    _told: float = field(init=False, default=float("-inf"))
+    _logged_at_s: float = field(init=False, default=float("-inf"))
 
     def listen(self, host: str, port: int) -> socket.socket:
         """Return a listening socket that accepts no connection of a client with too many."""
@@ -105,7 +105,7 @@ class Sources:
 
     def protocol(self, make_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Protocol:
         """Return the protocol that serves one connection."""
-        return _Connection(self._unheard, self.left, make_protocol())
+        return _Connection(self._waiting_connections, self.left, make_protocol())
 
     @property
     def first(self) -> Any:
@@ -113,7 +113,7 @@ class Sources:
 
         @web.middleware
         async def heard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            connection = request.transport and self._unheard.get(request.transport)
+            connection = request.transport and self._waiting_connections.get(request.transport)
             if connection:
                 connection.heard()
             if FORWARDED not in request.headers:
@@ -173,8 +173,8 @@ class Sources:
         self._accepted[address] = now_s
         if self.connections[client_host] <= limit:
             return True
-        if now_s - self._told >= _LOG_PERIOD_S:
-            self._told = now_s
+        if now_s - self._logged_at_s >= _LOG_PERIOD_S:
+            self._logged_at_s = now_s
             log.warning("%s has %d connections: more are refused", client_host, limit)
         return False
 
@@ -242,7 +242,7 @@ class _Connection(asyncio.Protocol):
     inner: asyncio.Protocol
     _transport: asyncio.Transport | None = field(init=False, default=None)
     _ends: asyncio.TimerHandle | None = field(init=False, default=None)
-    _begun: bool = field(init=False, default=False)
+    _has_begun: bool = field(init=False, default=False)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - of a TCP server
@@ -256,8 +256,8 @@ class _Connection(asyncio.Protocol):
         self.inner.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._has_begun:
+            self._has_begun = True
             self._end_in(STEP_TIMEOUT_S)
         self.inner.data_received(data)
 

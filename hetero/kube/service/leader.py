@@ -234,7 +234,7 @@ class Leader:
     healthz: str | None = None
     _extender: ExtenderProcess = field(init=False)
     _kube_scheduler: KubeSchedulerProcess = field(init=False)
-    _leads: bool = field(default=False, init=False)
+    _does_lead: bool = field(default=False, init=False)
     _changed: asyncio.Event = field(factory=asyncio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -255,7 +255,7 @@ class Leader:
                 self._extender.keep(),
                 self._contend(),
                 self._beat(),
-                self._kube_scheduler.ask(lambda: self._leads),
+                self._kube_scheduler.ask(lambda: self._does_lead),
             )
         finally:
             await self._step_down(at_once=False)
@@ -274,15 +274,15 @@ class Leader:
             if self._fit:
                 await self.lease.attempt()
             self._changed.clear()
-            if self._leads and not (self._fit and self.lease.leads):
+            if self._does_lead and not (self._fit and self.lease.leads):
                 # It holds reservations that a later leader knows nothing of.
                 log.warning("lease %s: %s", self.lease.name, self._why())
                 await self._step_down(at_once=True)
-            elif self._fit and self.lease.leads and not self._leads:
+            elif self._fit and self.lease.leads and not self._does_lead:
                 log.info("lease %s: leading", self.lease.name)
-                self._leads = True
+                self._does_lead = True
                 self._kube_scheduler.note_start()
-            elif self.lease.leads and not self._leads:
+            elif self.lease.leads and not self._does_lead:
                 await self.lease.release()
             self._tell()
             with suppress(asyncio.TimeoutError):
@@ -299,7 +299,7 @@ class Leader:
 
     async def _step_down(self, *, at_once: bool) -> None:
         """End kube-scheduler and the extender, then release the Lease."""
-        self._leads = self._kube_scheduler.hangs = False
+        self._does_lead = self._kube_scheduler.hangs = False
         self._tell()
         await self._extender.end(at_once=at_once)
         await self.lease.release()
@@ -311,8 +311,8 @@ class Leader:
 
     def _tell(self) -> None:
         """Send the extender the end of its leadership, and the supervisor whether to run."""
-        self._extender.tell(self.lease.trusted_until_s if self._leads else 0.0)
-        self._kube_scheduler.tell(leads=self._leads and self._fit)
+        self._extender.tell(self.lease.trusted_until_s if self._does_lead else 0.0)
+        self._kube_scheduler.tell(leads=self._does_lead and self._fit)
 
     async def _beat(self) -> None:
         """Repeat the messages, for ever: the supervisor ends kube-scheduler when they stop."""

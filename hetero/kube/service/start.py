@@ -85,7 +85,7 @@ def scheduler(
                 lease=leadership,
                 agents=Agents(agent) if agent else None,
                 untried=untried,
-                kubelet_watches=KubeletWatches(away=True),  # nobody knows what was before
+                kubelet_watches=KubeletWatches(is_away=True),  # nobody knows what was before
             )
             registry = scheduler.calls.metrics.registry
             coroutines = [*scheduler.follow(claims=claims), _follow_keys(scheduler, environ)]

@@ -40,23 +40,23 @@ class NodeFilters:
     counts: Collection[str] = ()
     by_claims: Collection[str] = ()
     all_by_claims: bool = False
-    _allocatable: dict[str, dict[str, int]] = field(init=False)
-    _used: dict[str, Counter[str]] = field(init=False)
+    _allocatable_by_node: dict[str, dict[str, int]] = field(init=False)
+    _used_by_node: dict[str, Counter[str]] = field(init=False)
     _closed: dict[str, dict[str, str]] = field(factory=dict)  # why, by node; by what a pod says
 
     def __attrs_post_init__(self) -> None:
         ignored = set(self.ignored)
-        self._allocatable = {}
+        self._allocatable_by_node = {}
         for node_name, node in self.nodes.items():
             allocatable = (node.get("status") or {}).get("allocatable") or {}
             counted = allocatable.keys() - ignored
-            self._allocatable[node_name] = amounts(allocatable, resources=counted)
-        self._used = {node_name: Counter() for node_name in self.nodes}
+            self._allocatable_by_node[node_name] = amounts(allocatable, resources=counted)
+        self._used_by_node = {node_name: Counter() for node_name in self.nodes}
 
     def count(self, pod: Plain, node_name: str) -> None:
         """Count the requests of a pod on its node."""
-        if node_name in self._used:
-            self._used[node_name] += Counter(self._requests(pod))
+        if node_name in self._used_by_node:
+            self._used_by_node[node_name] += Counter(self._requests(pod))
 
     def offered(self, pod: Plain) -> tuple[list[str], Refusal]:
         """Return the names of the nodes that pass the filters, and the reasons of the others."""
@@ -69,14 +69,14 @@ class NodeFilters:
             Counter[str](),
             dict[str, Shortage](),
         )
-        for node_name, allocatable in self._allocatable.items():
+        for node_name, allocatable in self._allocatable_by_node.items():
             reason = reason_by_node.get(node_name)
             has_claims = node_name in self.by_claims
             if reason is None and is_by_claims not in (None, has_claims) and self.by_claims:
                 reason = BY_CLAIMS if has_claims else _BY_NAMES
             if reason is None:
                 node_requests = other_requests if has_claims else requests
-                shortage = _lacking(node_requests, allocatable, self._used[node_name])
+                shortage = _lacking(node_requests, allocatable, self._used_by_node[node_name])
                 if shortage is None:
                     offered_names.append(node_name)
                     continue

@@ -49,9 +49,9 @@ class Server:
     """
 
     node: Node
-    _waiting: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
-    _busy: bool = False
-    _open: Counter[int] = field(factory=Counter)
+    _turns_by_uid: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
+    _is_busy: bool = False
+    _connections_by_uid: Counter[int] = field(factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
 
     async def serve(self, listener: socket.socket) -> None:
@@ -63,10 +63,13 @@ class Server:
             connection, _ = await loop.sock_accept(listener)
             connection.setblocking(False)
             uid = peer(connection)
-            if self._open[uid] >= MOST_OF_ONE or self._open.total() >= MOST:
+            if (
+                self._connections_by_uid[uid] >= MOST_OF_ONE
+                or self._connections_by_uid.total() >= MOST
+            ):
                 _reject(connection)
                 continue
-            self._open[uid] += 1
+            self._connections_by_uid[uid] += 1
             self._start(self._converse(connection, uid))
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
@@ -86,9 +89,9 @@ class Server:
                     action = await asyncio.to_thread(carry_out, request_node, request_text, uid)
                 await self._deliver(connection, action)
         finally:
-            self._open[uid] -= 1
-            if not self._open[uid]:
-                del self._open[uid]
+            self._connections_by_uid[uid] -= 1
+            if not self._connections_by_uid[uid]:
+                del self._connections_by_uid[uid]
 
     async def _deliver(self, connection: socket.socket, action: Done) -> None:
         """Send the answer, with the descriptor of a new grant, or take the grant back."""
@@ -111,18 +114,18 @@ class Server:
 
         Yields a function that gives up the turn early, from any thread.
         """
-        if self._busy:
+        if self._is_busy:
             turn = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(uid, deque()).append(turn)
+            self._turns_by_uid.setdefault(uid, deque()).append(turn)
             await turn
-        self._busy = True
+        self._is_busy = True
         holds_turn = True
 
         def leave() -> None:
             nonlocal holds_turn
             if holds_turn:
                 holds_turn = False
-                self._busy = self._next()
+                self._is_busy = self._next()
 
         try:
             yield partial(asyncio.get_running_loop().call_soon_threadsafe, leave)
@@ -131,11 +134,11 @@ class Server:
 
     def _next(self) -> bool:
         """Give the turn to the user who has waited longest; return whether any waits."""
-        for uid, turns in [*self._waiting.items()]:
+        for uid, turns in [*self._turns_by_uid.items()]:
             turn = turns.popleft()
-            del self._waiting[uid]
+            del self._turns_by_uid[uid]
             if turns:
-                self._waiting[uid] = turns  # behind the others
+                self._turns_by_uid[uid] = turns  # behind the others
             if not turn.cancelled():
                 turn.set_result(None)
                 return True

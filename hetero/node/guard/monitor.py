@@ -115,8 +115,8 @@ def reaction(node: Node, grant: Grant) -> Reaction:
 class UnownedMemory:
     """Keeps, by card, the least memory that was in use beyond that of all processes."""
 
-    _idle: dict[str, int] = field(init=False, factory=dict)
-    _since: dict[str, float] = field(init=False, factory=dict)
+    _least_unowned_bytes: dict[str, int] = field(init=False, factory=dict)
+    _unowned_since_s: dict[str, float] = field(init=False, factory=dict)
 
     def sample(
         self, usages: Iterable[tuple[Device, Usage]], *, now_s: float
@@ -125,15 +125,15 @@ class UnownedMemory:
         unowned = []
         for device, usage in usages:
             if usage.memory is None or usage.processes is None:
-                self._since.pop(device.uuid, None)
+                self._unowned_since_s.pop(device.uuid, None)
                 continue
             unowned_bytes = max(usage.memory - sum(usage.processes.values()), 0)
-            least_bytes = self._idle[device.uuid] = min(
-                self._idle.get(device.uuid, unowned_bytes), unowned_bytes
+            least_bytes = self._least_unowned_bytes[device.uuid] = min(
+                self._least_unowned_bytes.get(device.uuid, unowned_bytes), unowned_bytes
             )
             if unowned_bytes - least_bytes <= NOISE:
-                self._since.pop(device.uuid, None)
-            elif now_s - self._since.setdefault(device.uuid, now_s) >= UNOWNED_S:
+                self._unowned_since_s.pop(device.uuid, None)
+            elif now_s - self._unowned_since_s.setdefault(device.uuid, now_s) >= UNOWNED_S:
                 unowned.append(Unowned(device=device.uuid, memory=unowned_bytes - least_bytes))
         return tuple(unowned)
 
@@ -154,7 +154,7 @@ class Monitor:
     _ledger: WatchedLedger = field(init=False)
     _services: ServicesWatch = field(init=False)
     _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
-    _told: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
+    _reported_keys: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
     _last: Comparison | None = field(init=False, default=None)
     _sighting: Sighting = field(init=False, factory=Sighting)
 
@@ -196,7 +196,7 @@ class Monitor:
         )
         is_unchanged = self._last is not None and comparison.excess is self._last.excess
         self._last = comparison
-        if is_unchanged and is_quiet and not self._told:
+        if is_unchanged and is_quiet and not self._reported_keys:
             return evolve(self._sighting, news=())
         for grant in snapshot.grants if self.acts else ():
             self._charge(grant, comparison.excess)
@@ -224,8 +224,8 @@ class Monitor:
             *owing_grants,
             *waiting_grants,
         )
-        keys_before = self._told
-        self._told = frozenset(finding.key for finding in findings)
+        keys_before = self._reported_keys
+        self._reported_keys = frozenset(finding.key for finding in findings)
         news = tuple(finding for finding in findings if finding.key not in keys_before)
         self._sighting = Sighting(
             bypass=bypass,

@@ -21,16 +21,16 @@ class WatchedLedger:
     """Remembers the last snapshot: a look at an unchanged ledger takes few system calls."""
 
     ledger: Ledger
-    _seen: tuple[object, ...] | None = field(init=False, default=None)
+    _swept_marks: tuple[object, ...] | None = field(init=False, default=None)
     _snapshot: Snapshot = field(init=False, factory=Snapshot)
-    _swept: float = field(init=False, default=0.0)
+    _swept_at_s: float = field(init=False, default=0.0)
 
     def snapshot(self) -> Snapshot:
         """Return what stands now, as `Ledger.snapshot` does."""
         change_marks, now_s = tuple(self._marks()), time.monotonic()
-        if change_marks != self._seen or now_s - self._swept > SWEEP_PERIOD_S:
+        if change_marks != self._swept_marks or now_s - self._swept_at_s > SWEEP_PERIOD_S:
             self._snapshot = self.ledger.snapshot()
-            self._seen, self._swept = tuple(self._marks()), now_s
+            self._swept_marks, self._swept_at_s = tuple(self._marks()), now_s
         return self._snapshot
 
     def _marks(self) -> Iterator[object]:

@@ -53,17 +53,17 @@ class Owners:
     """
 
     node: Node
-    _known: dict[int, tuple[tuple[str, ...], Owner | None]] = field(init=False, factory=dict)
-    _grants: frozenset[str] = field(init=False, default=frozenset())
+    _owner_by_pid: dict[int, tuple[tuple[str, ...], Owner | None]] = field(init=False, factory=dict)
+    _grant_ids: frozenset[str] = field(init=False, default=frozenset())
 
     def of(self, pids: Iterable[int], grants: Collection[Grant]) -> dict[int, Owner | None]:
         """Return the grant of each process, None for a stranger; ending processes are left out.
 
         Processes of other users are strangers to all but root.
         """
-        known_before = self._known
-        is_same_grants = self._grants == {grant_id.id for grant_id in grants}
-        self._grants, self._known = frozenset(grant_id.id for grant_id in grants), {}
+        known_before = self._owner_by_pid
+        is_same_grants = self._grant_ids == {grant_id.id for grant_id in grants}
+        self._grant_ids, self._owner_by_pid = frozenset(grant_id.id for grant_id in grants), {}
         for pid in pids:
             thread_id = running_task(pid)
             stat_fields = stat_of(thread_id) if thread_id else []
@@ -72,12 +72,12 @@ class Owners:
             program_before, owner = known_before.get(pid, ((), None))
             birth_fields = tuple(stat_fields[position] for position in _BORN)
             is_known = program_before == birth_fields and (
-                is_same_grants if owner is None else owner.grant in self._grants
+                is_same_grants if owner is None else owner.grant in self._grant_ids
             )
             if not is_known or (owner is not None and not owner.slots):
                 owner = self._find(thread_id, grants)
-            self._known[pid] = birth_fields, owner
-        return {pid: owner for pid, (_, owner) in self._known.items()}
+            self._owner_by_pid[pid] = birth_fields, owner
+        return {pid: owner for pid, (_, owner) in self._owner_by_pid.items()}
 
     def _find(self, thread_id: int, grants: Collection[Grant]) -> Owner | None:
         directories = {grant_id.id: self.node.directory(grant_id.id) for grant_id in grants}
