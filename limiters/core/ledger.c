@@ -65,7 +65,7 @@ enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64
 {
     enum ledger_answer answer = ledger_reserve_if_free(region, device, bytes, limit_bytes);
     if (answer == LEDGER_OVER && region_lock(region)) {
-        region->shared->devices[device].denied_allocations++;
+        region->shared->devices[device].denied_allocation_count++;
         region_unlock(region);
     }
     return answer;

@@ -12,7 +12,7 @@ enum ledger_answer { LEDGER_GRANTED, LEDGER_OVER, LEDGER_BROKEN };
  * dead processes. BROKEN: the region cannot be used, and the caller refuses. */
 enum ledger_answer ledger_reserve(struct region *region, unsigned device, uint64_t bytes, uint64_t limit_bytes);
 
-/* The same, but a refusal is not counted in denied_allocations. */
+/* The same, but a refusal is not counted in denied_allocation_count. */
 enum ledger_answer ledger_reserve_if_free(struct region *region, unsigned device, uint64_t bytes, uint64_t limit_bytes);
 
 /* Whether `bytes` would be granted now. */

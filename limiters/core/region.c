@@ -135,7 +135,7 @@ static bool may_be_inside(const struct region *region, uint32_t lock_word)
 /* How many slots may be in use. Most grants are one process, and a sweep should not read a thousand slots. */
 static unsigned slots_reached(const struct hetero_region *shared)
 {
-    unsigned slot_count = shared->reached_slots;
+    unsigned slot_count = shared->reached_slot_count;
     return slot_count < HETERO_REGION_SLOTS ? slot_count : HETERO_REGION_SLOTS;
 }
 
@@ -212,7 +212,7 @@ static int lock_slot(struct region *region, int fd)
     unsigned start = 0;
     for (unsigned attempt = 0; attempt < HETERO_REGION_SLOTS + FIRST_SLOTS; attempt++) {
         if (attempt == FIRST_SLOTS)
-            start = atomic_fetch_add(&region->shared->next_slot, 1) % HETERO_REGION_SLOTS;
+            start = atomic_fetch_add(&region->shared->search_start_index, 1) % HETERO_REGION_SLOTS;
         unsigned slot_index = attempt < FIRST_SLOTS ? attempt : (start + attempt) % HETERO_REGION_SLOTS;
         if (!may_be_orphaned(&region->shared->slots[slot_index]) &&
             lock_byte(fd, F_OFD_SETLK, F_WRLCK, (int)slot_index))
@@ -264,8 +264,8 @@ bool region_lock(struct region *region)
     struct hetero_region_slot *slot = region_slot(region);
     slot->pid = region->pid;
     apply_late_releases(region);
-    if (__builtin_expect(region->shared->reached_slots <= (uint32_t)region->slot_index, 0))
-        region->shared->reached_slots = (uint32_t)region->slot_index + 1;
+    if (__builtin_expect(region->shared->reached_slot_count <= (uint32_t)region->slot_index, 0))
+        region->shared->reached_slot_count = (uint32_t)region->slot_index + 1;
     if (__builtin_expect(memcmp(slot->used_bytes, region->own_bytes, sizeof region->own_bytes) != 0, 0)) {
         /* The slot has a dead process's bytes, the tenant wrote to it, or late releases were applied. */
         memcpy(slot->used_bytes, region->own_bytes, sizeof region->own_bytes);

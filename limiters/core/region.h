@@ -34,9 +34,9 @@
 #define HETERO_REGION_LOCK_MEMBER(i) (HETERO_REGION_LOCK_TIME_SLICE(HETERO_MAX_DEVICES) + (int)(i))
 
 struct hetero_region_device {
-    uint64_t used_bytes;         /* held by all slots, live or not yet swept; under the lock */
-    uint64_t peak_bytes;         /* the largest used_bytes so far; under the lock */
-    uint64_t denied_allocations; /* how many were refused; under the lock */
+    uint64_t used_bytes;              /* held by all slots, live or not yet swept; under the lock */
+    uint64_t peak_bytes;              /* the largest used_bytes so far; under the lock */
+    uint64_t denied_allocation_count; /* how many were refused; under the lock */
     /* The rest is written only by the holder of the device's time slice (timeshare/time_slice.h). */
     _Atomic uint64_t launches;  /* kernels, graphs, copies and fills let in while a core limit was on */
     _Atomic uint64_t gpu_ns;    /* device time charged, only ever growing */
@@ -121,11 +121,12 @@ struct hetero_region {
     uint32_t slot_count;
     _Atomic uint32_t
         lock_word; /* futex: the slot + 1 of the process that changes the memory counts, with flags (region.c) */
-    uint32_t reached_slots;     /* slots from this one on were never taken; only ever growing; under the lock */
-    _Atomic uint32_t next_slot; /* where the next process starts its search once it found the first few slots taken */
+    uint32_t reached_slot_count; /* slots from this one on were never taken; only ever growing; under the lock */
+    _Atomic uint32_t
+        search_start_index; /* where the next process starts its search once it found the first few slots taken */
     uint32_t reserved32[13];
-    _Atomic uint64_t unknown_lookups; /* driver functions and tables that a process looked up and the limiter does not
-                                         know */
+    _Atomic uint64_t unknown_lookup_count; /* driver functions and tables that a process looked up and the limiter does
+                                         not know */
     uint64_t reserved[5];
     struct hetero_region_device devices[HETERO_MAX_DEVICES];
     struct hetero_region_slot slots[HETERO_REGION_SLOTS];

@@ -23,9 +23,9 @@ enum {
  */
 #define PROCESS_BYTES 65536 /* the largest page of a supported kernel */
 extern struct process {
-    _Atomic int tenancy;           /* enum tenancy; written by tenancy_look() */
-    _Atomic int launch_devices;    /* how many devices a launch has to check; 0: not known yet (shared/launch.h) */
-    pthread_mutex_t tenancy_mutex; /* locked in tenant.c only, around no driver or loader call */
+    _Atomic int tenancy;             /* enum tenancy; written by tenancy_look() */
+    _Atomic int launch_device_count; /* how many devices a launch has to check; 0: not known yet (shared/launch.h) */
+    pthread_mutex_t tenancy_mutex;   /* locked in tenant.c only, around no driver or loader call */
 } __attribute__((aligned(PROCESS_BYTES))) process;
 
 /* Find the grant, or in a child of fork forget the parent's state. */

@@ -4,20 +4,20 @@
 #include "driver.h"
 #include "held.h"
 
-_Atomic unsigned active_captures;
+_Atomic unsigned active_capture_count;
 
 void capture_after_fork(void)
 {
-    atomic_store(&active_captures, 0);
+    atomic_store(&active_capture_count, 0);
 }
 
 bool note_capture(uint64_t capture_key, void *context)
 {
     struct entry entry = {.kind = CAPTURE, .key = capture_key, .owner = context}, previous = {0};
-    atomic_fetch_add(&active_captures, 1);
+    atomic_fetch_add(&active_capture_count, 1);
     table_put(&entry, &previous);
     if (previous.kind != 0)
-        atomic_fetch_sub(&active_captures, 1);
+        atomic_fetch_sub(&active_capture_count, 1);
     return previous.kind == 0;
 }
 
@@ -25,7 +25,7 @@ void forget_capture(uint64_t capture_key)
 {
     struct entry entry;
     if (table_take(CAPTURE, capture_key, &entry))
-        atomic_fetch_sub(&active_captures, 1);
+        atomic_fetch_sub(&active_capture_count, 1);
 }
 
 static bool captured_in(const struct entry *entry, const void *context)
@@ -37,7 +37,7 @@ void forget_captures_of(const void *context)
 {
     struct entry entry;
     while (context != NULL && table_take_match(captured_in, context, &entry))
-        atomic_fetch_sub(&active_captures, 1);
+        atomic_fetch_sub(&active_capture_count, 1);
 }
 
 bool stream_is_capturing(stream_t stream)

@@ -7,7 +7,8 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
-extern _Atomic unsigned active_captures; /* how many were begun and not ended; with none, no driver call is needed */
+extern _Atomic unsigned
+    active_capture_count; /* how many were begun and not ended; with none, no driver call is needed */
 
 /* Count a capture that is about to begin. False: the stream is captured already, and the driver will refuse. Forget one
  * that ended or never began; and all of a context that ended. `capture_key`: of the stream (capture.c). */
@@ -17,7 +18,7 @@ void forget_captures_of(const void *context);
 
 static inline bool capturing(void)
 {
-    return __builtin_expect(atomic_load_explicit(&active_captures, memory_order_acquire) > 0, 0);
+    return __builtin_expect(atomic_load_explicit(&active_capture_count, memory_order_acquire) > 0, 0);
 }
 
 bool stream_is_capturing(stream_t stream);

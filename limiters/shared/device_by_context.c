@@ -11,10 +11,11 @@ static _Atomic int8_t sole_device_plus_3;
 
 uint64_t threads_of(int device)
 {
-    int processors = 0, threads = 0;
-    DRIVER(DeviceGetAttribute)(&processors, VALUE(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), ordinal_of(device));
-    DRIVER(DeviceGetAttribute)(&threads, VALUE(DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR), ordinal_of(device));
-    return (uint64_t)processors * (uint64_t)threads;
+    int processor_count = 0, threads_per_processor = 0;
+    DRIVER(DeviceGetAttribute)(&processor_count, VALUE(DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT), ordinal_of(device));
+    DRIVER(DeviceGetAttribute)(&threads_per_processor, VALUE(DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR),
+                               ordinal_of(device));
+    return (uint64_t)processor_count * (uint64_t)threads_per_processor;
 }
 
 static __attribute__((noinline)) int find_sole_device(void)

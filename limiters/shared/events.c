@@ -13,11 +13,11 @@
 
 /* How many own events have a handle of this hash. Most handles of programs have none, and are not searched for. */
 #define HASHES 4096u
-static _Atomic uint16_t counts[HASHES];
+static _Atomic uint16_t event_counts[HASHES];
 
 static _Atomic uint16_t *count_of(event_t event)
 {
-    return &counts[((uint64_t)(uintptr_t)event * UINT64_C(0x9e3779b97f4a7c15)) >> 52];
+    return &event_counts[((uint64_t)(uintptr_t)event * UINT64_C(0x9e3779b97f4a7c15)) >> 52];
 }
 
 result_t create_own_event(event_t *event, unsigned flags)

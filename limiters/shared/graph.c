@@ -68,7 +68,7 @@ struct graph_bill {
 /* The address that an entry's `link` has while its first launch is charged and not made. */
 static char prepaid_tag;
 
-static _Atomic unsigned execs_with_memory; /* pairs of an executable graph and a device on which it allocates */
+static _Atomic unsigned memory_exec_count; /* pairs of an executable graph and a device on which it allocates */
 
 /* Whether an executable graph was made since the last launch of one. The driver may take memory at its first launch. */
 static _Atomic bool has_new_exec;
@@ -106,7 +106,7 @@ static result_t charge_graph(TYPE(graph) graph, struct graph_bill *bill)
 static void forget_exec(const struct entry *entry)
 {
     int device = (int)(entry->kind - HELD_EXEC);
-    atomic_fetch_sub(&execs_with_memory, 1);
+    atomic_fetch_sub(&memory_exec_count, 1);
     if (entry->link == &prepaid_tag)
         refund(device, pool_chunk_bytes(entry->bytes));
     pools_trim(device);
@@ -124,7 +124,7 @@ static result_t settle_graph(result_t answer, const TYPE(graphExec) *exec, const
                               .link = &prepaid_tag};
         if (entry.bytes == 0 || !table_put(&entry, &previous))
             continue;
-        atomic_fetch_add(&execs_with_memory, 1);
+        atomic_fetch_add(&memory_exec_count, 1);
         if (previous.kind != 0)
             forget_exec(&previous);
     }
@@ -233,7 +233,7 @@ result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph,
 {
     struct graph_needs needs = {0};
     struct entry entry, previous;
-    if (answer != RESULT_OK || FAULT(graph_updates_uncharged) || atomic_load(&execs_with_memory) == 0 ||
+    if (answer != RESULT_OK || FAULT(graph_updates_uncharged) || atomic_load(&memory_exec_count) == 0 ||
         !sum_nodes(graph, &needs))
         return answer;
     for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
@@ -245,7 +245,7 @@ result_t graph_updated(result_t answer, TYPE(graphExec) exec, TYPE(graph) graph,
             !table_put(&(struct entry){.kind = HELD_EXEC + (uint32_t)device, .key = (uintptr_t)exec, .bytes = bytes},
                        &previous))
             continue;
-        atomic_fetch_add(&execs_with_memory, 1);
+        atomic_fetch_add(&memory_exec_count, 1);
         if (previous.kind != 0)
             forget_exec(&previous);
     }
@@ -307,7 +307,7 @@ static result_t launch_with_memory(typeof(&FUNCTION(GraphLaunch)) real, TYPE(gra
                                    stream_t stream)
 {
     struct growths growths;
-    bool takes_memory = atomic_load_explicit(&execs_with_memory, memory_order_relaxed) > 0 &&
+    bool takes_memory = atomic_load_explicit(&memory_exec_count, memory_order_relaxed) > 0 &&
                         !stream_is_capturing(actual_stream);
     result_t answer = takes_memory ? charge_growths(&growths, exec, actual_stream) : RESULT_OK;
     if (answer != RESULT_OK)

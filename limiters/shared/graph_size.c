@@ -28,7 +28,7 @@
 
 struct flat_node {
     uint32_t first_dependency, dependency_count; /* its part of flat_graph.dependencies */
-    uint32_t last_search;                        /* the node of the last search that visited this one */
+    uint32_t last_search_node;                   /* the node of the last search that visited this one */
     bool ends_branch;                            /* it runs, and no node continues its branch yet */
 };
 
@@ -61,7 +61,8 @@ static uint32_t append_node(struct flat_graph *flat)
 {
     if (!has_capacity((void **)&flat->nodes, &flat->node_capacity, flat->node_count + 1, sizeof *flat->nodes))
         return NONE;
-    flat->nodes[flat->node_count] = (struct flat_node){.first_dependency = flat->dependency_count, .last_search = NONE};
+    flat->nodes[flat->node_count] = (struct flat_node){.first_dependency = flat->dependency_count,
+                                                       .last_search_node = NONE};
     return flat->node_count++;
 }
 
@@ -87,8 +88,8 @@ static uint32_t nearest_branch_end(struct flat_graph *flat, uint32_t node)
             uint32_t dependency = flat->dependencies[current->first_dependency + dependency_index];
             if (flat->nodes[dependency].ends_branch)
                 return dependency;
-            if (flat->nodes[dependency].last_search != node && queue_length < MAX_SEARCHED) {
-                flat->nodes[dependency].last_search = node;
+            if (flat->nodes[dependency].last_search_node != node && queue_length < MAX_SEARCHED) {
+                flat->nodes[dependency].last_search_node = node;
                 queue[queue_length++] = dependency;
             }
         }

@@ -55,7 +55,7 @@ bool refuse_unknown(const char *name)
         return is_hidden;
     log_line(LOG_INFO, "%s is not known: %s", name, is_hidden ? "answered as if the driver had none" : "not limited");
     if (tenant_region() != NULL)
-        atomic_fetch_add_explicit(&tenant_region()->shared->unknown_lookups, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&tenant_region()->shared->unknown_lookup_count, 1, memory_order_relaxed);
     return is_hidden;
 }
 

@@ -22,16 +22,16 @@ struct stream_key stream_key(stream_t stream)
 bool launch_count_devices(void)
 {
     if (tenancy() == TENANCY_FREE)
-        atomic_store_explicit(&process.launch_devices, NO_GRANT, memory_order_release);
+        atomic_store_explicit(&process.launch_device_count, NO_GRANT, memory_order_release);
     else if (tenancy() == TENANCY_HELD && all_devices_granted())
-        atomic_store_explicit(&process.launch_devices, (int)tenant_grant->device_count, memory_order_release);
+        atomic_store_explicit(&process.launch_device_count, (int)tenant_grant->device_count, memory_order_release);
     return launch_is_free();
 }
 
 static bool is_recorded(struct launch_ticket *ticket, stream_t stream)
 {
     ticket->key.stream = stream;
-    return recording_begins(stream, &ticket->abandoned_waits);
+    return recording_begins(stream, &ticket->abandoned_wait_count);
 }
 
 result_t launch_enter(struct launch_ticket *ticket, stream_t stream)
@@ -62,7 +62,7 @@ static __attribute__((noinline)) void leave_recorded(const struct launch_ticket 
 {
     struct launch_ticket ticket;
     stream_t stream = recorded_ticket->key.stream;
-    if (!recording_ends(stream, recorded_ticket->abandoned_waits) && answer == RESULT_OK &&
+    if (!recording_ends(stream, recorded_ticket->abandoned_wait_count) && answer == RESULT_OK &&
         launch_enter(&ticket, stream) == RESULT_OK)
         launch_leave(&ticket, RESULT_OK);
 }

@@ -9,14 +9,15 @@
 #include "types.h"
 
 struct launch_ticket {
-    struct governor *governor; /* whose gate the launch passed; NULL: none */
-    bool is_recorded;          /* it is captured, and passed no gate */
-    unsigned abandoned_waits;  /* from recording_begins(), for recording_ends() */
-    struct stream_key key;     /* of the launch's stream */
+    struct governor *governor;     /* whose gate the launch passed; NULL: none */
+    bool is_recorded;              /* it is captured, and passed no gate */
+    unsigned abandoned_wait_count; /* from recording_begins(), for recording_ends() */
+    struct stream_key key;         /* of the launch's stream */
 };
 
-/* process.launch_devices: how many devices' terms a launch has to check. It is the number of the grant's devices, once
- * it is known that this process sees no others; NO_GRANT; or 0 until then. Every thread that writes it writes the same.
+/* process.launch_device_count: how many devices' terms a launch has to check. It is the number of the grant's devices,
+ * once it is known that this process sees no others; NO_GRANT; or 0 until then. Every thread that writes it writes the
+ * same.
  */
 enum { NO_GRANT = -1 };
 
@@ -24,7 +25,7 @@ enum { NO_GRANT = -1 };
  * into each stub, because a call would save every argument of the launch. */
 static inline __attribute__((always_inline)) bool launch_is_free(void)
 {
-    int device_count = atomic_load_explicit(&process.launch_devices, memory_order_acquire);
+    int device_count = atomic_load_explicit(&process.launch_device_count, memory_order_acquire);
     if (__builtin_expect(device_count <= 0, 0))
         return device_count == NO_GRANT;
     const struct hetero_grant_device *terms = tenant_terms(0), *end = terms + device_count;
@@ -35,7 +36,7 @@ static inline __attribute__((always_inline)) bool launch_is_free(void)
     return true;
 }
 
-/* Set process.launch_devices if possible, then return launch_is_free(). */
+/* Set process.launch_device_count if possible, then return launch_is_free(). */
 bool launch_count_devices(void);
 
 /* A copy of no more bytes is a small one (gate_makes_small). */

@@ -21,7 +21,7 @@
 /* Held around charges, so that each context is charged once. Guards the next two. */
 static pthread_mutex_t local_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t peak_bytes[HETERO_MAX_DEVICES]; /* by device: the largest local memory of a launched kernel */
-static unsigned waiting_kernels;                /* how many kernels were not launched on some device yet */
+static unsigned waiting_kernel_count;           /* how many kernels were not launched on some device yet */
 
 /* A Bloom filter of the waiting kernels' keys. A kernel without its bit does not wait, which is known without the
  * lock. */
@@ -75,15 +75,15 @@ static bool charge_first_launch(const void *function, stream_t stream);
 #define NO_STREAM       null_stream
 #include "api.def"
 
-static result_t observed_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned count, unsigned flags)
+static result_t observed_on_several(NAMED(LAUNCH_PARAMS) *launches, unsigned launch_count, unsigned flags)
 {
     typeof(&FUNCTION(LaunchCooperativeKernelMultiDevice)) driver_function =
         driver_functions[ROW_OF(FUNCTION(LaunchCooperativeKernelMultiDevice))];
-    for (unsigned launch = 0; launches != NULL && launch < count; launch++)
-        if (!charge_first_launch(launches[launch].function,
-                                 launches[launch].hStream == NULL ? STREAM_LEGACY : launches[launch].hStream))
+    for (unsigned index = 0; launches != NULL && index < launch_count; index++)
+        if (!charge_first_launch(launches[index].function,
+                                 launches[index].hStream == NULL ? STREAM_LEGACY : launches[index].hStream))
             return ERROR(OUT_OF_MEMORY);
-    return driver_function(launches, count, flags);
+    return driver_function(launches, launch_count, flags);
 }
 
 /* With `local_mutex` held: redirect a launch function's row to the observer that checks launches, or back to the
@@ -178,14 +178,14 @@ static void add_waiting(const struct entry *kernel)
         return;
     if (atomic_fetch_or(&waiting_bits, bit_of(kernel->key)) == 0)
         observe_launches(true);
-    waiting_kernels++;
+    waiting_kernel_count++;
 }
 
 /* With `local_mutex` held. */
 static bool take_waiting(uint64_t key, struct entry *kernel)
 {
     bool was_waiting = table_take(WAITING_KERNEL, key, kernel);
-    waiting_kernels -= was_waiting;
+    waiting_kernel_count -= was_waiting;
     return was_waiting;
 }
 
@@ -193,7 +193,7 @@ static bool take_waiting(uint64_t key, struct entry *kernel)
  * waits for the lock. */
 static void stop_observing(void)
 {
-    if (waiting_kernels > 0 || atomic_load(&waiting_bits) == 0)
+    if (waiting_kernel_count > 0 || atomic_load(&waiting_bits) == 0)
         return;
     observe_launches(false);
     atomic_store(&waiting_bits, 0);
@@ -258,7 +258,7 @@ void local_after_fork(void)
         peak_bytes[device] = 0;
     if (atomic_load(&waiting_bits) != 0)
         observe_launches(false);
-    waiting_kernels = 0;
+    waiting_kernel_count = 0;
     atomic_store(&waiting_bits, 0);
 }
 
@@ -294,10 +294,10 @@ result_t function_of_module(result_t (*real)(TYPE(function) *, TYPE(module), con
 }
 
 result_t functions_of_module(result_t (*real)(TYPE(function) *, unsigned, TYPE(module)), TYPE(function) *functions,
-                             unsigned count, TYPE(module) module)
+                             unsigned function_count, TYPE(module) module)
 {
-    result_t answer = real(functions, count, module);
-    for (unsigned index = 0; answer == RESULT_OK && index < count; index++)
+    result_t answer = real(functions, function_count, module);
+    for (unsigned index = 0; answer == RESULT_OK && index < function_count; index++)
         if (functions[index] != NULL)
             local_of_function(functions[index]);
     return answer;

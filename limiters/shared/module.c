@@ -246,10 +246,10 @@ result_t kernel_of_library(result_t (*real)(TYPE(kernel) *, TYPE(library), const
 }
 
 result_t kernels_of_library(result_t (*real)(TYPE(kernel) *, unsigned, TYPE(library)), TYPE(kernel) *kernels,
-                            unsigned count, TYPE(library) library)
+                            unsigned kernel_count, TYPE(library) library)
 {
-    result_t answer = library_used((uintptr_t)library) ? real(kernels, count, library) : ERROR(OUT_OF_MEMORY);
-    for (unsigned index = 0; answer == RESULT_OK && index < count; index++)
+    result_t answer = library_used((uintptr_t)library) ? real(kernels, kernel_count, library) : ERROR(OUT_OF_MEMORY);
+    for (unsigned index = 0; answer == RESULT_OK && index < kernel_count; index++)
         if (kernels[index] != NULL)
             local_of_kernel(kernels[index]);
     return answer;

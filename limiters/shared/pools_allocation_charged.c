@@ -26,7 +26,7 @@ static pthread_mutex_t pools_mutex =
 /* Under the mutex: how many calls changed a pool's used bytes, or the list; and how many frees are being made outside
  * of the mutex. */
 static uint64_t change_count;
-static unsigned frees_outside;
+static unsigned outside_free_count;
 
 /* Stand for the owner of a freed chunk whose pool is not known: while its free is being made; and for good, if other
  * calls changed pools' used bytes meanwhile. */
@@ -35,7 +35,7 @@ static char leaving_tag, uncertain_tag;
 void pools_after_fork(void)
 {
     pools_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    frees_outside = 0;
+    outside_free_count = 0;
     for (unsigned index = 0; index < POOLS; index++)
         pools[index] = NULL, is_destroyed[index] = false;
 }
@@ -286,17 +286,17 @@ void pools_context_ended(context_t context)
 /* ----------------------------------------------------------------------------------------------- what is freed */
 
 /* With the mutex held: read each pool's used bytes before a call that frees a chunk. */
-static void read_used(uint64_t used_before[POOLS])
+static void read_used(uint64_t used_bytes_before[POOLS])
 {
     for (unsigned index = 0; index < POOLS && pools[index] != NULL; index++)
-        used_before[index] = used_bytes(pools[index]);
+        used_bytes_before[index] = used_bytes(pools[index]);
 }
 
 /* With the mutex held: the pool whose used bytes are fewer than before; NULL: none. */
-static TYPE(memoryPool) pool_that_shrank(const uint64_t used_before[POOLS])
+static TYPE(memoryPool) pool_that_shrank(const uint64_t used_bytes_before[POOLS])
 {
     unsigned index = 0;
-    while (index < POOLS && pools[index] != NULL && used_bytes(pools[index]) >= used_before[index])
+    while (index < POOLS && pools[index] != NULL && used_bytes(pools[index]) >= used_bytes_before[index])
         index++;
     return index < POOLS ? pools[index] : NULL;
 }
@@ -338,14 +338,14 @@ bool pool_keeps(pointer_t pointer)
 result_t pool_release(result_t (*real)(pointer_t, stream_t), pointer_t pointer, stream_t stream)
 {
     struct entry chunk;
-    uint64_t used_before[POOLS];
+    uint64_t used_bytes_before[POOLS];
     change_begins();
-    read_used(used_before);
+    read_used(used_bytes_before);
     result_t answer = real(pointer, stream);
     if (answer == RESULT_OK && table_take(HELD_CHUNK, (uintptr_t)pointer, &chunk)) {
-        TYPE(memoryPool) receiver = pool_that_shrank(used_before);
+        TYPE(memoryPool) receiver = pool_that_shrank(used_bytes_before);
         keep_as(HELD_FREED, chunk,
-                frees_outside > 0                                             ? (void *)&uncertain_tag
+                outside_free_count > 0                                        ? (void *)&uncertain_tag
                 : receiver != NULL && !FAULT(chunks_of_other_pools_unnoticed) ? receiver
                                                                               : chunk.owner);
     }
@@ -359,10 +359,10 @@ static bool is_leaving(const struct entry *entry, const void *pointer)
 }
 
 /* With the mutex held: a chunk was freed, unless it is reused by now. `is_certain`: no other call changed pools. */
-static void settle_freed(pointer_t pointer, const uint64_t used_before[POOLS], bool is_certain)
+static void settle_freed(pointer_t pointer, const uint64_t used_bytes_before[POOLS], bool is_certain)
 {
     struct entry chunk;
-    TYPE(memoryPool) receiver = is_certain ? pool_that_shrank(used_before) : NULL;
+    TYPE(memoryPool) receiver = is_certain ? pool_that_shrank(used_bytes_before) : NULL;
     if (!table_take_match(is_leaving, pointer, &chunk))
         return;
     if (is_certain && receiver == NULL && !FAULT(pool_loss_unnoticed))
@@ -375,7 +375,7 @@ static void settle_freed(pointer_t pointer, const uint64_t used_before[POOLS], b
 /* A free that is being made outside of the mutex: its chunk, and the state when it began. */
 struct departure {
     struct entry chunk;
-    uint64_t used_before[POOLS], change_count;
+    uint64_t used_bytes_before[POOLS], change_count;
     bool is_alone;
 };
 
@@ -387,9 +387,9 @@ static bool begin_departure(pointer_t pointer, struct departure *departure)
     bool is_chunk = table_take(HELD_CHUNK, (uintptr_t)pointer, &departure->chunk);
     if (is_chunk) {
         keep_as(HELD_FREED, departure->chunk, &leaving_tag);
-        departure->is_alone = frees_outside++ == 0;
+        departure->is_alone = outside_free_count++ == 0;
         departure->change_count = ++change_count;
-        read_used(departure->used_before);
+        read_used(departure->used_bytes_before);
     }
     pthread_mutex_unlock(&pools_mutex);
     return is_chunk;
@@ -406,10 +406,11 @@ result_t pool_release_at_once(result_t (*real)(pointer_t), pointer_t pointer)
     result_t answer = real(pointer);
     change_begins();
     if (answer == RESULT_OK)
-        settle_freed(pointer, departure.used_before, departure.is_alone && change_count == departure.change_count);
+        settle_freed(pointer, departure.used_bytes_before,
+                     departure.is_alone && change_count == departure.change_count);
     else if (table_take_match(is_leaving, pointer, &marked_chunk))
         keep_as(HELD_CHUNK, departure.chunk, departure.chunk.owner);
-    frees_outside--;
+    outside_free_count--;
     change_ends();
     return answer;
 }

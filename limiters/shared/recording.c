@@ -6,15 +6,15 @@
 /* The longest wait of one for the other. A signal handler may end the capture of the launch that it interrupts. */
 #define MAX_WAIT_NS (50 * MS)
 
-/* How many captured launches, and calls that end captures, are being made. */
-static atomic_uint captured_launches, capture_ends;
+/* The captured launches, and the calls that end captures, that are being made. */
+static atomic_uint captured_launch_count, capture_end_count;
 
 static atomic_uint abandoned_wait_count; /* waits that ended after MAX_WAIT_NS */
 
 void recording_after_fork(void)
 {
-    atomic_store(&captured_launches, 0);
-    atomic_store(&capture_ends, 0);
+    atomic_store(&captured_launch_count, 0);
+    atomic_store(&capture_end_count, 0);
 }
 
 static bool wait_for_none(atomic_uint *count)
@@ -27,35 +27,35 @@ static bool wait_for_none(atomic_uint *count)
     return true;
 }
 
-bool recording_begins(stream_t stream, unsigned *abandoned_waits)
+bool recording_begins(stream_t stream, unsigned *wait_count_before)
 {
-    *abandoned_waits = atomic_load(&abandoned_wait_count);
-    atomic_fetch_add(&captured_launches, 1);
-    for (bool must_wait = true; must_wait && atomic_load(&capture_ends) > 0;) {
-        atomic_fetch_sub(&captured_launches, 1);
-        must_wait = wait_for_none(&capture_ends);
-        atomic_fetch_add(&captured_launches, 1);
+    *wait_count_before = atomic_load(&abandoned_wait_count);
+    atomic_fetch_add(&captured_launch_count, 1);
+    for (bool must_wait = true; must_wait && atomic_load(&capture_end_count) > 0;) {
+        atomic_fetch_sub(&captured_launch_count, 1);
+        must_wait = wait_for_none(&capture_end_count);
+        atomic_fetch_add(&captured_launch_count, 1);
     }
     if (stream_is_capturing(stream))
         return true;
-    atomic_fetch_sub(&captured_launches, 1);
+    atomic_fetch_sub(&captured_launch_count, 1);
     return false;
 }
 
-bool recording_ends(stream_t stream, unsigned abandoned_waits)
+bool recording_ends(stream_t stream, unsigned wait_count_before)
 {
-    bool is_recorded = atomic_load(&abandoned_wait_count) == abandoned_waits || stream_is_capturing(stream);
-    atomic_fetch_sub(&captured_launches, 1);
+    bool is_recorded = atomic_load(&abandoned_wait_count) == wait_count_before || stream_is_capturing(stream);
+    atomic_fetch_sub(&captured_launch_count, 1);
     return is_recorded;
 }
 
 void capture_end_begins(void)
 {
-    atomic_fetch_add(&capture_ends, 1);
-    wait_for_none(&captured_launches);
+    atomic_fetch_add(&capture_end_count, 1);
+    wait_for_none(&captured_launch_count);
 }
 
 void capture_end_over(void)
 {
-    atomic_fetch_sub(&capture_ends, 1);
+    atomic_fetch_sub(&capture_end_count, 1);
 }

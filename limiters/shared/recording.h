@@ -6,9 +6,9 @@
 
 /* Whether a launch into the stream is captured, and so needs no gate. If so, no capture ends until recording_ends() was
  * called; otherwise the launch could become work that is not charged. If a wait was abandoned meanwhile, the second
- * returns whether the stream still is captured. `abandoned_waits` is passed from the first to the second. */
-bool recording_begins(stream_t stream, unsigned *abandoned_waits);
-bool recording_ends(stream_t stream, unsigned abandoned_waits);
+ * returns whether the stream still is captured. `wait_count_before` is passed from the first to the second. */
+bool recording_begins(stream_t stream, unsigned *wait_count_before);
+bool recording_ends(stream_t stream, unsigned wait_count_before);
 
 /* Around a call that ends a capture. */
 void capture_end_begins(void);

@@ -97,7 +97,7 @@
     typeof(&name) real = REAL(name);                                                                                   \
     if (__builtin_expect(real == NULL, 0))                                                                             \
         return RESULT_NO_FUNCTION;                                                                                     \
-    if (__builtin_expect(process.launch_devices <= 0, 0) && launch_count_devices())                                    \
+    if (__builtin_expect(process.launch_device_count <= 0, 0) && launch_count_devices())                               \
         return real arguments;                                                                                         \
     if (is_nested_work(__builtin_return_address(0)))                                                                   \
     return real arguments

@@ -27,7 +27,7 @@ TEST(a_reservation_is_exact_to_the_byte)
     ledger_release(&region, 3, 600);
     EXPECT(400, ledger_used(&region, 3));
     EXPECT(1000, region.shared->devices[3].peak_bytes);
-    EXPECT(2, region.shared->devices[3].denied_allocations);
+    EXPECT(2, region.shared->devices[3].denied_allocation_count);
 }
 
 TEST(a_limit_below_what_is_used_refuses_and_takes_nothing)
@@ -81,7 +81,8 @@ TEST(a_million_racing_reservations_are_never_once_over)
         EXPECT(0, status);
     }
     EXPECT(0, ledger_used(&region, 0));
-    EXPECT(true, region.shared->devices[0].denied_allocations > 0 && region.shared->devices[0].peak_bytes > LIMIT / 2);
+    EXPECT(true,
+           region.shared->devices[0].denied_allocation_count > 0 && region.shared->devices[0].peak_bytes > LIMIT / 2);
 }
 
 TEST(what_a_killed_process_held_is_given_back_when_asked_for)

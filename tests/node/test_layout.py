@@ -35,10 +35,10 @@ int main(void)
     AT(hetero_grant_device, owes_until_ns);
     SIZE(hetero_region); SIZE(hetero_region_device); SIZE(hetero_region_slot);
     AT(hetero_region, magic); AT(hetero_region, version); AT(hetero_region, slot_count);
-    AT(hetero_region, reached_slots); AT(hetero_region, unknown_lookups);
+    AT(hetero_region, reached_slot_count); AT(hetero_region, unknown_lookup_count);
     AT(hetero_region, devices); AT(hetero_region, slots);
     AT(hetero_region_device, used_bytes); AT(hetero_region_device, peak_bytes);
-    AT(hetero_region_device, denied_allocations); AT(hetero_region_device, gpu_ns);
+    AT(hetero_region_device, denied_allocation_count); AT(hetero_region_device, gpu_ns);
     AT(hetero_region_device, reserved_total_bytes); AT(hetero_region_device, stopped_ns);
     AT(hetero_region_device, borrowed_ns); AT(hetero_region_device, owed_ns);
     AT(hetero_region_device, stamp_ns); AT(hetero_region_device, balance_ns);
@@ -136,9 +136,9 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
     put("<I", layout["hetero_region.version"], layout["HETERO_REGION_VERSION"])
     put("<I", layout["hetero_region.slot_count"], layout["HETERO_REGION_SLOTS"])
     device = layout["hetero_region.devices"] + 1 * layout["hetero_region_device"]
-    put("<I", layout["hetero_region.reached_slots"], 256)
-    put("<Q", layout["hetero_region.unknown_lookups"], 5)
-    device_counts = {"used_bytes": 99, "peak_bytes": 70, "denied_allocations": 3}
+    put("<I", layout["hetero_region.reached_slot_count"], 256)
+    put("<Q", layout["hetero_region.unknown_lookup_count"], 5)
+    device_counts = {"used_bytes": 99, "peak_bytes": 70, "denied_allocation_count": 3}
     device_counts |= {"gpu_ns": 123456789, "reserved_total_bytes": 1234}
     device_counts |= {"stopped_ns": 777, "borrowed_ns": 88, "stamp_ns": 1000}
     for name, value in device_counts.items():

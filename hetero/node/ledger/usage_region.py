@@ -132,13 +132,13 @@ def read_region(path: Path | str, *, device_count: int = MAX_DEVICES) -> Region:
         head_bytes = os.pread(descriptor, _FIRST, 0)
         if (size_bytes := os.fstat(descriptor).st_size) < SIZE or len(head_bytes) < _FIRST:
             raise ValueError(f"{size_bytes} bytes, not {SIZE}")
-        magic, version, slot_count, reached_slots, _ = HEADER.unpack_from(head_bytes)
+        magic, version, slot_count, reached_slot_count, _ = HEADER.unpack_from(head_bytes)
         if magic == 0:
             return Region(slots={})
         if (magic, version, slot_count) != (MAGIC, VERSION, SLOTS):
             raise ValueError("not a usage region of this version")
         # Slots beyond were never taken. A tenant that lowers the number hides its own charges.
-        slot_bytes = os.pread(descriptor, min(reached_slots, SLOTS) * SLOT.size, _FIRST)
+        slot_bytes = os.pread(descriptor, min(reached_slot_count, SLOTS) * SLOT.size, _FIRST)
         held_slots = tuple(
             slot_number
             for slot_number in range(len(slot_bytes) // SLOT.size)

@@ -172,7 +172,7 @@ static struct snapshot take_snapshot(void)
     for (uint32_t device = 0; device < grants[0].content->device_count; device++)
         snapshot_card(&snapshot, device);
     for (uint32_t grant_index = 0; grant_index < GRANTS; grant_index++) {
-        for (uint32_t s = 0; s < grants[grant_index].region->reached_slots; s++)
+        for (uint32_t s = 0; s < grants[grant_index].region->reached_slot_count; s++)
             snapshot_slot(&snapshot, grant_index, &grants[grant_index].region->slots[s]);
         for (uint32_t device = 0; device < grants[grant_index].content->device_count; device++)
             snapshot.limit_bytes[grant_index][device] = grants[grant_index].content->devices[device].memory_bytes;
@@ -481,7 +481,7 @@ static bool has_slot(const struct grant *grant, uint32_t pid)
     snprintf(path, sizeof path, "%s/usage", grant->directory);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     bool is_locked = false;
-    for (uint32_t s = 0; s < grant->region->reached_slots; s++) {
+    for (uint32_t s = 0; s < grant->region->reached_slot_count; s++) {
         struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = s, .l_len = 1};
         is_locked = is_locked || (grant->region->slots[s].pid == pid && fcntl(fd, F_OFD_GETLK, &lock) == 0 &&
                                   lock.l_type != F_UNLCK);
