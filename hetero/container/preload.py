@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 #: Where containers see their grant and the limiter (limiters/core/grant.h looks there first).
 PLACE = "/etc/hetero"
 TARGET = "/etc/ld.so.preload"
-_LARGEST = 1 << 16
+_MOST_LIST_BYTES = 1 << 16
 _LINK = "is a symbolic link"
 
 #: mount(2) and umount2(2)
@@ -43,7 +43,7 @@ def preload_of(root_path: str) -> list[str]:
             descriptors.append(os.open(path_part, flags | added_flags, dir_fd=descriptors[-1]))
         if not stat.S_ISREG(os.fstat(descriptors[-1]).st_mode):
             raise OSError(errno.EINVAL, "is not a file")
-        return libraries(os.read(descriptors[-1], _LARGEST).decode(errors="replace"))
+        return libraries(os.read(descriptors[-1], _MOST_LIST_BYTES).decode(errors="replace"))
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -54,7 +54,7 @@ POLICY_SLOTS: Counters = {following(policy): 1 << 16 for policy in Policy}
 MOST_ROWS = 32
 
 #: Bytes; what the grant file can say is twice as much.
-_MOST_MEMORY = 2**63
+_MOST_MEMORY_BYTES = 2**63
 
 
 class Priority(str, Enum):
@@ -90,7 +90,7 @@ class Ask:
             raise BadInput("memory is given in bytes and in percent: give one of them")
         if self.memory is not None and self.memory < 1:
             raise BadInput(f"memory {self.memory} is not a positive number of bytes")
-        if self.memory is not None and self.memory >= _MOST_MEMORY:
+        if self.memory is not None and self.memory >= _MOST_MEMORY_BYTES:
             raise BadInput("memory is more than any device has: write less than 8 EiB")
         if self.sm is not None and self.core is not None:
             raise BadInput("core and sm are both given: sm is instead of a share of the time")

@@ -29,9 +29,9 @@ SOCKET = "heterod.sock"
 #: A message is this length and then as many bytes of JSON.
 LENGTH = struct.Struct("!I")
 #: The most bytes of a request and of an answer. A grant's entry holds what its request said.
-MOST_ASKED, MOST_ANSWERED = 16 << 10, 4 << 20
+MOST_REQUEST_BYTES, MOST_REPLY_BYTES = 16 << 10, 4 << 20
 #: How much of a command is recorded for people to read.
-_COMMAND = 2048
+_LONGEST_COMMAND = 2048
 #: Seconds that a client waits for a heterod that is being started again.
 _RESTART_WAIT_S = 5.0
 #: Seconds after which a client warns that it waits.
@@ -179,8 +179,10 @@ class DaemonClient:
     def _ask(self, daemon_request: DaemonRequest) -> tuple[DaemonReply, int | None]:
         """Return the reply and its descriptor. Raises the error that heterod reports."""
         message = framed(daemon_request)
-        if len(message) > MOST_ASKED:
-            raise BadInput(f"the request has {len(message)} bytes; heterod reads {MOST_ASKED}")
+        if len(message) > MOST_REQUEST_BYTES:
+            raise BadInput(
+                f"the request has {len(message)} bytes; heterod reads {MOST_REQUEST_BYTES}"
+            )
         descriptors: list[int] = []
         try:
             with self._connected() as connection:
@@ -255,7 +257,7 @@ def _received(connection: socket.socket, descriptors: list[int]) -> str:
         contents += chunk
         if wanted_bytes == LENGTH.size and len(contents) >= wanted_bytes:
             wanted_bytes += LENGTH.unpack_from(contents)[0]
-            if wanted_bytes > MOST_ANSWERED:
+            if wanted_bytes > MOST_REPLY_BYTES:
                 raise HeteroError(f"heterod answered with {wanted_bytes} bytes: is it heterod?")
     return contents[LENGTH.size : wanted_bytes].decode(errors="replace")
 
@@ -263,7 +265,7 @@ def _received(connection: socket.socket, descriptors: list[int]) -> str:
 def _shown(command: Sequence[str]) -> tuple[str, ...]:
     """Return the part of a command that is recorded."""
     shown_words: list[str] = []
-    left_characters = _COMMAND
+    left_characters = _LONGEST_COMMAND
     for word in command:
         if left_characters < len(word):
             shown_words.append(f"{word[:left_characters]}…")

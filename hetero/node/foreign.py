@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 CONTEXT = GiB
 #: The least bytes that are reported: less comes and goes with a driver's memory for its kernels,
 #: and with the services of a vendor.
-NOISE = 64 * MiB
+NOISE_BYTES = 64 * MiB
 #: The part of a card's memory that a driver may hold of an idle card, where it does not count by
 #: process: cards of 64 GiB were seen to list up to 3.4 GiB in use when nothing runs (what users of
 #: such cards show; not measured here).
-_IDLE = 1 / 16
+_IDLE_PART = 1 / 16
 
 
 @frozen(kw_only=True)
@@ -158,11 +158,11 @@ def _by_process(
     unseen_bytes = sum(bytes_by_pid[pid] for pid in unseen_pids) - most_held_bytes
     counted_pids = bytes_by_pid.keys() - granted_pids - unseen_pids
     total_bytes = sum(bytes_by_pid[pid] for pid in counted_pids)
-    if unseen_bytes > NOISE:
+    if unseen_bytes > NOISE_BYTES:
         total_bytes += unseen_bytes
         # A smaller one may be a grant's.
         counted_pids |= {pid for pid in unseen_pids if bytes_by_pid[pid] > most_held_bytes}
-    if total_bytes <= NOISE:
+    if total_bytes <= NOISE_BYTES:
         return ForeignUse(memory=0)
     busy_by_pid = usage.busy or {}
     core_parts = [busy_by_pid[pid] for pid in counted_pids if pid in busy_by_pid]
@@ -180,14 +180,14 @@ def _by_process(
             )
             for pid in largest_first
         ),
-        estimated=unseen_bytes > NOISE,
+        estimated=unseen_bytes > NOISE_BYTES,
     )
 
 
 def _by_card(node: Node, device: Device, usage: Usage, grants: Sequence[Grant]) -> ForeignUse:
     held_bytes = sum(_likely_held(node, device, grant) for grant in grants)
     beyond_bytes = (usage.memory or 0) - held_bytes
-    if beyond_bytes <= max(CONTEXT, device.of_card(MEMORY) * _IDLE):
+    if beyond_bytes <= max(CONTEXT, device.of_card(MEMORY) * _IDLE_PART):
         return ForeignUse(memory=0, estimated=True)
     core = None if grants or usage.core is None else 100 * usage.core
     return ForeignUse(memory=beyond_bytes, core=core, estimated=True)

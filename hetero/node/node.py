@@ -276,7 +276,7 @@ class Node:
 
     def _reasons_held_back(self, devices: Collection[Device], snapshot: Snapshot) -> dict[str, str]:
         """Return `held_back` of those devices that are, by UUID; each grant is looked at once."""
-        from hetero.registry.message import SHOWN  # here: a view of the ledger asks no vendor
+        from hetero.registry.message import SHOWN_LENGTH  # here: a view of the ledger asks no vendor
 
         vendors = {device.vendor for device in devices}
         reason_by_vendor = {vendor: self._uncertain(vendor, snapshot) for vendor in vendors}
@@ -287,7 +287,7 @@ class Node:
             for device in devices
         )
         return {
-            device.uuid: reason[:SHOWN]
+            device.uuid: reason[:SHOWN_LENGTH]
             for device, reason in zip(devices, reasons, strict=True)
             if reason
         }

@@ -20,9 +20,9 @@ from hetero.placement import Explanation, explain, fit
 from hetero.registry.registry import Discovery
 
 #: Cards that a refusal names one by one.
-_NAMED = 4
+_NAMED_CARDS = 4
 #: How many more cards are looked at, for each that was looked at and then taken by others.
-_MORE = 4
+_MORE_CARDS = 4
 
 
 @define(eq=False, repr=False)
@@ -83,7 +83,7 @@ class Outlook:
         """Ask the drivers of the devices that `choose` did not know enough about."""
         devices = self.discovery.devices
         is_crowded = any(use.memory for use in self._use_by_uuid.values())
-        more_count = len(devices) if is_crowded else len(self._asked_uuids) * _MORE
+        more_count = len(devices) if is_crowded else len(self._asked_uuids) * _MORE_CARDS
         first = next(
             (at for at, device in enumerate(devices) if device.uuid in self._unasked_uuids), 0
         )
@@ -146,8 +146,8 @@ class Outlook:
             and self.request.chooses(device)
             and free[device.uuid][MEMORY] > 0
         ]
-        if len(sentences) > _NAMED:
-            sentences[_NAMED:] = [f"and {len(sentences) - _NAMED} devices more"]
+        if len(sentences) > _NAMED_CARDS:
+            sentences[_NAMED_CARDS:] = [f"and {len(sentences) - _NAMED_CARDS} devices more"]
         asks = (evolve(ask, memory=1, memory_percent=None) for ask in self.request.asks)
         least = fit(inventory_in_fact, evolve(self.request, asks=tuple(asks), exclusive=False))
         advice = "ask for less, " if isinstance(least, Allocation) else ""

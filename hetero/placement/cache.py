@@ -38,7 +38,7 @@ from hetero.placement.demand import MOST_CLASSES, Demand
 from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import DeviceVerdict
-from hetero.placement.node_reservations import NODES as RESERVED_NODES
+from hetero.placement.node_reservations import NODE_COUNT as RESERVED_NODES
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES, place_pod, standing
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights

@@ -35,7 +35,7 @@ Offers = dict[str, Portion | str]  # the portion or verdict of each device for o
 #: Verdicts that do not depend on the device's vendor.
 _PLAIN = (FITS, NOT_CHOSEN)
 #: The most sets of linked devices that are compared: 8 of 16 are 12,870.
-_LINK_SETS = 20_000
+_MOST_LINK_SETS = 20_000
 
 
 @frozen(kw_only=True)
@@ -385,7 +385,7 @@ def _sets(
         weighted_sets = [
             (-sum(link.weight for link in device.links), [device]) for device in serving_devices
         ]
-    elif comb(len(serving_devices), ask_count) <= _LINK_SETS:
+    elif comb(len(serving_devices), ask_count) <= _MOST_LINK_SETS:
         weighted_sets = [
             (
                 sum(

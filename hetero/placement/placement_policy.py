@@ -32,7 +32,7 @@ def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, 
 #: The placement policies over devices by name.
 PLACEMENT_POLICIES: Mapping[str, PlacementPolicy] = {"binpack": binpack, "spread": spread}
 
-_HEAVIEST = 1_000_000
+_LARGEST_WEIGHT = 1_000_000
 
 
 @frozen(kw_only=True)
@@ -56,8 +56,8 @@ class Weights:
 
     def __attrs_post_init__(self) -> None:
         for term, weight in asdict(self).items():
-            if abs(weight) > _HEAVIEST:  # sums over a node's cards stay within 64 bits
-                raise BadInput(f"weight {term}={weight} is out of range: at most {_HEAVIEST}")
+            if abs(weight) > _LARGEST_WEIGHT:  # sums over a node's cards stay within 64 bits
+                raise BadInput(f"weight {term}={weight} is out of range: at most {_LARGEST_WEIGHT}")
 
 
 #: The placement policies over a cluster by name. Terms that settle only ties weigh 1 against 1000.

@@ -25,7 +25,7 @@ _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
 #: After so many new states of cards, those that no card is in any more are forgotten.
 _MOST_STATES = 20_000
 #: A pod with more than a few asking containers is tried so often on all nodes together: 0.5 s.
-_FEW, _ROW_TRIES = 4, 4 * MOST_TRIES
+_FEW_CONTAINERS, _ROW_TRIES = 4, 4 * MOST_TRIES
 
 
 class PlaceOnNode(Protocol):
@@ -170,7 +170,7 @@ class PriceRows:
         # No other request is answered meanwhile, so many nodes may take no longer than few.
         most_tries = (
             MOST_TRIES
-            if _asking(pod_profile.pod) <= _FEW
+            if _asking(pod_profile.pod) <= _FEW_CONTAINERS
             else _ROW_TRIES // max(1, len(tried_numbers))
         )
         for node_number in tried_numbers:

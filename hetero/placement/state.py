@@ -16,7 +16,7 @@ from hetero.placement.offer import HEADS
 #: memory. Times a `HostRate`'s 18 bits of points it stays within 64 bits.
 UNLIMITED = 1 << 44
 
-_SPARE = 1000  # so many unused states are kept
+_SPARE_STATE_COUNT = 1000  # so many unused states are kept
 
 
 @define(eq=False)
@@ -164,7 +164,7 @@ class Cluster:
         live_states = sorted(
             {state_number for card_states in self.cards for state_number in card_states}
         )
-        if len(self.card_states.states) <= 2 * len(live_states) + _SPARE:
+        if len(self.card_states.states) <= 2 * len(live_states) + _SPARE_STATE_COUNT:
             return False
         new_number_of = self.card_states.compact(live_states)
         self.cards = [
@@ -270,7 +270,7 @@ class Cluster:
             *self.host[node_number],
         )
         self.alike[node_number] = self._alike_of.setdefault(likeness_key, len(self._alike_of))
-        if len(self._alike_of) > 2 * len(self.nodes) + _SPARE:
+        if len(self._alike_of) > 2 * len(self.nodes) + _SPARE_STATE_COUNT:
             self._count_all_alike()
 
     def _count_all_alike(self) -> None:

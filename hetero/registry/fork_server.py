@@ -26,7 +26,7 @@ from hetero.registry.process import Forks
 from hetero.registry.respondent import Plugin
 
 #: The most bytes of a request: an entry point is three texts.
-_MOST = 64 << 10
+_MOST_REQUEST_BYTES = 64 << 10
 #: Seconds a fork takes at most, with the start of the server.
 _FORK_TIMEOUT_S = 30.0
 #: Seconds to wait for the server in `reap`; later the server's end reaps the process. The garbage
@@ -76,7 +76,7 @@ class ForkServer:
             assert self._connection is not None  # noqa: S101 - just made
             try:
                 socket.send_fds(self._connection, [json.dumps(request).encode()], descriptors)
-                answer = self._connection.recv(_MOST)
+                answer = self._connection.recv(_MOST_REQUEST_BYTES)
             except OSError:
                 answer = b""
             if not answer:
@@ -115,7 +115,7 @@ def serve(connection: socket.socket) -> None:
     """Start and reap processes until the client is gone."""
     starter = Forks()
     while True:
-        message, descriptors, _, _ = socket.recv_fds(connection, _MOST, 2)
+        message, descriptors, _, _ = socket.recv_fds(connection, _MOST_REQUEST_BYTES, 2)
         if not message:
             return
         request = json.loads(message)

@@ -20,15 +20,15 @@ from hetero.plugin.vendor import Vendor
 #: A message is a length, the number of the request, and then as many bytes of JSON.
 HEADER = struct.Struct("!II")
 #: The most bytes of a message; 64 cards with a link to each other take 0.3 MiB.
-MOST = 4 << 20
+MOST_MESSAGE_BYTES = 4 << 20
 #: The most bytes of a message that is remembered for when it comes again.
-_SHORT = 16 << 10
+_SHORT_MESSAGE_BYTES = 16 << 10
 #: The most devices of one vendor on a machine; a card counts once, however many parts it has.
 MOST_DEVICES = 256
 #: The most characters of what a vendor says is wrong: it is one line of a table.
-SHOWN = 400
+SHOWN_LENGTH = 400
 #: The most bytes of a name that the grant file holds, and of a string that execve(2) passes on.
-_NAME, _STRING = 63, 1 << 17
+_NAME_BYTES, _STRING_BYTES = 63, 1 << 17
 #: Names that are parts of paths, those of variables, and what is filled into paths of a container.
 _WORD = r"[a-z0-9][a-z0-9_-]{0,62}"
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,254}"
@@ -37,7 +37,7 @@ _TEMPLATE = r"([^{}\0]|\{[A-Za-z_][A-Za-z0-9_-]*\}){1,4096}"
 #: has the vendor's variables set to "no device".
 _NOT_ITS_OWN = r"PATH|HOME|USER|SHELL|PWD|TERM|LANG|TMPDIR|(LC|LD|HETERO|PYTHON).*"
 #: Above what 64 bits with a sign hold.
-_TOO_MANY = 1 << 63
+_INTEGER_LIMIT = 1 << 63
 
 T = TypeVar("T")
 
@@ -117,8 +117,8 @@ def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:
 def written(message: WorkerRequest | WorkerReply) -> bytes:
     """Return a message as text. Raises `ValueError` for one that is too long."""
     json_bytes = codec.dumps(message, indent=None).encode()
-    if len(json_bytes) > MOST:
-        raise ValueError(f"{len(json_bytes)} bytes, which is more than {MOST}")
+    if len(json_bytes) > MOST_MESSAGE_BYTES:
+        raise ValueError(f"{len(json_bytes)} bytes, which is more than {MOST_MESSAGE_BYTES}")
     return json_bytes
 
 
@@ -129,7 +129,7 @@ def framed(json_bytes: bytes, request_number: int) -> bytes:
 
 def read(json_bytes: bytes, cls: type[T], *, source: str) -> T:
     """Return the message in what came behind a header. Raises `BadInput`."""
-    if len(json_bytes) > _SHORT:
+    if len(json_bytes) > _SHORT_MESSAGE_BYTES:
         return _read(json_bytes, cls, source)
     message: T = _read_again(json_bytes, cls, source)  # type: ignore[arg-type] # classes are hashable
     return message
@@ -163,45 +163,53 @@ def expect_sound(request: WorkerRequest, reply: WorkerReply) -> None:
         usage = reply.usage
         per_process = (*(usage.processes or {}).values(), *(usage.busy or {}).values())
         for figure in (usage.memory, usage.core, usage.power, *per_process):
-            if figure is not None and not 0 <= figure < _TOO_MANY:
+            if figure is not None and not 0 <= figure < _INTEGER_LIMIT:
                 raise BadInput(f"gave {figure} where a figure of what is used was due")
 
 
 def _expect_vendor(vendor: Vendor) -> None:
     for word in filter(None, (vendor.name, vendor.limiter, vendor.soft_limiter)):
         if not re.fullmatch(_WORD, word):
-            raise BadInput(f"gave {word[:_NAME]!r} as a name: lower case letters, digits, - and _")
+            raise BadInput(
+                f"gave {word[:_NAME_BYTES]!r} as a name: lower case letters, digits, - and _"
+            )
     runtime, container = vendor.runtime, vendor.container
     runtime_words = (*runtime.variables, *runtime.options, runtime.template)
     for variable_name in filter(None, (*vendor.visible, *runtime_words)):
         if not re.fullmatch(_VARIABLE, variable_name) or re.fullmatch(_NOT_ITS_OWN, variable_name):
-            raise BadInput(f"gave {variable_name[:_NAME]!r} as a variable that names its devices")
+            raise BadInput(
+                f"gave {variable_name[:_NAME_BYTES]!r} as a variable that names its devices"
+            )
     runtime_texts = filter(None, (runtime.mounts, runtime.name))
     for no_device_text in (*container.device_nodes, *container.files, *runtime_texts):
         if not re.fullmatch(_TEMPLATE, no_device_text):
             raise BadInput(
-                f"gave {no_device_text[:_NAME]!r} as a path: braces have names of attributes"
+                f"gave {no_device_text[:_NAME_BYTES]!r} as a path: braces have names of attributes"
             )
     for no_device_text in runtime.none:
         if not _is_string(no_device_text):
-            raise BadInput(f"gave {no_device_text[:_NAME]!r} for no device")
+            raise BadInput(f"gave {no_device_text[:_NAME_BYTES]!r} for no device")
 
 
 def expect_sound_device(device: Device) -> None:
     """Raise `BadInput` for what has the right types and can be no device."""
     if not _is_name(device.uuid):
-        raise BadInput(f"gave {device.uuid!r} as a UUID: at most {_NAME} bytes, all printable")
+        raise BadInput(
+            f"gave {device.uuid!r} as a UUID: at most {_NAME_BYTES} bytes, all printable"
+        )
     missing_counters = {CORE, MEMORY, SLOTS} - device.capacity.keys()
     if missing_counters:
         raise BadInput(
             f"device {device.uuid}: no {' or '.join(sorted(missing_counters))} in its capacity"
         )
     for noun, amount in (*device.capacity.items(), ("index", device.index)):
-        if not 0 <= amount < _TOO_MANY:
+        if not 0 <= amount < _INTEGER_LIMIT:
             raise BadInput(f"device {device.uuid}: {noun} {amount}")
     for noun, text in (("health", device.health), ("cordon", device.cordon)):
-        if len(text or "") > SHOWN:
-            raise BadInput(f"device {device.uuid}: its {noun} has more than {SHOWN} characters")
+        if len(text or "") > SHOWN_LENGTH:
+            raise BadInput(
+                f"device {device.uuid}: its {noun} has more than {SHOWN_LENGTH} characters"
+            )
 
 
 def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
@@ -217,17 +225,17 @@ def _expect_edits(edits: Edits, devices: Iterable[str]) -> None:
         *mounted_paths,
     ):
         if not _is_string(edit_text):
-            raise BadInput(f"gave {edit_text[:_NAME]!r} in its edits")
+            raise BadInput(f"gave {edit_text[:_NAME_BYTES]!r} in its edits")
     for variable in edits.env:
         if not variable or "=" in variable or not _is_string(variable):
-            raise BadInput(f"gave {variable[:_NAME]!r} as a variable")
+            raise BadInput(f"gave {variable[:_NAME_BYTES]!r} as a variable")
 
 
 def _is_name(tested_text: str) -> bool:
-    return tested_text.isprintable() and 0 < len(tested_text.encode()) <= _NAME
+    return tested_text.isprintable() and 0 < len(tested_text.encode()) <= _NAME_BYTES
 
 
 def _is_string(tested_text: str) -> bool:
     """Whether the kernel takes a text: without NUL, and no half of a character."""
     without_halves = tested_text.encode(errors="replace").decode() == tested_text
-    return without_halves and "\0" not in tested_text and len(tested_text) < _STRING
+    return without_halves and "\0" not in tested_text and len(tested_text) < _STRING_BYTES

@@ -23,7 +23,7 @@ from typing import NoReturn, Protocol
 from hetero.model.errors import BadInput
 from hetero.registry.message import (
     HEADER,
-    MOST,
+    MOST_MESSAGE_BYTES,
     WorkerReply,
     WorkerRequest,
     framed,
@@ -40,9 +40,9 @@ _LONGEST_DELAY_S, _SHORTEST_WAIT_S = 120.0, 0.01
 #: Seconds in which a running process is seen to run: the kernel counts at ticks of 10 ms or less.
 _TICKS_S = 0.03
 #: Bytes of private memory, far above what a management library takes (tens of MiB).
-_MEMORY = 1 << 30
+_MOST_PRIVATE_BYTES = 1 << 30
 #: Descriptors below may be the standard streams, or any that a program closed before it started us.
-_CLEAR = 10
+_FIRST_DESCRIPTOR = 10
 #: prctl(2): the signal that a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
@@ -147,7 +147,7 @@ class VendorProcess:
         Raises `WorkerEnded`, `Overdue`, `BadInput`.
         """
         length_bytes, request_number = HEADER.unpack(self._read(HEADER.size, deadline_s))
-        if length_bytes > MOST:
+        if length_bytes > MOST_MESSAGE_BYTES:
             raise BadInput(f"an answer of {length_bytes} bytes")
         if request_number != self._asked:
             raise BadInput("an answer to another question")
@@ -321,7 +321,9 @@ def _alone(*pipes: int) -> tuple[int, ...]:
     """Close every descriptor of the parent but two pipes; return their new numbers."""
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    high_descriptors = tuple(fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _CLEAR) for pipe in pipes)
+    high_descriptors = tuple(
+        fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR) for pipe in pipes
+    )
     null_descriptor = os.open(os.devnull, os.O_RDWR)
     for stream_number in (0, 1, 2):
         os.dup2(null_descriptor, stream_number)
@@ -332,7 +334,7 @@ def _alone(*pipes: int) -> tuple[int, ...]:
             with suppress(OSError):
                 os.close(int(descriptor_text))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_PRIVATE_BYTES, _MOST_PRIVATE_BYTES))
     return high_descriptors
 
 

@@ -17,7 +17,7 @@ from hetero.plugin.discovery import reading_links
 from hetero.plugin.driver import DriverError
 from hetero.plugin.service import Service
 from hetero.plugin.vendor import Vendor
-from hetero.registry.message import SHOWN, Failure, Serve, WorkerReply, WorkerRequest
+from hetero.registry.message import SHOWN_LENGTH, Failure, Serve, WorkerReply, WorkerRequest
 
 T = TypeVar("T")
 
@@ -140,7 +140,7 @@ def guarded(plugin_name: str, stage: str, call: Callable[[], T]) -> T:
 
 def _line(message: str) -> str:
     line = " ".join(message.split())
-    return line if len(line) <= SHOWN else line[: SHOWN - 1] + "…"
+    return line if len(line) <= SHOWN_LENGTH else line[: SHOWN_LENGTH - 1] + "…"
 
 
 def _loaded(plugin_name: str, load: Callable[[], object]) -> tuple[pluggy.HookRelay, Vendor]:
@@ -161,7 +161,7 @@ def _discovered(vendor_name: str, cards: Iterable[object] | None) -> WorkerReply
         if isinstance(card, DriverError):
             faults.append(_line(str(card)))
         elif isinstance(card, Device) and card.vendor == vendor_name:
-            is_long = card.health is not None and len(card.health) > SHOWN
+            is_long = card.health is not None and len(card.health) > SHOWN_LENGTH
             devices.append(evolve(card, health=_line(card.health or "")) if is_long else card)
         else:
             raise TypeError(f"gave {card!r}, not a Device of its own")

@@ -24,7 +24,7 @@ _REMEMBERED = ("discover", "observe", "vendor")
 #: Hooks whose failure only `hetero doctor` shows.
 _KEPT = ("enforce",)
 #: Processes that were killed and do not end, after which none is started any more.
-ABANDONED = 3
+MOST_ABANDONED = 3
 
 
 @define(eq=False, repr=False)
@@ -61,7 +61,7 @@ class Supervisor:
             is_paused = self._to_undo = False
         if is_paused and self._why.absent and request.ask == "vendor":
             is_paused = False  # which needs no driver
-        if is_paused or self._abandoned_count >= ABANDONED:
+        if is_paused or self._abandoned_count >= MOST_ABANDONED:
             return self._answer_at_once
         if reason := self.pauses and self.pauses.why_not(self.plugin, request.ask):
             self._why = WorkerReply(failure=reason)
@@ -139,7 +139,7 @@ class Supervisor:
         if not is_gone:
             self._abandoned_count += 1
             reason += f"; its process does not end ({self._abandoned_count} so far)"
-        if self._abandoned_count >= ABANDONED:
+        if self._abandoned_count >= MOST_ABANDONED:
             reason += ": not asked again by this program"
         reason = f"{self.plugin.name}: {request.ask}: {reason}"
         if self.pauses and isinstance(error, Overdue) and request.ask in _REMEMBERED:

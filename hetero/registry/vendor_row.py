@@ -10,7 +10,7 @@ from hetero.model import Device
 from hetero.model.frozen import frozen
 
 #: Faults of a vendor's cards that are told one by one.
-_TOLD = 3
+_MOST_TOLD_FAULTS = 3
 
 
 @frozen(kw_only=True)
@@ -51,8 +51,8 @@ def addressable(
     unique_devices = [device for device in devices if device.uuid not in shared_uuids]
     if row.state == "stale":
         return unique_devices, evolve(row, devices=len(unique_devices))
-    if len(reasons) > _TOLD + 1:
-        reasons[_TOLD:] = [f"and {len(reasons) - _TOLD} more like these"]
+    if len(reasons) > _MOST_TOLD_FAULTS + 1:
+        reasons[_MOST_TOLD_FAULTS:] = [f"and {len(reasons) - _MOST_TOLD_FAULTS} more like these"]
     state = "ok" if not reasons else "partial" if unique_devices else "broken"
     reason = f"{row.name}: discover: {'; '.join(reasons)}" if reasons else None
     return unique_devices, evolve(row, state=state, reason=reason, devices=len(unique_devices))

@@ -26,7 +26,7 @@ _Ints = NDArray[np.int64]
 WHOLE = 1000  # thousandths of a card
 _MAX_CPU, _MAX_CARDS = 128_000, 8_000  # the largest node, by which the paper's scores normalise
 #: The share of pods the typical ones must make up, in percent, as the authors run it.
-_TYPICAL = 95
+_TYPICAL_PERCENT = 95
 
 
 @frozen
@@ -138,7 +138,7 @@ class Mix:
         )
         typical_demands, counted_pods = [], 0
         for demand_key, pod_count in ranked_demands:
-            if counted_pods * 100 >= _TYPICAL * len(pods):
+            if counted_pods * 100 >= _TYPICAL_PERCENT * len(pods):
                 break
             typical_demands.append((demand_key, pod_count))
             counted_pods += pod_count

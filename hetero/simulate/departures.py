@@ -24,13 +24,13 @@ from hetero.simulate.trace import Trace, read
 MODES = ("loss", "queue")
 LIFETIMES = ("exponential", "trace")
 #: Arrivals before measuring begins, and those that are measured.
-WARM_UP, MEASURED = 10_000, 20_000
+WARM_UP_COUNT, MEASURED_COUNT = 10_000, 20_000
 #: Seconds: the mean life where lives are exponential, and the longest of a trace.
 MEAN_LIFE_S, LONGEST_LIFE_S = 3600.0, 24 * 3600.0
 
-_MOST_LOAD = 1000  # percent
+_LOAD_PERCENT = 1000  # percent
 #: Arrivals from one count of the whole nodes to the next.
-_LOOK = 20
+_COUNT_PERIOD_ARRIVALS = 20
 
 
 @frozen(kw_only=True)
@@ -40,8 +40,8 @@ class Protocol:
     lifetimes: str
     mode: str
     load: int
-    warm_up: int = WARM_UP
-    measured: int = MEASURED
+    warm_up: int = WARM_UP_COUNT
+    measured: int = MEASURED_COUNT
 
 
 @frozen(kw_only=True)
@@ -187,7 +187,7 @@ class _Replay:
     def _arrive(self, arrival_number: int, pod_number: int) -> None:
         if self.measures.is_running:
             # Arrivals come at random: what they find is the mean over time.
-            if arrival_number % _LOOK == 0:
+            if arrival_number % _COUNT_PERIOD_ARRIVALS == 0:
                 self.measures.whole_nodes.append(self.player.cluster.whole_nodes())
             card_count = self.workload.cards(pod_number)
             arrivals = self.measures.arrivals
@@ -283,8 +283,10 @@ def loads(list_text: str) -> list[int]:
     """Return the loads in a list such as `90,100,115`, in percent. Raises `BadInput`."""
     load_texts = [load_text.strip() for load_text in list_text.split(",") if load_text.strip()]
     for load_text in load_texts:
-        if not load_text.isdecimal() or not 1 <= int(load_text) <= _MOST_LOAD:
-            raise BadInput(f"--load {load_text}: a load is a whole number from 1 to {_MOST_LOAD}")
+        if not load_text.isdecimal() or not 1 <= int(load_text) <= _LOAD_PERCENT:
+            raise BadInput(
+                f"--load {load_text}: a load is a whole number from 1 to {_LOAD_PERCENT}"
+            )
     if not load_texts:
         raise BadInput("--load names no load: write --load 90,100,115")
     return list(dict.fromkeys(map(int, load_texts)))

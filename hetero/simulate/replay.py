@@ -25,7 +25,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 #: Pods arrive until they ask for this share of all cards, in percent.
-ARRIVALS = 130
+ARRIVALS_PERCENT = 130
 
 
 @frozen(kw_only=True)
@@ -61,7 +61,7 @@ class Run:
 
 
 def arrivals(
-    trace: Trace, seed: int, *, percent: int = ARRIVALS
+    trace: Trace, seed: int, *, percent: int = ARRIVALS_PERCENT
 ) -> tuple[list[PlacedNode], list[PlacedPod]]:
     """Return the nodes in their order among equals, and the pods in their order of arrival.
 
@@ -90,7 +90,12 @@ def demands(trace: Trace) -> list[int]:
 
 
 def replay(
-    trace: Trace, placement: str, seed: int, *, percent: int = ARRIVALS, arrival: str = "drawn"
+    trace: Trace,
+    placement: str,
+    seed: int,
+    *,
+    percent: int = ARRIVALS_PERCENT,
+    arrival: str = "drawn",
 ) -> Run:
     """Return the result of a placement policy for the arrivals; a seed determines it.
 

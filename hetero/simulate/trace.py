@@ -29,7 +29,7 @@ from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 
 #: The format counts shares in thousandths of a card; with 1000 MiB a card, one is a MiB.
 _THOUSANDTHS = 1000
-_LARGEST = 1 << 40  # of any number in a file: a typing error, not a machine
+_LARGEST_NUMBER = 1 << 40  # of any number in a file: a typing error, not a machine
 
 
 @frozen(kw_only=True)
@@ -109,7 +109,7 @@ def _sound(source: str, device: Device) -> None:
         if counter not in device.capacity:
             raise BadInput(f"{source}: device {device.uuid!r} does not count {counter}")
     for counter, amount in device.capacity.items():
-        if not 0 <= amount <= _LARGEST:
+        if not 0 <= amount <= _LARGEST_NUMBER:
             raise BadInput(f"{source}: device {device.uuid!r} has {amount} {counter}")
 
 
@@ -174,7 +174,7 @@ class _Row:
     def text(self, meaning: str) -> str:
         return self.values.get(self.columns[meaning]) or ""
 
-    def number(self, meaning: str, *, most: int = _LARGEST) -> int:
+    def number(self, meaning: str, *, most: int = _LARGEST_NUMBER) -> int:
         cell = self.text(meaning)
         if not (cell.isascii() and cell.isdecimal()):
             self.wrong(meaning, "is not a whole number of at least 0")

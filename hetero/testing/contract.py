@@ -53,9 +53,9 @@ from hetero.testing.sizes import fault_of
 #: Seconds for which the contract waits for a library that hangs.
 _HANG_WAIT_S = 1.0
 #: A card with less memory gives MiB where bytes are due.
-_LEAST_MEMORY = 16 * MiB
+_LEAST_MEMORY_BYTES = 16 * MiB
 #: Above these a figure is in another unit: degrees Celsius, watts.
-_HOTTEST, _MOST_POWER = 150, 10_000
+_HOTTEST_CELSIUS, _MOST_POWER_W = 150, 10_000
 #: A device that no machine has.
 _NOWHERE = "no-such-device"
 _TENTH = Ask(memory_percent=10, core=10)
@@ -160,13 +160,13 @@ class VendorContract:
         """Usage is in bytes, parts of 1, degrees Celsius and watts, and within the capacity."""
         registry = self._registry()
         for device in self._usable(registry):
-            assert device.capacity[MEMORY] >= _LEAST_MEMORY, "memory is in bytes"
+            assert device.capacity[MEMORY] >= _LEAST_MEMORY_BYTES, "memory is in bytes"
             usage = registry.observe(device)
             assert usage.memory is None or 0 <= usage.memory <= device.capacity[MEMORY]
             for used_part in (usage.core, *(usage.busy or {}).values()):
                 assert used_part is None or 0 <= used_part <= 1
-            assert usage.temperature is None or -50 <= usage.temperature <= _HOTTEST
-            assert usage.power is None or 0 <= usage.power <= _MOST_POWER
+            assert usage.temperature is None or -50 <= usage.temperature <= _HOTTEST_CELSIUS
+            assert usage.power is None or 0 <= usage.power <= _MOST_POWER_W
             for pid, held_bytes in (usage.processes or {}).items():
                 assert pid > 0 <= held_bytes <= device.capacity[MEMORY]
 

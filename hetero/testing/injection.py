@@ -15,7 +15,7 @@ from hetero.plugin.driver import DriverError, Library
 from hetero.registry.respondent import Plugin
 
 #: No driver's code for anything that it can do without.
-_CODE = 999
+_ERROR_CODE = 999
 #: Numbers of cards are below; handles are not.
 _MOST_CARDS = 4096
 #: What C functions take a card's number as: first, or behind what they fill in.
@@ -148,7 +148,7 @@ def chatter() -> None:
 
 def fail() -> int:
     """Return an error code."""
-    return _CODE
+    return _ERROR_CODE
 
 
 def _interpose(call: Callable[[Any, tuple[Any, ...]], Any]) -> None:

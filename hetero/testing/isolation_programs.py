@@ -23,9 +23,9 @@ from typing import Any, Protocol, cast
 Program = Callable[..., Any]
 PROGRAMS: dict[str, Program] = {}
 #: More than a driver has left of what it took for itself.
-_LITTLE = 4 << 20
+_SMALL_BYTES = 4 << 20
 #: Launches between two waits, so that the device is kept busy.
-_BATCH = 8
+_BATCH_LAUNCHES = 8
 _NOLOAD = 4
 #: The exit status of a program that ends with work in flight.
 LEFT = 37
@@ -78,7 +78,7 @@ def program(function: Program) -> Program:
 def limit(driver: DriverCalls, size_bytes: int) -> dict[str, Any]:
     """Allocate all memory in four parts, and one more. Free a part, and allocate it again."""
     addresses = [driver.allocate(size_bytes // 4) for _ in range(4)]
-    memory_when_full, address_over = driver.memory(), driver.allocate(_LITTLE)
+    memory_when_full, address_over = driver.memory(), driver.allocate(_SMALL_BYTES)
     driver.release(addresses.pop())
     memory_when_freed, address_again = driver.memory(), driver.allocate(size_bytes // 4)
     return {
@@ -198,7 +198,7 @@ def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
             free_bytes_alone,
             driver.memory()[0],
             driver.allocate(size_bytes) > 0,
-            driver.allocate(_LITTLE) > 0,
+            driver.allocate(_SMALL_BYTES) > 0,
         ]
         other_process.communicate("\n")
     driver.release(address)
@@ -223,7 +223,7 @@ def unknown(driver: DriverCalls) -> bool:
 @program
 def leave(driver: DriverCalls) -> None:
     """End with work in flight, and an exit status of its own."""
-    for _ in range(5 * _BATCH):
+    for _ in range(5 * _BATCH_LAUNCHES):
         driver.launch()
     _say(time.monotonic())
     sys.exit(LEFT)
@@ -294,10 +294,10 @@ def _rate(driver: DriverCalls, warm_up_s: float, duration_s: float) -> float:
 def _batches(driver: DriverCalls, duration_s: float) -> int:
     batch_count, until_s = 0, time.monotonic() + duration_s
     while time.monotonic() < until_s:
-        for _ in range(_BATCH):
+        for _ in range(_BATCH_LAUNCHES):
             driver.launch()
         driver.wait()
-        batch_count += _BATCH
+        batch_count += _BATCH_LAUNCHES
     return batch_count
 
 

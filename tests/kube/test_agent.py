@@ -435,7 +435,7 @@ async def test_who_reaches_an_agents_metrics_has_few_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each takes of the memory that shares are given with, whether or not it may have metrics."""
-    monkeypatch.setattr(sources, "CONNECTIONS", 2)
+    monkeypatch.setattr(sources, "MOST_CONNECTIONS", 2)
 
     async with world() as at:
         port = free_port()

@@ -225,10 +225,10 @@ def inventories(api: FakeApi, *tokens: str, source: str = "10.1.2.3") -> list[in
 
 def test_who_brings_bad_tokens_is_soon_not_asked_for() -> None:
     api = FakeApi()
-    many = [f"bad-{n}" for n in range(answers.REFUSALS + 3)]
+    many = [f"bad-{n}" for n in range(answers.MOST_REFUSALS + 3)]
 
-    assert [403] * answers.REFUSALS + [429] * 3 == inventories(api, *many)
-    assert answers.REFUSALS == len(api.calls)
+    assert [403] * answers.MOST_REFUSALS + [429] * 3 == inventories(api, *many)
+    assert answers.MOST_REFUSALS == len(api.calls)
     assert {403} == {*inventories(FakeApi(), *many, source="10.1.2.{0}")}  # of as many agents
 
 

@@ -17,7 +17,7 @@ from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.node.settings import NodeSettings
 from hetero.node.view.observe import observe_node
-from hetero.registry.message import SHOWN
+from hetero.registry.message import SHOWN_LENGTH
 from tests.kube.claims import dra_world
 from tests.kube.world import CARD, DISCOVER, World, until, world
 
@@ -221,7 +221,7 @@ async def test_a_reason_reaches_nobody_with_codes_that_a_terminal_obeys(tmp_path
         assert shown.startswith("a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mred")
         assert "back end" in shown
         assert shown.isprintable()
-        assert SHOWN == len(shown)
+        assert SHOWN_LENGTH == len(shown)
 
 
 async def test_a_card_that_the_settings_exclude_is_the_kubelets_only_while_it_is_held() -> None:

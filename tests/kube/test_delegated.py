@@ -7,7 +7,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry, Gauge
 
-from hetero.kube.server.answers import REFUSALS
+from hetero.kube.server.answers import MOST_REFUSALS
 from hetero.kube.server.delegated import Gate, metrics_handler
 from tests.kube.fake_api import FakeApi
 
@@ -64,5 +64,5 @@ def test_nobody_is_let_in_while_the_api_does_not_answer(call: str) -> None:
 def test_who_brings_many_tokens_that_are_refused_does_not_load_the_api() -> None:
     api = FakeApi(tokens={f"t{n}": "tenant" for n in range(40)})
 
-    assert [403] * REFUSALS + [429] * (40 - REFUSALS) == statuses(api, *api.tokens)
-    assert 2 * REFUSALS == len(api.calls)
+    assert [403] * MOST_REFUSALS + [429] * (40 - MOST_REFUSALS) == statuses(api, *api.tokens)
+    assert 2 * MOST_REFUSALS == len(api.calls)

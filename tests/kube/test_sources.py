@@ -68,9 +68,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients have little time, and few connections and requests."""
     for name, value in {
         "STEP_TIMEOUT_S": 0.3,
-        "CONNECTIONS": 3,
-        "LET_IN": 5,
-        "REQUESTS": 1,
+        "MOST_CONNECTIONS": 3,
+        "MOST_LET_IN": 5,
+        "MOST_REQUESTS": 1,
     }.items():
         monkeypatch.setattr(sources, name, value)
 
@@ -154,8 +154,8 @@ def test_what_the_api_server_passes_on_for_others_does_not_hold_up_its_own() -> 
 def test_who_has_many_addresses_has_few_connections_from_each(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sources, "ALTOGETHER", 6)
-    monkeypatch.setattr(sources, "FEW", 2)
+    monkeypatch.setattr(sources, "MOST_IN_ALL", 6)
+    monkeypatch.setattr(sources, "MOST_WHERE_MANY", 2)
     tracker = Sources()
 
     def so_many(host: str) -> int:
@@ -194,9 +194,14 @@ def test_what_is_passed_on_takes_few_of_the_connections_of_who_passes_it_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Who has an agent's token has the API server hold one for each of its requests."""
-    for name, value in {"LET_IN": 100, "PASSED_ON": 5, "FOR_ONE": 2, "STEP_TIMEOUT_S": 2.0}.items():
+    for name, value in {
+        "MOST_LET_IN": 100,
+        "PASSED_ON": 5,
+        "FOR_ONE": 2,
+        "STEP_TIMEOUT_S": 2.0,
+    }.items():
         monkeypatch.setattr(sources, name, value)
-    monkeypatch.setattr(sources, "REQUESTS", 9)
+    monkeypatch.setattr(sources, "MOST_REQUESTS", 9)
     tracker = Sources()
 
     async def act(port: int) -> None:

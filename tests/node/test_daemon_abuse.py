@@ -14,8 +14,8 @@ import pytest
 
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.units import GiB
-from hetero.node.daemon.server import MOST, MOST_OF_ONE, TRANSFER_TIMEOUT_S
-from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET
+from hetero.node.daemon.server import MOST_CONNECTIONS, MOST_CONNECTIONS_OF_USER, TRANSFER_TIMEOUT_S
+from hetero.node.daemon_client import LENGTH, MOST_REQUEST_BYTES, SOCKET
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.board import PAGE_BYTES
@@ -89,7 +89,7 @@ def test_nonsense_is_answered_in_a_line_and_changes_nothing(
 
 @pytest.mark.parametrize(
     "message",
-    [LENGTH.pack(MOST_ASKED + 1), b"\xff" * 4, LENGTH.pack(4) + b"\xff" * 4, b"\0\0"],
+    [LENGTH.pack(MOST_REQUEST_BYTES + 1), b"\xff" * 4, LENGTH.pack(4) + b"\xff" * 4, b"\0\0"],
     ids=["too long", "4 GiB", "no UTF-8", "half a length"],
 )
 def test_what_is_no_message_ends_the_connection(machine: Machine, message: bytes) -> None:
@@ -127,8 +127,8 @@ def test_thousands_of_slow_connections_of_one_user_delay_no_other(machine: Machi
     everything, rejected = machine.said_by(ALICE, flood)
     machine.hold(BOB, request(memory=GiB))
 
-    assert everything - rejected <= MOST_OF_ONE
-    assert MOST_OF_ONE < MOST
+    assert everything - rejected <= MOST_CONNECTIONS_OF_USER
+    assert MOST_CONNECTIONS_OF_USER < MOST_CONNECTIONS
 
 
 def test_a_slow_client_is_cut_off_at_the_deadline(machine: Machine) -> None:
@@ -166,12 +166,14 @@ def test_users_alternate_however_much_one_of_them_asks(machine: Machine) -> None
         for _ in range(requests):
             os.read(asked[0], 1)
         for _ in range(2):
-            assert answer_to(machine, LENGTH.pack(MOST_ASKED + 1)) is None  # no place is needed
+            assert (
+                answer_to(machine, LENGTH.pack(MOST_REQUEST_BYTES + 1)) is None
+            )  # no place is needed
 
     locked = machine.begin(ROOT, lock)
     os.read(held[0], 1)
-    of_alice = [machine.begin(ALICE, ask) for _ in range(MOST_OF_ONE)]
-    wait(MOST_OF_ONE)
+    of_alice = [machine.begin(ALICE, ask) for _ in range(MOST_CONNECTIONS_OF_USER)]
+    wait(MOST_CONNECTIONS_OF_USER)
     of_bob = machine.begin(BOB, ask)
     wait(1)
     os.write(go[1], b".")
@@ -229,7 +231,7 @@ def test_a_long_command_is_recorded_in_part_and_a_long_label_refused(machine: Ma
     assert ("python", "…") == (recorded[0], recorded[1][-1])
     assert 2 == len(recorded)
     with pytest.raises(BadInput, match="heterod reads"):
-        machine.said_by(ALICE, admit("y" * MOST_ASKED))
+        machine.said_by(ALICE, admit("y" * MOST_REQUEST_BYTES))
 
 
 def test_a_ledger_that_root_does_not_own_alone_is_not_believed(machine: Machine) -> None:

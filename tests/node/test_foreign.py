@@ -20,7 +20,7 @@ from hetero.model import (
     Usage,
 )
 from hetero.model.units import GiB, MiB
-from hetero.node.foreign import CONTEXT, NOISE, ForeignUse, foreign_uses
+from hetero.node.foreign import CONTEXT, NOISE_BYTES, ForeignUse, foreign_uses
 from hetero.node.ledger.grant_file import limit_of
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node
@@ -69,7 +69,7 @@ def test_without_a_grant_on_the_card_every_process_is_foreign(use_of: UseOf) -> 
 
 
 def test_what_services_and_drivers_take_is_passed_over(use_of: UseOf) -> None:
-    assert ForeignUse(memory=0) == use_of(processes={UNSEEN: NOISE})
+    assert ForeignUse(memory=0) == use_of(processes={UNSEEN: NOISE_BYTES})
 
 
 def test_processes_that_cannot_be_looked_into_may_be_the_grants_with_their_contexts(
@@ -124,7 +124,7 @@ def test_no_more_is_foreign_than_is_used_and_nothing_that_grants_cover(
     used = sum(held.values())
 
     assert 0 <= use.memory <= used
-    assert use.memory == 0 or use.memory > NOISE
+    assert use.memory == 0 or use.memory > NOISE_BYTES
     assert use.memory == 0 or use.memory <= used - sum(grants)
     if not grants:
-        assert use.memory == (used if used > NOISE else 0)
+        assert use.memory == (used if used > NOISE_BYTES else 0)

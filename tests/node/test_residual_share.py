@@ -13,7 +13,7 @@ from hetero.model.units import GiB
 from hetero.node.ledger import grant_file
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 from hetero.node.ledger.ledger import GrantHandle
-from hetero.node.ledger.residual_share import LEAST, with_rest
+from hetero.node.ledger.residual_share import LEAST_CORE, with_rest
 from hetero.node.node import Node
 from hetero.node.resize import resize
 
@@ -64,7 +64,7 @@ def test_it_is_never_stopped_altogether(node: Node) -> None:
     for core in (60, 40):
         admit(node, request(memory=GiB, core=core))
 
-    assert (LEAST, "elastic") == in_force(free)
+    assert (LEAST_CORE, "elastic") == in_force(free)
 
 
 def test_a_limit_of_its_own_is_its_own_again(node: Node) -> None:
@@ -128,7 +128,7 @@ def test_where_anybody_is_limited_everybody_who_is_not_off_takes_time_slices(
         assert not limited or all(now.core < CORE_FULL for _, now in limits)
         rest = sum(now.core for _, now in limits if now.rest)
         left = CORE_FULL - sum(was.core for was in limited)
-        assert rest <= max(left, LEAST * len(limits))
+        assert rest <= max(left, LEAST_CORE * len(limits))
 
 
 def test_who_has_a_part_of_the_multiprocessors_never_takes_time_slices() -> None:

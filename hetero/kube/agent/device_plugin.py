@@ -35,7 +35,7 @@ from hetero.plugin.resource_names import ResourceNames
 log = logging.getLogger(__name__)
 
 #: The kubelet's ids have at most this many characters.
-_LONGEST = 63
+_LONGEST_ID = 63
 
 #: A mount that no container runtime can make, since it is below what is no directory.
 _IMPOSSIBLE_MOUNT = wire.Mount(
@@ -123,7 +123,7 @@ class DevicePlugin(DevicePluginServicer):
             taken_ids=taken_slots.ids.get(self.resource, frozenset()),
         )
         for slot_entry in devices_now.devices:
-            if len(slot_entry.ID) > _LONGEST:
+            if len(slot_entry.ID) > _LONGEST_ID:
                 log.error(
                     "%s: device id %s is longer than the kubelet takes",
                     self.resource,

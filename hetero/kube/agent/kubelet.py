@@ -25,7 +25,7 @@ Held = Mapping[tuple[str, str], Mapping[str, Mapping[str, frozenset[str]]]]
 
 _TIMEOUT_S = 5.0
 #: Above the answer about any node's pods.
-_LARGEST = 64 * 1024 * 1024
+_MOST_ANSWER_BYTES = 64 * 1024 * 1024
 
 
 @define(eq=False)
@@ -118,7 +118,7 @@ def _channel(socket_path: Path) -> grpc.aio.Channel:
     options = [
         # The authority that gRPC makes of a socket's path is one that Go's servers refuse.
         ("grpc.default_authority", "localhost"),
-        ("grpc.max_receive_message_length", _LARGEST),
+        ("grpc.max_receive_message_length", _MOST_ANSWER_BYTES),
         # The kubelet may have started anew since the last connection.
         ("grpc.use_local_subchannel_pool", 1),
     ]

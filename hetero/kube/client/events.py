@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 #: Seconds in which the same sentence is not written twice for the same pod.
 _REPEAT_S = 60.0
 #: The longest message the API takes.
-_LONGEST = 1024
+_LONGEST_MESSAGE = 1024
 
 
 @define(eq=False)
@@ -69,7 +69,9 @@ def _event(involved_object: Mapping[str, Any], namespace: str, reason: str, sent
         "involvedObject": involved_object,
         "type": "Warning",
         "reason": reason,
-        "message": sentence if len(sentence) <= _LONGEST else f"{sentence[: _LONGEST - 1]}…",
+        "message": sentence
+        if len(sentence) <= _LONGEST_MESSAGE
+        else f"{sentence[: _LONGEST_MESSAGE - 1]}…",
         "source": {"component": "hetero"},
         "firstTimestamp": now_text,
         "lastTimestamp": now_text,

@@ -24,7 +24,7 @@ STARTING, READY, BUSY, UNTRIED = b"starting", b"ready", b"busy", b"untried"
 #: Seconds between two messages.
 HEARTBEAT_PERIOD_S = 0.25
 #: The longest message of either, in bytes.
-MOST = 64
+MOST_MESSAGE_BYTES = 64
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
@@ -78,7 +78,7 @@ class Leadership:
 
     async def _hear(self) -> bytes:
         with suppress(ConnectionError):
-            return await asyncio.get_running_loop().sock_recv(self.connection, MOST)
+            return await asyncio.get_running_loop().sock_recv(self.connection, MOST_MESSAGE_BYTES)
         return b""
 
     async def _beat(

@@ -17,7 +17,7 @@ from hetero.node.ledger.ledger import Grant
 
 _KEYS = ("device", "shareID")
 #: Characters of a condition's message, of which the API takes 32768.
-_TEXT = 1024
+_LONGEST_MESSAGE = 1024
 
 
 def statuses(
@@ -119,7 +119,7 @@ def _condition(
         "type": condition_type,
         "status": condition_status,
         "reason": reason,
-        "message": (fault or "")[:_TEXT],
+        "message": (fault or "")[:_LONGEST_MESSAGE],
         "lastTransitionTime": condition_before["lastTransitionTime"]
         if condition_before.get("status") == condition_status
         else now_text,

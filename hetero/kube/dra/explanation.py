@@ -31,9 +31,9 @@ from hetero.kube.words.quantity import decimal
 from hetero.model.errors import BadInput
 
 #: How many devices a claim may have (resource.k8s.io/v1, AllocationResultsMaxSize).
-_RESULTS = 32
+_MOST_RESULTS = 32
 #: How many devices are tried in all for one claim.
-_TRIES = 2_000
+_MOST_TRIES = 2_000
 
 
 @frozen(kw_only=True)
@@ -78,8 +78,10 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
         search = _Search(pools=pools, base=allocated_state, constraints=tuple(constraints))
         try:
             device_count = search.fewest(requests, candidates)
-            if device_count > _RESULTS:
-                message = f"a claim has {_RESULTS} devices at most, and this asks {device_count}"
+            if device_count > _MOST_RESULTS:
+                message = (
+                    f"a claim has {_MOST_RESULTS} devices at most, and this asks {device_count}"
+                )
                 return ClaimSelection(why=(message,))
             solution = next(search.serve(list(requests), candidates, allocated_state), None)
         except AllocationAborted as error:
@@ -135,7 +137,7 @@ class _Search:
     pools: Pools
     base: AllocatedState  # before the claim
     constraints: tuple[Plain, ...]
-    _tries: Iterator[int] = field(factory=lambda: iter(range(_TRIES)))
+    _tries: Iterator[int] = field(factory=lambda: iter(range(_MOST_TRIES)))
     # By request and device: selectors are the slowest part.
     _found_unsuited: dict[tuple[str, tuple[str, str, str]], bool] = field(factory=dict)
 
@@ -186,7 +188,7 @@ class _Search:
         nodes and for all alternatives: raises `AllocationAborted`.
         """
         device_count = self._count(exact_request, candidates)
-        if len(given_before) + device_count > _RESULTS:
+        if len(given_before) + device_count > _MOST_RESULTS:
             return
         if exact_request.get("allocationMode") != "All":
             yield from self._several(
@@ -229,7 +231,7 @@ class _Search:
             return
         if given_before and next(self._tries, None) is None:
             raise BadInput(
-                f"no devices were found in {_TRIES:,} tries: ask for fewer together, or write "
+                f"no devices were found in {_MOST_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
         for position in range(len(candidates) - device_count + 1):

@@ -37,11 +37,17 @@ DRIVER = "hetero.io"
 CAPACITIES = {"memory": MEMORY, "cores": CORE, "slots": SLOTS}
 #: Devices of a slice, where any consumes counters or is tainted; counter sets of a slice; counter
 #: sets of a device; entries of a ladder; characters of an attribute.
-_DEVICES, _SETS, _SETS_EACH, _LADDER, _TEXT = 64, 8, 2, 10, 64
+_MOST_DEVICES, _MOST_SETS, _MOST_DEVICE_SETS, _LADDER_SIZES, _ATTRIBUTE_LENGTH = (
+    64,
+    8,
+    2,
+    10,
+    64,
+)
 #: Characters of a taint's value.
-_VALUE = 63
+_LONGEST_TAINT = 63
 #: Of the 63 characters of a name, what the device has, and the kind of a part of it.
-_OWN_NAME, _KIND = 40, 13
+_LONGEST_DEVICE_NAME, _LONGEST_KIND = 40, 13
 #: The taints of a device that is unhealthy, and of one that is cordoned; their values say why.
 UNHEALTHY, CORDONED = f"{DRIVER}/unhealthy", f"{DRIVER}/cordoned"
 
@@ -76,7 +82,7 @@ def offers(devices: Iterable[Device]) -> dict[str, Offer]:
         else:
             offer_list.append(Offer(name=device_name(device.uuid), devices=(device,)))
     for module_devices in devices_by_module.values():
-        if len(module_devices) <= _SETS_EACH:
+        if len(module_devices) <= _MOST_DEVICE_SETS:
             offer_list.append(
                 Offer(name=device_name(module_devices[0].uuid), devices=tuple(module_devices))
             )
@@ -87,7 +93,7 @@ def _templates(device: Device, granularity: Templated) -> Iterator[Offer]:
     """Yield as many of each entry of a device's menu as fit; an existing part is one."""
     count_by_name: Counter[str] = Counter()
     for template in granularity.menu:
-        name_prefix = f"{device_name(device.uuid)}-{_label(template.name)[:_KIND]}"
+        name_prefix = f"{device_name(device.uuid)}-{_label(template.name)[:_LONGEST_KIND]}"
         for _ in range(_fits(device, template)):
             suffix = (
                 str(count_by_name[name_prefix])
@@ -133,8 +139,8 @@ def slices(
         for offer in offer_by_name.values()
     ]
     contents: list[Plain] = [
-        *({"sharedCounters": chunk} for chunk in _parts(counter_sets, _SETS)),
-        *({"devices": chunk} for chunk in _parts(slice_devices, _DEVICES)),
+        *({"sharedCounters": chunk} for chunk in _parts(counter_sets, _MOST_SETS)),
+        *({"devices": chunk} for chunk in _parts(slice_devices, _MOST_DEVICES)),
     ]
     contents = contents or [{}]
     pool = {"name": node_name, "resourceSliceCount": len(contents)}
@@ -146,9 +152,9 @@ def slices(
 def device_name(uuid: str) -> str:
     """Return the name of a device in its pool: its UUID as far as that is a DNS label."""
     label_text = re.sub("[^a-z0-9]+", "-", uuid.lower()).strip("-")
-    if label_text == uuid.lower() and len(label_text) <= _OWN_NAME:
+    if label_text == uuid.lower() and len(label_text) <= _LONGEST_DEVICE_NAME:
         return label_text
-    return f"{label_text[: _OWN_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
+    return f"{label_text[: _LONGEST_DEVICE_NAME - 13].rstrip('-')}-{_digest(uuid)}".lstrip("-")
 
 
 def published(device: Device) -> dict[str, int]:
@@ -290,7 +296,7 @@ def _capacity(
             valid_sizes = sorted(
                 {default_amount, largest_amount, *(size for size in sizes if size < largest_amount)}
             )
-            policy["validValues"] = [amount_text(size) for size in valid_sizes[-_LADDER:]]
+            policy["validValues"] = [amount_text(size) for size in valid_sizes[-_LADDER_SIZES:]]
         case _:
             policy["validValues"] = [
                 amount_text(size) for size in sorted({default_amount, largest_amount})
@@ -376,7 +382,7 @@ def _attributes(value_by_attribute: Mapping[str, str | int | bool | None]) -> Pl
     json_types = {bool: "bool", int: "int", str: "string"}
     return {
         attribute_name: {
-            json_types[type(value)]: value[:_TEXT] if isinstance(value, str) else value
+            json_types[type(value)]: value[:_ATTRIBUTE_LENGTH] if isinstance(value, str) else value
         }
         for attribute_name, value in value_by_attribute.items()
         if value is not None
@@ -393,7 +399,7 @@ def _label(label_text: str) -> str:
 
 def _value(value_text: str) -> str:
     """Return a text in the characters that a taint allows: XID-48 for "XID 48"."""
-    return re.sub("[^A-Za-z0-9_.]+", "-", value_text)[:_VALUE].strip("-_.")
+    return re.sub("[^A-Za-z0-9_.]+", "-", value_text)[:_LONGEST_TAINT].strip("-_.")
 
 
 def _parts(slice_devices: list[Plain], chunk_size: int) -> list[list[Plain]]:

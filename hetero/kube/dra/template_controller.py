@@ -37,7 +37,7 @@ _PODS = "/api/v1/pods"
 #: Seconds after which a template that no pod names goes, and between two looks for such.
 UNNAMED_LIFE_S, _POLL_PERIOD_S = 3600.0, 60.0
 #: How many templates of ours a namespace may have.
-MOST = 100
+MOST_TEMPLATES = 100
 
 _Key = tuple[str, str]  # a namespace and a name
 
@@ -50,7 +50,7 @@ class TemplateController:
     vocabulary: Vocabulary
     unnamed_life_s: float = UNNAMED_LIFE_S
     poll_period_s: float = _POLL_PERIOD_S
-    most: int = MOST
+    most: int = MOST_TEMPLATES
     _events: Events = field(init=False)
     _pods: dict[str, Pod] = field(init=False, factory=dict)  # that name templates, by UID
     _templates: dict[_Key, Object] = field(init=False, factory=dict)  # what the API has

@@ -34,7 +34,7 @@ SAVE_PERIOD_S = 600.0
 #: Seconds that the last write may take: who holds the Lease waits for it.
 _LAST_SAVE_S = 1.0
 #: The most bytes that are written, and the part by which a weight has to move for that.
-MOST_BYTES, _MOVED = 8192, 0.1
+MOST_BYTES, _LEAST_CHANGE = 8192, 0.1
 _KEY = "mix"
 
 
@@ -123,7 +123,8 @@ class ExpectedMix:
         """Return whether a weight differs from the written one; a decay of all does not count."""
         (current, *_), (previous, *_) = self.cache.demand.at(now_s), self._written.at(now_s)
         return any(
-            abs(current.get(key, 0.0) - previous.get(key, 0.0)) >= _MOVED * previous.get(key, 0.0)
+            abs(current.get(key, 0.0) - previous.get(key, 0.0))
+            >= _LEAST_CHANGE * previous.get(key, 0.0)
             for key in current.keys() | previous.keys()
         )
 

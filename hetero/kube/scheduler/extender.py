@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 #: The largest request taken: names of some 100,000 nodes.
 _MOST_BYTES = 16 * 2**20
-_DAY = 86_400
+_DAY_S = 86_400
 
 _ARGS = json.Decoder(dict[str, Raw])
 _NULL = Raw(b"null")
@@ -132,7 +132,7 @@ class Scheduler:
         settings, untried = settings or Settings(), untried or UntriedPods()
         watches_of_nodes, last_node_names = kubelet_watches or KubeletWatches(), LastNames()
         events, readiness, quotas = Events(api), Readiness(lease), Quotas(vocabulary)
-        cache = SchedulerCache(quotas, demand=Demand(settings.half_life_days * _DAY))
+        cache = SchedulerCache(quotas, demand=Demand(settings.half_life_days * _DAY_S))
         pods, metrics = PodTable(cache), SchedulerMetrics(cache, quotas)
         waker = Waker(api, events, vocabulary, pods, readiness)
         placer = Placer(pods, settings.node_placement, settings.device_placement)

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 #: Nodes that are looked at for victims. Of many nodes kube-scheduler, too, looks at a hundred.
 _MOST_NODES = 100
 #: Sets of victims the API is asked about before a pod is told that budgets protect them.
-_MOST_TRIED = 20
+_MOST_TRIED_SETS = 20
 #: Seconds that freed room is held for the pod it was freed for, and that an eviction which fails
 #: after others were made is tried again.
 RESERVATION_S = 30.0
@@ -153,7 +153,7 @@ class Preemption:
 
         nodes = [victims.node for victims in possible_victims]
         choices = await self._on_each(uid, placed_pod, nodes, may_evict)
-        for _ in range(_MOST_TRIED):
+        for _ in range(_MOST_TRIED_SETS):
             choice = min(choices, key=lambda choice: choice.loss, default=None)
             if choice is None:
                 break

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 #: Seconds that a place counts which filter took for a pod.
 _UNBOUND_S = 30.0
 #: The best score a node can get.
-_BEST = 10
+_BEST_SCORE = 10
 
 
 @define(eq=False)
@@ -225,7 +225,7 @@ class NodeVerbs:
         costs = self.pods.cache.costs(pod_request.pod, offered_names, weights=weights)
         lowest, highest = min(costs.values(), default=0), max(costs.values(), default=0)
         spread = highest - lowest or 1
-        scores = ((name, _BEST * (highest - cost) // spread) for name, cost in costs.items())
+        scores = ((name, _BEST_SCORE * (highest - cost) // spread) for name, cost in costs.items())
         return [{"Host": name, "Score": score} for name, score in scores if score]
 
     async def preempt(self, args: Plain) -> Plain:

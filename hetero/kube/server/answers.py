@@ -25,9 +25,9 @@ _V = TypeVar("_V")
 #: refusal counts against its source.
 ANSWER_LIFE_S = 10.0
 #: Refusals of one source in that time, after which it is not asked for.
-REFUSALS = 8
+MOST_REFUSALS = 8
 #: Questions at a time, seconds that one may take, and answers and sources kept.
-_AT_ONCE, _QUESTION_TIMEOUT_S, _MOST = 4, 3.0, 4096
+_MOST_QUESTIONS, _QUESTION_TIMEOUT_S, _MOST_KEPT = 4, 3.0, 4096
 
 
 class TooManyRefusals(HeteroError):
@@ -46,7 +46,9 @@ class Answers(Generic[_T]):
     answer_life_s: float | None = None  # None: ANSWER_LIFE_S
     _answer_by_hash: dict[bytes, tuple[_T, float]] = field(init=False, factory=dict)
     _refusal_by_client: dict[str, tuple[int, float]] = field(init=False, factory=dict)
-    _places: asyncio.Semaphore = field(init=False, factory=lambda: asyncio.Semaphore(_AT_ONCE))
+    _places: asyncio.Semaphore = field(
+        init=False, factory=lambda: asyncio.Semaphore(_MOST_QUESTIONS)
+    )
 
     async def get(self, question: str, client: str, ask: Callable[[], Awaitable[_T]]) -> _T:
         """Return the answer to a question that `client` brings.
@@ -72,7 +74,7 @@ class Answers(Generic[_T]):
         refusal_count, until_s = self._refusal_by_client.get(client, (0, 0.0))
         if now_s >= until_s:
             refusal_count, until_s = 0, now_s + ANSWER_LIFE_S
-        if refusal_count >= REFUSALS:
+        if refusal_count >= MOST_REFUSALS:
             raise TooManyRefusals(
                 f"{client}: refused {refusal_count} times: ask again in {ANSWER_LIFE_S:.0f} s"
             )
@@ -96,6 +98,6 @@ class Answers(Generic[_T]):
 def _put(store: dict[_K, _V], key: _K, answer: _V) -> None:
     """Keep a value as the newest of so many."""
     store.pop(key, None)
-    while len(store) >= _MOST:
+    while len(store) >= _MOST_KEPT:
         store.pop(next(iter(store)))
     store[key] = answer

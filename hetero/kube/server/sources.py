@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 #: the end of its head, and for the rest of it: fewer than the API server waits for an answer.
 STEP_TIMEOUT_S = 4.0
 #: How many that are too many are hung up on at once, before others are looked after.
-_AT_ONCE = 100
+_MOST_HANGUPS = 100
 #: What one client may have at a time: connections, more of them once it was let in, and requests.
-CONNECTIONS, LET_IN, REQUESTS = 256, 1024, 32
+MOST_CONNECTIONS, MOST_LET_IN, MOST_REQUESTS = 256, 1024, 32
 #: Connections of all clients that were not let in, each of which takes 0.3 MiB of memory, and what
 #: one of them may have where there are so many.
-ALTOGETHER, FEW = 1024, 8
+MOST_IN_ALL, MOST_WHERE_MANY = 1024, 8
 #: Seconds from one line of the log about connections that are refused to the next.
 _LOG_PERIOD_S = 10.0
 #: Addresses that are remembered for having been let in.
-_REMEMBERED = 64
+_MOST_REMEMBERED = 64
 #: What the API server adds to what it passes on for others, which does not count as its own.
 FORWARDED = "X-Forwarded-For"
 #: Requests at a time that one of its addresses passes on for all others, and for one of them: the
@@ -82,7 +82,7 @@ class Sources:
     connections: Counter[str] = field(init=False, factory=Counter)
     _accepted: dict[tuple[Any, ...], float] = field(init=False, factory=dict)  # when, by address
     _requests: defaultdict[tuple[str, bool], asyncio.Semaphore] = field(
-        init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, REQUESTS))
+        init=False, factory=lambda: defaultdict(partial(asyncio.Semaphore, MOST_REQUESTS))
     )
     _let_in: dict[str, None] = field(init=False, factory=dict)
     _waiting_connections: dict[asyncio.BaseTransport, _Connection] = field(init=False, factory=dict)
@@ -162,7 +162,7 @@ class Sources:
     def _remember(self, client_host: str) -> None:
         self._let_in.pop(client_host, None)
         self._let_in[client_host] = None
-        if len(self._let_in) > _REMEMBERED:
+        if len(self._let_in) > _MOST_REMEMBERED:
             del self._let_in[next(iter(self._let_in))]
 
     def count_in(self, address: tuple[Any, ...]) -> bool:
@@ -181,9 +181,13 @@ class Sources:
     def _most(self, client_host: str) -> int:
         """Return how many connections a client may have now."""
         if client_host in self._let_in:
-            return LET_IN
+            return MOST_LET_IN
         known_connections = sum(self.connections[known_host] for known_host in self._let_in)
-        return CONNECTIONS if self.connections.total() - known_connections < ALTOGETHER else FEW
+        return (
+            MOST_CONNECTIONS
+            if self.connections.total() - known_connections < MOST_IN_ALL
+            else MOST_WHERE_MANY
+        )
 
     def leave(self, address: tuple[Any, ...]) -> None:
         """Count the end of a connection."""
@@ -211,7 +215,7 @@ class _Listener(socket.socket):
     sources: Sources
 
     def accept(self) -> tuple[socket.socket, Any]:
-        for _ in range(_AT_ONCE):
+        for _ in range(_MOST_HANGUPS):
             descriptor, address = self._accept()  # type: ignore[attr-defined] # as socket.socket's
             accepted = _Accepted(self.family, self.type, self.proto, descriptor)
             accepted.leave = partial(self.sources.leave, address)

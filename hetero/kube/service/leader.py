@@ -28,7 +28,7 @@ from hetero.kube.client.leadership import (
     BUSY,
     DESCRIPTOR,
     HEARTBEAT_PERIOD_S,
-    MOST,
+    MOST_MESSAGE_BYTES,
     READY,
     UNTRIED,
     pair,
@@ -97,7 +97,9 @@ class ExtenderProcess:
         loop, silence_limit_s = asyncio.get_running_loop(), _START_SILENCE_S
         while True:
             try:
-                message = await asyncio.wait_for(loop.sock_recv(connection, MOST), silence_limit_s)
+                message = await asyncio.wait_for(
+                    loop.sock_recv(connection, MOST_MESSAGE_BYTES), silence_limit_s
+                )
             except asyncio.TimeoutError:
                 return f"silent for {silence_limit_s:g} s"
             except ConnectionError:
@@ -206,7 +208,7 @@ class KubeSchedulerProcess:
         self._supervisor = writer
         self.changed()
         with suppress(OSError, asyncio.TimeoutError):
-            while await asyncio.wait_for(reader.read(MOST), _SUPERVISOR_SILENCE_S):
+            while await asyncio.wait_for(reader.read(MOST_MESSAGE_BYTES), _SUPERVISOR_SILENCE_S):
                 pass
         if self._supervisor is writer:
             self._supervisor = None

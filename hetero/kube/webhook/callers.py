@@ -33,7 +33,7 @@ Network = IPv4Network | IPv6Network
 #: Seconds for which an address that nobody publishes is refused: kubelets may be late with a pod's.
 UNKNOWN_S = 30.0
 #: Seconds for which answers are good while the API server gives none, and addresses kept.
-_STALE_S, _MOST = 300.0, 4096
+_STALE_S, _MOST_ADDRESSES = 300.0, 4096
 _SERVERS = "/api/v1/namespaces/default/endpoints/kubernetes"
 _REFUSED = "this is for the API server, not for pods nor who has it ask: webhook.allowedNetworks"
 
@@ -119,7 +119,7 @@ class Callers:
         since_s = self._unknown.get(address)
         if since_s is None:
             log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN_S)
-            while len(self._unknown) >= _MOST:
+            while len(self._unknown) >= _MOST_ADDRESSES:
                 self._unknown.pop(next(iter(self._unknown)))
             since_s = self._unknown[address] = monotonic()
         return monotonic() - since_s >= UNKNOWN_S

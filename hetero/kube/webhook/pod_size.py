@@ -7,7 +7,7 @@ from msgspec import Raw, Struct, json
 #: What is read of an admission review.
 MOST_BYTES = 3 * 2**20
 #: A pod may have half of that: a review of a change has its old and its new state.
-_MOST_OF_POD = (MOST_BYTES - 2**17) // 2
+_POD_BYTES = (MOST_BYTES - 2**17) // 2
 _NULL = Raw(b"null")
 
 
@@ -27,13 +27,13 @@ def too_large(review_json: bytes) -> str | None:
 
     Raises `ValueError` for what is no review.
     """
-    if len(review_json) <= _MOST_OF_POD:
+    if len(review_json) <= _POD_BYTES:
         return None
     pod_versions = json.decode(review_json, type=_Review).request
     size_bytes, bytes_before = (
         len(memoryview(pod_versions.object)),
         len(memoryview(pod_versions.oldObject)),
     )
-    if size_bytes <= max(_MOST_OF_POD, bytes_before):
+    if size_bytes <= max(_POD_BYTES, bytes_before):
         return None
-    return f"the pod has {size_bytes} bytes: over {_MOST_OF_POD} it could not be changed any more"
+    return f"the pod has {size_bytes} bytes: over {_POD_BYTES} it could not be changed any more"

@@ -24,7 +24,7 @@ _TEMPLATES: Mapping[str, str] = {
     "StatefulSet": "replicas",
     "Job": "parallelism",
 }
-_MOST = 100_000  # pods: a typing error, not a question
+_MOST_PODS = 100_000  # pods: a typing error, not a question
 
 
 @frozen(kw_only=True)
@@ -89,8 +89,8 @@ def _pods(document: Any) -> Iterator[Plain]:
 
 
 def _replicas(replicas: int) -> int:
-    if not 0 <= replicas <= _MOST:
-        raise BadInput(f"{replicas} pods: at most {_MOST}")
+    if not 0 <= replicas <= _MOST_PODS:
+        raise BadInput(f"{replicas} pods: at most {_MOST_PODS}")
     return replicas
 
 

@@ -29,7 +29,7 @@ from hetero.model import (
     occupancies,
 )
 from hetero.model.errors import BadInput
-from hetero.registry.message import SHOWN, expect_sound_device
+from hetero.registry.message import SHOWN_LENGTH, expect_sound_device
 
 #: Whom the tokens are meant for by which agents prove where they run.
 AUDIENCE = "hetero.io/agent"
@@ -154,7 +154,7 @@ def _line(reason: str) -> str:
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}"
         for letter in " ".join(reason.split())
     )
-    return printable[:SHOWN]
+    return printable[:SHOWN_LENGTH]
 
 
 # --- inventory ------------------------------------------------------------------------------------

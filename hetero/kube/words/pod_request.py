@@ -62,9 +62,9 @@ _DEFAULT = "default"
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
 #: Names in a list of models or UUIDs, and its characters.
-_MOST_NAMES, _MOST_TEXT = 64, 4096
+_MOST_NAMES, _MOST_LIST_CHARACTERS = 64, 4096
 #: Containers of a pod that may ask for cards.
-_MOST_ASKING = 32
+_MOST_ASKING_CONTAINERS = 32
 #: And so many annotations, each of which is looked at for each of them.
 _MOST_NOTES = 1000
 
@@ -183,10 +183,10 @@ class Vocabulary:
             (container, amounts) for container in containers if (amounts := self._names(container))
         ]
         # Before any of it is read: the API server asks before it has looked at how much there is.
-        if len(asking_containers) > _MOST_ASKING:
+        if len(asking_containers) > _MOST_ASKING_CONTAINERS:
             raise BadInput(
                 f"{len(asking_containers)} containers ask for cards: "
-                f"at most {_MOST_ASKING} of a pod may"
+                f"at most {_MOST_ASKING_CONTAINERS} of a pod may"
             )
         if asking_containers and len(annotations) > _MOST_NOTES:
             raise BadInput(
@@ -588,11 +588,11 @@ def names(list_text: str | None) -> tuple[str, ...]:
     Each is compared with each device of the cluster.
     """
     name_list = tuple(part.strip() for part in (list_text or "").split(",") if part.strip())
-    if len(name_list) > _MOST_NAMES or len(list_text or "") > _MOST_TEXT:
+    if len(name_list) > _MOST_NAMES or len(list_text or "") > _MOST_LIST_CHARACTERS:
         raise BadInput(
             f"a list of {len(name_list)} names, {len(list_text or '')} characters: "
             f"at most {_MOST_NAMES} "
-            f"names, {_MOST_TEXT} characters"
+            f"names, {_MOST_LIST_CHARACTERS} characters"
         )
     return name_list
 

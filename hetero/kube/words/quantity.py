@@ -22,9 +22,9 @@ _DECIMAL: Mapping[str, Decimal | int] = {
     "E": 10**18,
 }
 #: The API's own quantities end below this.
-_MOST = 2**63
+_MOST_AMOUNT = 2**63
 #: Characters of an amount, which is kept; in annotations it may be of any length.
-_LONGEST = 64
+_AMOUNT_LENGTH = 64
 
 
 def quantity(amounts: Mapping[str, object], resource: str | None) -> int | None:
@@ -62,9 +62,9 @@ def _number(resource: str, amount: object) -> int:
 
 
 def _parsed(resource: str, amount_text: str) -> Decimal:
-    if len(amount_text) > _LONGEST:
+    if len(amount_text) > _AMOUNT_LENGTH:
         raise BadInput(
-            f"{resource}: {len(amount_text)} characters are no amount: at most {_LONGEST} are"
+            f"{resource}: {len(amount_text)} characters are no amount: at most {_AMOUNT_LENGTH} are"
         )
     return _known(resource, amount_text)
 
@@ -79,7 +79,7 @@ def _known(resource: str, amount_text: str) -> Decimal:
         digits, factor = amount_text[:-1], _DECIMAL[amount_text[-1:]]
     try:
         number = Decimal(digits) * factor
-        if not 0 <= number < _MOST:
+        if not 0 <= number < _MOST_AMOUNT:
             raise BadInput(f"{resource} {amount_text!r} is not a whole number")
     except ArithmeticError:
         raise BadInput(f"{resource} {amount_text!r} is not a number") from None

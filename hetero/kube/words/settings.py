@@ -34,7 +34,7 @@ _NODE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
-_MOST_DAYS, _DAY = 3650, 86_400
+_MOST_DAYS, _DAY_S = 3650, 86_400
 _WORDS = (
     "node-placement",
     "device-placement",
@@ -86,7 +86,7 @@ class Settings:
     node_placement: str = "fragmentation"
     device_placement: str = "fragmentation"
     choose: str = "one"
-    half_life_days: float = HALF_LIFE_S / _DAY
+    half_life_days: float = HALF_LIFE_S / _DAY_S
     hide_unasked: bool = False
     evict_unhealthy: bool = False
     defaults: Defaults = field(default=Defaults())
@@ -217,7 +217,7 @@ def _settings(document: dict[str, Any]) -> Settings:
     default_count = defaults.get("count", 1)
     if not isinstance(default_count, int) or default_count < 1:
         raise BadInput(f"defaults.count {default_count!r} is not a positive whole number")
-    days = document.get("half-life-days", HALF_LIFE_S / _DAY)
+    days = document.get("half-life-days", HALF_LIFE_S / _DAY_S)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
     return Settings(

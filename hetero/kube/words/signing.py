@@ -33,7 +33,7 @@ PUBLIC_KEYS = "HETERO_PUBLIC_KEYS"
 _WHAT = b"hetero.io/allocation v1"
 _END = "-----END PUBLIC KEY-----"
 #: Hex digits of a signature.
-_SIGNATURE = 128
+_SIGNATURE_DIGITS = 128
 #: Digests of what was verified, until so many were: an agent asks for the same ones again and
 #: again. Neither what was refused is kept, which anybody may have written, nor any text.
 _verified: set[bytes] = set()
@@ -71,7 +71,7 @@ class PublicKeys:
 
     def signed(self, signed_text: str, signature: str, *, uid: str, node: str) -> bool:
         """Return whether one of the keys signed an allocation for this pod on this node."""
-        if len(signature) != _SIGNATURE:
+        if len(signature) != _SIGNATURE_DIGITS:
             return False
         message = _message(signed_text, uid, node)
         return any(_signed(raw_key, message, signature) for raw_key in self.raw)

@@ -20,7 +20,7 @@ from attrs import define, evolve, field
 
 from hetero.model.errors import HeteroError, Refused
 from hetero.node.daemon.actions import Done, abort, carry_out, refusal
-from hetero.node.daemon_client import LENGTH, MOST_ASKED, SOCKET, framed
+from hetero.node.daemon_client import LENGTH, MOST_REQUEST_BYTES, SOCKET, framed
 from hetero.node.guard.monitor import Finding, watch
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
@@ -31,14 +31,14 @@ from hetero.node.node import Node
 #: Seconds within which a request must arrive, and its reply must be read.
 TRANSFER_TIMEOUT_S = 5.0
 #: The most connections, of one user and of all.
-MOST_OF_ONE, MOST = 16, 256
+MOST_CONNECTIONS_OF_USER, MOST_CONNECTIONS = 16, 256
 #: struct ucred of socket(7): pid, uid, gid.
 _CREDENTIALS = struct.Struct("iII")
 #: The first descriptor that systemd passes, of sd_listen_fds(3).
-_PASSED = 3
+_FIRST_PASSED_DESCRIPTOR = 3
 
 #: The user of heterod's own work.
-_ROOT = 0
+_ROOT_UID = 0
 
 
 @define
@@ -57,15 +57,17 @@ class Server:
     async def serve(self, listener: socket.socket) -> None:
         """Serve until cancelled."""
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(MOST))  # a waiting one delays no other
+        loop.set_default_executor(
+            ThreadPoolExecutor(MOST_CONNECTIONS)
+        )  # a waiting one delays no other
         listener.setblocking(False)
         while True:
             connection, _ = await loop.sock_accept(listener)
             connection.setblocking(False)
             uid = peer(connection)
             if (
-                self._connections_by_uid[uid] >= MOST_OF_ONE
-                or self._connections_by_uid.total() >= MOST
+                self._connections_by_uid[uid] >= MOST_CONNECTIONS_OF_USER
+                or self._connections_by_uid.total() >= MOST_CONNECTIONS
             ):
                 _reject(connection)
                 continue
@@ -100,7 +102,7 @@ class Server:
             await asyncio.wait_for(_send(connection, action), TRANSFER_TIMEOUT_S)
         except (OSError, asyncio.TimeoutError):
             if handle:
-                async with self._place(_ROOT) as leave:
+                async with self._place(_ROOT_UID) as leave:
                     await asyncio.to_thread(abort, evolve(self.node, aside=leave), handle)
             elif action.descriptor is not None:
                 os.close(action.descriptor)
@@ -156,7 +158,7 @@ async def _read(connection: socket.socket) -> str:
         contents += chunk
         if wanted_bytes == LENGTH.size == len(contents):
             wanted_bytes += LENGTH.unpack(contents)[0]
-            if wanted_bytes > MOST_ASKED:
+            if wanted_bytes > MOST_REQUEST_BYTES:
                 raise ValueError("too long")
     return contents[LENGTH.size :].decode()
 
@@ -197,14 +199,14 @@ def peer(connection: socket.socket) -> int:
 def listen(directory: Path) -> socket.socket:
     """Return the socket systemd passed, or else a new one in the ledger's directory."""
     if os.environ.get("LISTEN_PID") == str(os.getpid()) and os.environ.get("LISTEN_FDS") == "1":
-        return socket.socket(fileno=_PASSED)
+        return socket.socket(fileno=_FIRST_PASSED_DESCRIPTOR)
     listener = socket.socket(socket.AF_UNIX)
     draft_path, socket_path = directory / f".{SOCKET}", directory / SOCKET
     try:
         draft_path.unlink(missing_ok=True)
         listener.bind(str(draft_path))
         draft_path.chmod(0o666)  # anybody may connect: the kernel says who does
-        listener.listen(MOST)
+        listener.listen(MOST_CONNECTIONS)
         draft_path.rename(socket_path)  # visible only once it is served
     except OSError as error:
         listener.close()

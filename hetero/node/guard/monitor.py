@@ -20,7 +20,7 @@ from hetero.model import Device, Enforcement, OnBypass, OnExcess, Usage
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.daemon_client import client_of
-from hetero.node.foreign import NOISE
+from hetero.node.foreign import NOISE_BYTES
 from hetero.node.grants import LocalGrants
 from hetero.node.guard.notes import note_time, note_unowned
 from hetero.node.guard.services_watch import ServicesWatch
@@ -131,7 +131,7 @@ class UnownedMemory:
             least_bytes = self._least_unowned_bytes[device.uuid] = min(
                 self._least_unowned_bytes.get(device.uuid, unowned_bytes), unowned_bytes
             )
-            if unowned_bytes - least_bytes <= NOISE:
+            if unowned_bytes - least_bytes <= NOISE_BYTES:
                 self._unowned_since_s.pop(device.uuid, None)
             elif now_s - self._unowned_since_s.setdefault(device.uuid, now_s) >= UNOWNED_S:
                 unowned.append(Unowned(device=device.uuid, memory=unowned_bytes - least_bytes))

@@ -37,7 +37,7 @@ MOST_NS, LEAST_NS = 30_000_000_000, 10_000_000
 #: Nanoseconds without demand by others after which it is forgotten.
 FORGOTTEN_NS = 60_000_000_000
 #: So many of the grants that ended are remembered as counted.
-_COUNTED = 16
+_REMEMBERED_COUNT = 16
 #: A grant file is written anew where its time is off by more, in nanoseconds.
 _EXACT_NS = 20_000_000
 
@@ -120,7 +120,7 @@ class Debts:
                 rate=left.rate if left else limit.core,
                 at_ns=now_ns,
                 demand_ns=now_ns,  # else nothing would be owed
-                counted=(*(left.counted if left else ()), account.id)[-_COUNTED:],
+                counted=(*(left.counted if left else ()), account.id)[-_REMEMBERED_COUNT:],
             )
             self._write(path, debt)
 

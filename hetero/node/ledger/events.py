@@ -17,7 +17,7 @@ from hetero.model.frozen import frozen
 from hetero.node.ledger.state import make
 
 #: Two files of this size are kept.
-_MOST = 1 << 20
+_MOST_FILE_BYTES = 1 << 20
 
 
 @frozen(kw_only=True)
@@ -56,7 +56,7 @@ def record(
         make(directory, mode=0o755)
         path = directory / "log"
         with suppress(FileNotFoundError):
-            if path.stat().st_size > _MOST:
+            if path.stat().st_size > _MOST_FILE_BYTES:
                 path.rename(directory / "log.1")
         # One write to a file opened for appending: lines of several writers do not mix.
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

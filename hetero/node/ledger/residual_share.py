@@ -17,7 +17,7 @@ from hetero.model import Policy
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
 
 #: The least share of a card, in hundredths of a percent: with less a program would stand still.
-LEAST = 100
+LEAST_CORE = 100
 
 
 def with_rest(
@@ -42,7 +42,9 @@ def with_rest(
         is_outside = policy is Policy.OFF or limit.sm is not None
         if is_outside or limit.core < CORE_FULL or not core_by_device[limit.name]:
             return limit
-        core_left = max(LEAST, (CORE_FULL - core_by_device[limit.name]) // unlimited[limit.name])
+        core_left = max(
+            LEAST_CORE, (CORE_FULL - core_by_device[limit.name]) // unlimited[limit.name]
+        )
         return evolve(limit, core=core_left, rest=True)
 
     return {

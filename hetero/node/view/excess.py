@@ -12,7 +12,7 @@ from attrs import evolve
 
 from hetero.model import Device, Policy, Usage
 from hetero.model.frozen import frozen
-from hetero.node.foreign import CONTEXT, NOISE
+from hetero.node.foreign import CONTEXT, NOISE_BYTES
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
@@ -60,12 +60,12 @@ class Excess:
     @property
     def is_over(self) -> bool:
         """Whether the grant holds more than its limit, by more than drivers keep for themselves."""
-        return self.over > NOISE
+        return self.over > NOISE_BYTES
 
     @property
     def is_told(self) -> bool:
         """Whether it is large enough to be reported."""
-        return self.is_over or self.memory - self.unlimited > NOISE
+        return self.is_over or self.memory - self.unlimited > NOISE_BYTES
 
     @property
     def subject(self) -> str:

@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 from hetero.node.view.observe import DeviceView, GrantView, NodeView
 
 #: Samples that are kept of each device and grant.
-_SAMPLES = 120
+_SAMPLE_COUNT = 120
 
 
 @define
@@ -36,7 +36,9 @@ class History:
         for grant in view.grants:
             used = [share.core_used for share in grant.shares if share.core_used is not None]
             if used:
-                self._core_samples.setdefault(grant.id, deque(maxlen=_SAMPLES)).append(sum(used))
+                self._core_samples.setdefault(grant.id, deque(maxlen=_SAMPLE_COUNT)).append(
+                    sum(used)
+                )
         return evolve(view, devices=tuple(self._meaned(row, now_s) for row in view.devices))
 
     def of_device(self, row: DeviceView) -> list[float]:
@@ -51,7 +53,7 @@ class History:
     def _meaned(self, row: DeviceView, now_s: float) -> DeviceView:
         if row.usage.core is None:
             return row
-        samples = self._busy_samples.setdefault(row.device.uuid, deque(maxlen=_SAMPLES))
+        samples = self._busy_samples.setdefault(row.device.uuid, deque(maxlen=_SAMPLE_COUNT))
         samples.append((now_s, row.usage.core))
         recent = [busy for at_s, busy in samples if at_s > now_s - self.window_s]
         return evolve(row, usage=evolve(row.usage, core=_mean(recent)))
