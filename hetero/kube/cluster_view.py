@@ -510,15 +510,20 @@ def _shown(holder: tuple[ContainerView, ...]) -> Iterator[ContainerView]:
 
     An init container that ended is named where nobody else of its pod has the device.
     """
-    past = [view for view in holder if view.kind is ContainerKind.INIT and view.phase == ENDED]
+    ended_views = [
+        view for view in holder if view.kind is ContainerKind.INIT and view.phase == ENDED
+    ]
     named_uuids = {
-        piece.device for view in holder if view not in past for piece in view.allocation.pieces
+        piece.device
+        for view in holder
+        if view not in ended_views
+        for piece in view.allocation.pieces
     }
     for view in holder:
-        if view in past:
+        if view in ended_views:
             pieces = view.allocation.pieces
-            alone = tuple(piece for piece in pieces if piece.device not in named_uuids)
-            view = evolve(view, allocation=evolve(view.allocation, pieces=alone))
+            sole_pieces = tuple(piece for piece in pieces if piece.device not in named_uuids)
+            view = evolve(view, allocation=evolve(view.allocation, pieces=sole_pieces))
         if view.allocation.pieces:
             yield view
 

@@ -68,9 +68,13 @@ def resize(
     recut_piece = partial(_recut_within, node, ask, {piece.device for piece in chosen_pieces})
     plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
     is_of_memory = ask.memory is not None or ask.memory_percent is not None
-    uses = _foreign(node, discovery, grant) if is_of_memory or grant.allocation.notes else {}
-    plan_in_fact = partial(_plan_in_fact, node, discovery, uses, anyway, plan_change)
-    return _resized(node, discovery, grant, plan_in_fact)
+    foreign_use_by_uuid = (
+        _foreign(node, discovery, grant) if is_of_memory or grant.allocation.notes else {}
+    )
+    plan_beside_foreign = partial(
+        _plan_beside_foreign, node, discovery, foreign_use_by_uuid, anyway, plan_change
+    )
+    return _resized(node, discovery, grant, plan_beside_foreign)
 
 
 def resize_to(node: Node, grant_name: str, goal: DeviceAllocation) -> Grant:
@@ -143,10 +147,10 @@ def _foreign(node: Node, discovery: Discovery, grant: Grant) -> dict[str, Foreig
     return foreign_uses(node, node.snapshot(), node.registry.observe_all(devices)[0])
 
 
-def _plan_in_fact(
+def _plan_beside_foreign(
     node: Node,
     discovery: Discovery,
-    uses: Mapping[str, ForeignUse],
+    foreign_use_by_uuid: Mapping[str, ForeignUse],
     anyway: bool,
     plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
     own_snapshot: Snapshot,
@@ -160,7 +164,7 @@ def _plan_in_fact(
     numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
     pieces = zip(grant.allocation.pieces, changed_grant.allocation.pieces, strict=True)
     for old_piece, piece in pieces:
-        use = uses.get(piece.device)
+        use = foreign_use_by_uuid.get(piece.device)
         more_bytes = piece.takes[MEMORY] - old_piece.takes[MEMORY]
         if use is None or not use.memory or more_bytes <= free[piece.device][MEMORY] - use.memory:
             continue

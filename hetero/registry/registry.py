@@ -265,15 +265,15 @@ class Registry:
         request = WorkerRequest(
             ask="discover", within_s=self._seconds or DISCOVERY_TIMEOUT_S, links=links
         )
-        notes: AbstractContextManager[dict[str, Absence]] = (
+        absence_notes: AbstractContextManager[dict[str, Absence]] = (
             self._absences.one_by_one() if self._absences and not anew else nullcontext({})
         )
-        with notes as noted:
-            replies = self._discovered(members, request, noted)
-            if noted and not any(reply.devices for reply in replies):
-                noted.clear()
-                replies = self._discovered(members, request, noted)
-            if self._absences and not noted and names is None:
+        with absence_notes as absence_by_source:
+            replies = self._discovered(members, request, absence_by_source)
+            if absence_by_source and not any(reply.devices for reply in replies):
+                absence_by_source.clear()
+                replies = self._discovered(members, request, absence_by_source)
+            if self._absences and not absence_by_source and names is None:
                 self._absences.note(
                     {
                         member.source: Absence(reply.failure or "", member.title)
@@ -284,7 +284,7 @@ class Registry:
         for member, reply in zip(members, replies, strict=True):
             if member.acting is not member.asked:
                 member.acting.rest(SPARE_PROCESS_S)
-            absence = noted.get(member.source)
+            absence = absence_by_source.get(member.source)
             row = member.row(reply, absence.title if absence else None)
             rows.append(row)
             if row.state == "ok":
@@ -321,12 +321,15 @@ class Registry:
         )
 
     def _discovered(
-        self, members: Iterable[_Member], request: WorkerRequest, noted: Mapping[str, Absence]
+        self,
+        members: Iterable[_Member],
+        request: WorkerRequest,
+        absence_by_source: Mapping[str, Absence],
     ) -> list[WorkerReply]:
-        """Return the reply of each member to a discovery, of those that are `noted` without it."""
+        """Return the reply of each member to a discovery, of those noted as absent without it."""
         reply_by_source = {
             source: WorkerReply(failure=absence.reason, absent=True)
-            for source, absence in noted.items()
+            for source, absence in absence_by_source.items()
         }
         asked_members = [member for member in members if member.source not in reply_by_source]
         replies = self._ask_all(asked_members, request)

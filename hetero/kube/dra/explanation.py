@@ -73,7 +73,7 @@ def explain(spec: Plain, pools: Pools) -> ClaimSelection:
         for rank, (request_name, _) in enumerate(_alternatives(request))
     }
     constraints = devices.get("constraints") or ()
-    best_found: tuple[int, _Found] | None = None
+    best_found: tuple[int, _GivenDevices] | None = None
     for candidates in _by_node(pools.candidates):
         search = _Search(pools=pools, base=allocated_state, constraints=tuple(constraints))
         try:
@@ -119,7 +119,7 @@ def _by_node(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
     ]
 
 
-_Found = Sequence[tuple[Given, Candidate]]
+_GivenDevices = Sequence[tuple[Given, Candidate]]
 
 
 def _alternatives(request: Plain) -> Iterator[tuple[str, Plain]]:
@@ -161,16 +161,16 @@ class _Search:
         requests: list[Plain],
         candidates: list[Candidate],
         allocated_state: AllocatedState,
-        given_before: _Found = (),
-    ) -> Iterator[_Found]:
+        devices_before: _GivenDevices = (),
+    ) -> Iterator[_GivenDevices]:
         """Yield the ways to serve requests by the devices of a node, after what is given before."""
         if not requests:
-            yield given_before
+            yield devices_before
             return
         first_request, *other_requests = requests
         for request_name, exact_request in _alternatives(first_request):
             for given_devices, state_after in self._choices(
-                request_name, exact_request, candidates, allocated_state, given_before
+                request_name, exact_request, candidates, allocated_state, devices_before
             ):
                 yield from self.serve(other_requests, candidates, state_after, given_devices)
 
@@ -180,31 +180,36 @@ class _Search:
         exact_request: Plain,
         candidates: list[Candidate],
         allocated_state: AllocatedState,
-        given_before: _Found,
-    ) -> Iterator[tuple[_Found, AllocatedState]]:
+        devices_before: _GivenDevices,
+    ) -> Iterator[tuple[_GivenDevices, AllocatedState]]:
         """Yield the ways to give one request its devices, with what is given before.
 
         Where a request asks for all devices and a constraint excludes one, the search ends on all
         nodes and for all alternatives: raises `AllocationAborted`.
         """
         device_count = self._count(exact_request, candidates)
-        if len(given_before) + device_count > _MOST_RESULTS:
+        if len(devices_before) + device_count > _MOST_RESULTS:
             return
         if exact_request.get("allocationMode") != "All":
             yield from self._several(
-                request_name, exact_request, candidates, allocated_state, given_before, device_count
+                request_name,
+                exact_request,
+                candidates,
+                allocated_state,
+                devices_before,
+                device_count,
             )
             return
-        given_devices, state_after = given_before, allocated_state
+        given_devices, state_after = devices_before, allocated_state
         for candidate in filter(partial(self._meant, exact_request), candidates):
             if unsuited(candidate, exact_request, self.pools) or in_use(
                 candidate, exact_request, self.pools, state_after
             ):
                 return
-            chosen_then, state_then = _with(
+            devices_then, state_then = _with(
                 request_name, exact_request, candidate, state_after, given_devices
             )
-            if not all(_holds(constraint, chosen_then) for constraint in self.constraints):
+            if not all(_holds(constraint, devices_then) for constraint in self.constraints):
                 device_text = f"device {candidate.device['name']} of node {candidate.node}"
                 raise AllocationAborted(
                     f"{device_text} is one of all that {request_name} asks, "
@@ -212,7 +217,7 @@ class _Search:
                 )
             if short(candidate.device, exact_request, state_after.consumed.get(candidate.key, {})):
                 return
-            given_devices, state_after = chosen_then, state_then
+            given_devices, state_after = devices_then, state_then
         if device_count:
             yield given_devices, state_after
 
@@ -222,24 +227,28 @@ class _Search:
         exact_request: Plain,
         candidates: list[Candidate],
         allocated_state: AllocatedState,
-        given_before: _Found,
+        devices_before: _GivenDevices,
         device_count: int,
-    ) -> Iterator[tuple[_Found, AllocatedState]]:
+    ) -> Iterator[tuple[_GivenDevices, AllocatedState]]:
         """Yield the ways to give a request so many devices, each once, even if it is shared."""
         if device_count == 0:
-            yield given_before, allocated_state
+            yield devices_before, allocated_state
             return
-        if given_before and next(self._tries, None) is None:
+        if devices_before and next(self._tries, None) is None:
             raise BadInput(
                 f"no devices were found in {_MOST_TRIES:,} tries: ask for fewer together, or write "
                 "constraints that fewer devices meet"
             )
         for position in range(len(candidates) - device_count + 1):
             if self._fits(
-                request_name, exact_request, candidates[position], allocated_state, given_before
+                request_name, exact_request, candidates[position], allocated_state, devices_before
             ):
-                chosen_then, state_after = _with(
-                    request_name, exact_request, candidates[position], allocated_state, given_before
+                devices_then, state_after = _with(
+                    request_name,
+                    exact_request,
+                    candidates[position],
+                    allocated_state,
+                    devices_before,
                 )
                 candidates_after = candidates[position + 1 :]
                 yield from self._several(
@@ -247,7 +256,7 @@ class _Search:
                     exact_request,
                     candidates_after,
                     state_after,
-                    chosen_then,
+                    devices_then,
                     device_count - 1,
                 )
 
@@ -269,7 +278,7 @@ class _Search:
         exact_request: Plain,
         candidate: Candidate,
         allocated_state: AllocatedState,
-        given_before: _Found,
+        devices_before: _GivenDevices,
     ) -> bool:
         """Return whether a request may get a device in addition to what is given before."""
         request_and_device = request_name, candidate.key
@@ -282,10 +291,10 @@ class _Search:
             or unavailable(candidate, exact_request, self.pools, allocated_state) is not None
         ):
             return False
-        chosen_then, _ = _with(
-            request_name, exact_request, candidate, allocated_state, given_before
+        devices_then, _ = _with(
+            request_name, exact_request, candidate, allocated_state, devices_before
         )
-        return all(_holds(constraint, chosen_then) for constraint in self.constraints)
+        return all(_holds(constraint, devices_then) for constraint in self.constraints)
 
 
 def _with(
@@ -293,8 +302,8 @@ def _with(
     exact_request: Plain,
     candidate: Candidate,
     allocated_state: AllocatedState,
-    given_before: _Found,
-) -> tuple[_Found, AllocatedState]:
+    devices_before: _GivenDevices,
+) -> tuple[_GivenDevices, AllocatedState]:
     """Return what is given, and the allocated state, once a request has a device."""
     amount_by_capacity = {
         capacity: amount or Decimal(0)
@@ -307,7 +316,7 @@ def _with(
         device=candidate.device["name"],
         consumes=_said(candidate, exact_request),
     )
-    return (*given_before, (given_device, candidate)), allocated_state.plus(
+    return (*devices_before, (given_device, candidate)), allocated_state.plus(
         candidate, amount_by_capacity
     )
 
@@ -326,7 +335,7 @@ def _said(candidate: Candidate, exact_request: Plain) -> dict[str, str]:
     return amount_texts
 
 
-def _holds(constraint: Plain, given_devices: _Found) -> bool:
+def _holds(constraint: Plain, given_devices: _GivenDevices) -> bool:
     """Return whether devices satisfy a constraint."""
     request_names = constraint.get("requests")
     attribute_name = constraint.get("matchAttribute") or constraint["distinctAttribute"]

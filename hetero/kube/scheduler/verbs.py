@@ -148,14 +148,17 @@ class NodeVerbs:
         if not pod_request.devices:
             return self._without_devices(pod, pod_request, node_names)
         arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
-        chosen = self._held(pod, pod_request, node_names)
-        if chosen is None and self.answers_one:
-            chosen = self.placer.hold(pod.metadata.uid, pod_request, node_names)
-        if isinstance(chosen, str):
-            return {"NodeNames": [chosen], "FailedNodes": {}}
-        if chosen is not None:
-            self.waker.tell_unfit(pod, chosen.sentence)
-            return {"NodeNames": [], "FailedNodes": dict.fromkeys(node_names.each, chosen.sentence)}
+        node_or_refusal = self._held(pod, pod_request, node_names)
+        if node_or_refusal is None and self.answers_one:
+            node_or_refusal = self.placer.hold(pod.metadata.uid, pod_request, node_names)
+        if isinstance(node_or_refusal, str):
+            return {"NodeNames": [node_or_refusal], "FailedNodes": {}}
+        if node_or_refusal is not None:
+            self.waker.tell_unfit(pod, node_or_refusal.sentence)
+            return {
+                "NodeNames": [],
+                "FailedNodes": dict.fromkeys(node_names.each, node_or_refusal.sentence),
+            }
         return self._serving(pod, pod_request, node_names)
 
     def _request(self, pod: Pod) -> PodRequest | None:
@@ -197,8 +200,8 @@ class NodeVerbs:
         if not offered_nodes:
             arrive(self.pods.cache, self.mix, pod, pod_request.pod, time())
             uid = pod.metadata.uid
-            chosen = self.placer.hold(uid, pod_request, node_names) if self.answers_one else None
-            offered_nodes = [chosen] if chosen else node_names.each
+            held_node = self.placer.hold(uid, pod_request, node_names) if self.answers_one else None
+            offered_nodes = [held_node] if held_node else node_names.each
         return {"NodeNames": offered_nodes, "FailedNodes": {}}
 
     def _held(self, pod: Pod, pod_request: PodRequest, nodes: NodeNames) -> str | Refusal | None:

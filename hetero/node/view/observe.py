@@ -640,18 +640,22 @@ def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
     """
     unused_percent: dict[str, float] = {}
     ungranted_percent: dict[str, float] = {}
-    borrowed: dict[str, float] = {}
+    borrowed_percent: dict[str, float] = {}
     for share in shares:
         if share.core is not None and share.core_used is not None:
             unused_percent[share.device] = unused_percent.get(share.device, 0) + _unused(share)
             ungranted_percent[share.device] = ungranted_percent.get(share.device, 100) - share.core
-            borrowed[share.device] = borrowed.get(share.device, 0) + (share.core_borrowed or 0)
+            borrowed_percent[share.device] = borrowed_percent.get(share.device, 0) + (
+                share.core_borrowed or 0
+            )
 
     def tell(share: Share) -> Share:
         if share.core is None or share.core_used is None:
             return share
-        lendable = unused_percent[share.device] + max(ungranted_percent[share.device], 0)
-        lent_part = min(borrowed[share.device] / lendable, 1) if lendable else 0.0
+        lendable_percent = unused_percent[share.device] + max(ungranted_percent[share.device], 0)
+        lent_part = (
+            min(borrowed_percent[share.device] / lendable_percent, 1) if lendable_percent else 0.0
+        )
         return evolve(share, core_lent=lent_part * _unused(share))
 
     return tell
