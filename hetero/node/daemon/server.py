@@ -49,7 +49,7 @@ class Server:
     """
 
     node: Node
-    _turns_by_uid: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
+    _waiting_by_uid: dict[int, deque[asyncio.Future[None]]] = field(factory=dict)
     _is_busy: bool = False
     _connections_by_uid: Counter[int] = field(factory=Counter)
     _tasks: set[asyncio.Task[None]] = field(factory=set)
@@ -118,7 +118,7 @@ class Server:
         """
         if self._is_busy:
             turn = asyncio.get_running_loop().create_future()
-            self._turns_by_uid.setdefault(uid, deque()).append(turn)
+            self._waiting_by_uid.setdefault(uid, deque()).append(turn)
             await turn
         self._is_busy = True
         holds_turn = True
@@ -136,11 +136,11 @@ class Server:
 
     def _next(self) -> bool:
         """Give the turn to the user who has waited longest; return whether any waits."""
-        for uid, turns in [*self._turns_by_uid.items()]:
+        for uid, turns in [*self._waiting_by_uid.items()]:
             turn = turns.popleft()
-            del self._turns_by_uid[uid]
+            del self._waiting_by_uid[uid]
             if turns:
-                self._turns_by_uid[uid] = turns  # behind the others
+                self._waiting_by_uid[uid] = turns  # behind the others
             if not turn.cancelled():
                 turn.set_result(None)
                 return True
