@@ -276,7 +276,7 @@ class Node:
 
     def _reasons_held_back(self, devices: Collection[Device], snapshot: Snapshot) -> dict[str, str]:
         """Return `held_back` of those devices that are, by UUID; each grant is looked at once."""
-        from hetero.registry.message import SHOWN_LENGTH  # here: a view of the ledger asks no vendor
+        from hetero.registry.message import SHOWN_LENGTH  # here: a view asks no vendor
 
         vendors = {device.vendor for device in devices}
         reason_by_vendor = {vendor: self._uncertain(vendor, snapshot) for vendor in vendors}
