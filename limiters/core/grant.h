@@ -30,7 +30,7 @@ enum hetero_priority { HETERO_PRIORITY_LOW = 0, HETERO_PRIORITY_HIGH = 1 };
 /* Set for all processes of a grant. */
 enum {
     HETERO_FLAG_SPILL = 1,   /* the node grants more memory than the card has: what does not fit is host memory */
-    HETERO_FLAG_CONTEXT = 2, /* the memory of a process's context counts against the grant's memory */
+    HETERO_FLAG_CONTEXT = 2, /* all that the driver counts for a process is charged: contexts and code, too */
     HETERO_FLAG_STRICT = 4,  /* driver functions that the limiter does not know are hidden */
     HETERO_FLAG_SERVICE = 8, /* a service of the vendor's (MPS) runs kernels of several programs at the same time */
     HETERO_FLAGS = HETERO_FLAG_SPILL | HETERO_FLAG_CONTEXT | HETERO_FLAG_STRICT | HETERO_FLAG_SERVICE,
@@ -49,7 +49,10 @@ struct hetero_grant_device {
     /* CLOCK_MONOTONIC until which the grant pays what earlier ones of its user owed here, while others want the device:
      * its gate is closed. 0: nothing. Root writes it (hetero/node/ledger/debts.py). */
     uint64_t owes_until_ns;
-    uint64_t reserved[3];
+    /* What a context takes on the device, as the node measured it. With HETERO_FLAG_CONTEXT it is charged before each
+     * context is made. 0: not known, and charged after. */
+    uint64_t context_bytes;
+    uint64_t reserved[2];
 }; /* 128 bytes */
 
 struct hetero_grant {

@@ -87,6 +87,11 @@ static inline uint32_t terms_flags(const struct hetero_grant_device *terms)
     return __atomic_load_n(&terms->flags, __ATOMIC_RELAXED);
 }
 
+static inline uint64_t terms_context(const struct hetero_grant_device *terms)
+{
+    return __atomic_load_n(&terms->context_bytes, __ATOMIC_RELAXED);
+}
+
 static inline uint64_t terms_owes_until(const struct hetero_grant_device *terms)
 {
     return __atomic_load_n(&terms->owes_until_ns, __ATOMIC_RELAXED);

@@ -61,4 +61,8 @@ nvmlReturn_t processes_utilization(nvmlReturn_t (*)(nvmlDevice_t, nvmlProcessesU
                                    nvmlProcessesUtilizationInfo_v1_t *);
 nvmlReturn_t sampler_support(nvmlReturn_t (*)(nvmlDevice_t, nvmlGpmSupport_t *), nvmlDevice_t, nvmlGpmSupport_t *);
 
+nvmlReturn_t session_begins(nvmlReturn_t (*)(void));
+nvmlReturn_t session_begins_with(nvmlReturn_t (*)(unsigned), unsigned);
+nvmlReturn_t session_ends(nvmlReturn_t (*)(void));
+
 #endif

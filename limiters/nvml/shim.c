@@ -16,8 +16,8 @@
 /* ------------------------------------------------------------------------------------------ two stubs for every line
  */
 
-#define EXPORT      __attribute__((visibility("default")))
-#define UNWRAP(...) __VA_ARGS__
+#define EXPORT   __attribute__((visibility("default")))
+#define AND(...) , ##__VA_ARGS__ /* no comma where there are no arguments */
 
 /* own_##name is what dlsym returns. The exported function is what a linked program calls; if it was linked to another
  * vendor's library of the same names, that library's function is called. */
@@ -29,7 +29,7 @@
             return NVML_ERROR_FUNCTION_NOT_FOUND;                                                                      \
         if (__builtin_expect(tenancy() != TENANCY_HELD, 1))                                                            \
             return real arguments;                                                                                     \
-        return body(real, UNWRAP arguments);                                                                           \
+        return body(real AND arguments);                                                                               \
     }                                                                                                                  \
     EXPORT nvmlReturn_t name parameters                                                                                \
     {                                                                                                                  \
@@ -56,21 +56,27 @@ void nvml_prepare(void)
 }
 
 /* The process that opened NVML for the limiter. It stays open, because opening takes milliseconds. A child of fork
- * opens it anew. */
+ * opens it anew. So does one in which NVML was ended by a call past the limiter. */
 static _Atomic pid_t opened_by_pid;
+
+static bool open_nvml(void)
+{
+    typeof(&nvmlInit_v2) init = KNOWN(nvmlInit_v2);
+    if (init == NULL || init() != NVML_SUCCESS)
+        return false;
+    atomic_store(&opened_by_pid, getpid());
+    return true;
+}
 
 static bool find_known_device(const char *uuid, nvmlDevice_t *handle)
 {
-    typeof(&nvmlInit_v2) init = KNOWN(nvmlInit_v2);
     typeof(&nvmlDeviceGetHandleByUUID) get_by_uuid = KNOWN(nvmlDeviceGetHandleByUUID);
-    if (init == NULL || get_by_uuid == NULL)
+    if (get_by_uuid == NULL || (atomic_load(&opened_by_pid) != getpid() && !open_nvml()))
         return false;
-    if (atomic_load(&opened_by_pid) != getpid()) {
-        if (init() != NVML_SUCCESS)
-            return false;
-        atomic_store(&opened_by_pid, getpid());
-    }
-    return get_by_uuid(uuid, handle) == NVML_SUCCESS;
+    nvmlReturn_t answer = get_by_uuid(uuid, handle);
+    if (answer == NVML_ERROR_UNINITIALIZED && open_nvml())
+        answer = get_by_uuid(uuid, handle);
+    return answer == NVML_SUCCESS;
 }
 
 /* Some drivers keep no samples, which are optional (power.h). */
@@ -132,22 +138,47 @@ bool nvml_card_memory(const char *uuid, uint64_t *bytes)
     return is_known;
 }
 
-bool nvml_process_memory(const char *uuid, uint64_t *bytes)
+typedef nvmlReturn_t process_list(nvmlDevice_t, unsigned *, nvmlProcessInfo_v2_t *);
+
+/* The processes in a list of NVML, however many there are; to be freed. NULL: it is not known. */
+static nvmlProcessInfo_v2_t *read_processes(process_list *get_processes, nvmlDevice_t handle, unsigned *count)
 {
-    enum { MAX_PROCESSES = 512 };
-    typeof(&nvmlDeviceGetComputeRunningProcesses_v3) get_processes = KNOWN(nvmlDeviceGetComputeRunningProcesses_v3);
-    nvmlDevice_t handle;
-    unsigned count = MAX_PROCESSES;
+    enum { FIRST_COUNT = 512, MAX_COUNT = 1 << 20, MARGIN = 64 }; /* more may come between two calls */
+    nvmlProcessInfo_v2_t *processes = NULL;
+    nvmlReturn_t answer = NVML_ERROR_INSUFFICIENT_SIZE;
+    for (unsigned capacity = FIRST_COUNT; answer == NVML_ERROR_INSUFFICIENT_SIZE && capacity < MAX_COUNT;
+         capacity = (*count > capacity ? *count : capacity) + MARGIN) {
+        free(processes);
+        processes = malloc(capacity * sizeof *processes);
+        *count = capacity;
+        answer = processes == NULL ? NVML_ERROR_UNKNOWN : get_processes(handle, count, processes);
+    }
+    if (answer == NVML_SUCCESS)
+        return processes;
+    free(processes);
+    return NULL;
+}
+
+/* Whether a list has this process, with its bytes. */
+static bool find_own_bytes(process_list *get_processes, nvmlDevice_t handle, uint64_t *bytes)
+{
+    unsigned count;
+    nvmlProcessInfo_v2_t *processes = get_processes == NULL ? NULL : read_processes(get_processes, handle, &count);
     bool is_found = false;
-    nvmlProcessInfo_v2_t *processes = malloc(MAX_PROCESSES * sizeof *processes);
-    if (processes != NULL && get_processes != NULL && find_known_device(uuid, &handle) &&
-        get_processes(handle, &count, processes) == NVML_SUCCESS)
-        for (unsigned index = 0; index < count; index++)
-            if (processes[index].pid == (unsigned)getpid() &&
-                processes[index].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
-                *bytes = processes[index].usedGpuMemory;
-                is_found = true;
-            }
+    for (unsigned index = 0; processes != NULL && index < count; index++)
+        if (processes[index].pid == (unsigned)getpid() && processes[index].usedGpuMemory != NVML_VALUE_NOT_AVAILABLE) {
+            *bytes = processes[index].usedGpuMemory;
+            is_found = true;
+        }
     free(processes);
     return is_found;
+}
+
+/* A client of an MPS daemon, which may be the program's own, is in a list of its own. */
+bool nvml_process_memory(const char *uuid, uint64_t *bytes)
+{
+    nvmlDevice_t handle;
+    return find_known_device(uuid, &handle) &&
+           (find_own_bytes(KNOWN(nvmlDeviceGetComputeRunningProcesses_v3), handle, bytes) ||
+            find_own_bytes(KNOWN(nvmlDeviceGetMPSComputeRunningProcesses_v3), handle, bytes));
 }

@@ -12,20 +12,26 @@
 #include "page_tables.h"
 #include "uncounted.h"
 
-#include "../core/log.h"
-#include "management.h"
+#include "../core/fault.h"
 
 #include <pthread.h>
+#include <string.h>
 
 #define ORDINALS 64
 
 /* Each ordinal's primary context, as the driver last returned it. */
 static _Atomic(context_t) primary_contexts[ORDINALS];
 
-/* A bit for each device on which this process's context is charged; under `context_mutex`. It stays charged until the
- * process ends, because the driver keeps part of it, and the next context takes the rest again. */
-static unsigned charged_device_bits;
+/* Guards the entries of attachments. */
 static pthread_mutex_t context_mutex = PTHREAD_MUTEX_INITIALIZER;
+
+/* By device: what is charged for this process's contexts; under `charges_mutex`. The charge of the last context that
+ * ended stays for the next one, because the driver keeps part of its memory until the process ends. */
+static struct {
+    unsigned live_count;
+    uint64_t idle_bytes;
+} context_charges[HETERO_MAX_DEVICES];
+static pthread_mutex_t charges_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 /* By ordinal: held while the primary context is retained, or released and its state read. */
 static pthread_mutex_t primary_mutexes[ORDINALS] = {[0 ... ORDINALS - 1] = PTHREAD_MUTEX_INITIALIZER};
@@ -37,71 +43,130 @@ static pthread_mutex_t *primary_mutex_of(device_t ordinal)
 
 void context_after_fork(void)
 {
-    context_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    context_mutex = charges_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    memset(context_charges, 0, sizeof context_charges);
     for (unsigned ordinal = 0; ordinal < ORDINALS; ordinal++)
         primary_mutexes[ordinal] = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-    charged_device_bits = 0;
 }
 
-/* With HETERO_FLAG_CONTEXT, charge the memory that the driver counts for this process once it has its first context on
- * a device. */
-static result_t charge_context(device_t ordinal)
+/* A primary context that stands is charged already, so its retention needs no room. */
+static bool primary_stands(device_t ordinal)
+{
+    unsigned flags;
+    int is_active = 0;
+    pthread_mutex_lock(primary_mutex_of(ordinal));
+    bool stands = DRIVER(DevicePrimaryCtxGetState)(ordinal, &flags, &is_active) == RESULT_OK && is_active;
+    pthread_mutex_unlock(primary_mutex_of(ordinal));
+    return stands;
+}
+
+/* One context, from before the driver makes it until after that. */
+struct making {
+    int device;
+    bool is_counted;        /* then `charges_mutex` is held */
+    uint64_t charged_bytes; /* for the context, if it is a new one */
+    uint64_t idle_bytes;    /* of these, what was charged for the last one that ended */
+    struct driver_baseline baseline;
+};
+
+/* With HETERO_FLAG_CONTEXT, charge what a context takes before it is made. One thread makes contexts at a time, so that
+ * two do not both reserve room for one primary context. */
+static result_t making_begins(struct making *making, device_t ordinal, bool is_primary)
 {
     int device = device_of(ordinal);
-    uint64_t bytes;
-    result_t answer = RESULT_OK;
-    if (device < 0 || terms_policy(tenant_terms(device)) == HETERO_POLICY_OFF ||
-        (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) == 0)
-        return RESULT_OK;
-    pthread_mutex_lock(&context_mutex);
-    if ((charged_device_bits & 1u << device) == 0) {
-        if (management_process_memory(tenant_terms(device)->uuid, &bytes))
-            answer = charge(device, bytes);
-        else
-            log_line(LOG_ERROR, "device %d: the driver does not say what a context takes: not counted", device);
-        if (answer == RESULT_OK)
-            charged_device_bits |= 1u << device;
+    *making = (struct making){.device = device, .is_counted = contexts_counted(device) && !FAULT(contexts_uncharged)};
+    if (making->is_counted)
+        pthread_mutex_lock(&charges_mutex);
+    if (making->is_counted && !(is_primary && primary_stands(ordinal))) {
+        uint64_t idle_bytes = context_charges[device].idle_bytes, context_bytes = terms_context(tenant_terms(device));
+        uint64_t missing_bytes = context_bytes > idle_bytes ? context_bytes - idle_bytes : 0;
+        result_t answer = charge(device, missing_bytes);
+        if (answer != RESULT_OK) {
+            pthread_mutex_unlock(&charges_mutex);
+            return answer;
+        }
+        context_charges[device].idle_bytes = 0;
+        making->idle_bytes = idle_bytes;
+        making->charged_bytes = idle_bytes + missing_bytes;
     }
-    pthread_mutex_unlock(&context_mutex);
-    return answer;
+    making->baseline = context_begins(device);
+    return RESULT_OK;
 }
 
-static result_t settle_context(context_t context, device_t ordinal)
+/* A context ended: give its charge back, or keep it for the next one if no other is left. */
+static void context_ended(context_t context, struct card_use use_before)
 {
-    result_t answer = charge_context(ordinal);
-    int device = device_of(ordinal);
-    if (answer != RESULT_OK ||
-        (libraries_enter(context, device) && local_enter(context, device) && tables_enter(device)))
+    struct entry entry;
+    if (table_take(CONTEXT_CHARGE, (uintptr_t)context, &entry)) {
+        pthread_mutex_lock(&charges_mutex);
+        if (--context_charges[entry.device].live_count > 0)
+            refund(entry.device, entry.bytes);
+        else
+            context_charges[entry.device].idle_bytes = entry.bytes;
+        pthread_mutex_unlock(&charges_mutex);
+    }
+    after_context_ended(context, use_before);
+}
+
+/* Whether a new context was made. `context` is NULL if the driver made none. It may also be one that stood already. */
+static bool keep_context_charge(const struct making *making, context_t context)
+{
+    struct entry previous, entry = {.kind = CONTEXT_CHARGE,
+                                    .key = (uintptr_t)context,
+                                    .device = making->device,
+                                    .bytes = making->charged_bytes};
+    bool is_new = context != NULL && !table_get(CONTEXT_CHARGE, entry.key, &previous) && table_put(&entry, &previous);
+    if (is_new) {
+        context_charges[making->device].live_count++;
+    } else {
+        context_charges[making->device].idle_bytes += making->idle_bytes;
+        refund(making->device, making->charged_bytes - making->idle_bytes);
+    }
+    pthread_mutex_unlock(&charges_mutex);
+    return is_new;
+}
+
+/* After the driver's answer. Out of memory: the context took more than fits, and is to be ended. */
+static result_t making_ends(const struct making *making, result_t answer, context_t context)
+{
+    int device = making->device;
+    context_made(&making->baseline, answer == RESULT_OK ? context : NULL);
+    bool is_charged = making->is_counted && keep_context_charge(making, answer == RESULT_OK ? context : NULL);
+    if (answer != RESULT_OK)
         return answer;
-    return ERROR(OUT_OF_MEMORY);
+    bool fits = (!is_charged || uncounted_settle(device)) && libraries_enter(context, device) &&
+                local_enter(context, device) && tables_enter(device);
+    return fits ? RESULT_OK : ERROR(OUT_OF_MEMORY);
 }
 
 result_t retain_primary(result_t (*real)(context_t *, device_t), context_t *context, device_t ordinal)
 {
-    struct driver_baseline baseline = context_begins(device_of(ordinal));
-    pthread_mutex_lock(primary_mutex_of(ordinal));
-    result_t answer = real(context, ordinal);
-    pthread_mutex_unlock(primary_mutex_of(ordinal));
-    context_made(&baseline, answer == RESULT_OK ? *context : NULL);
+    struct making making;
+    result_t answer = making_begins(&making, ordinal, true);
     if (answer != RESULT_OK)
         return answer;
-    answer = settle_context(*context, ordinal);
-    if (ordinal >= 0 && ordinal < ORDINALS)
+    pthread_mutex_lock(primary_mutex_of(ordinal));
+    answer = real(context, ordinal);
+    pthread_mutex_unlock(primary_mutex_of(ordinal));
+    bool is_made = answer == RESULT_OK;
+    answer = making_ends(&making, answer, is_made ? *context : NULL);
+    if (is_made && ordinal >= 0 && ordinal < ORDINALS)
         atomic_store(&primary_contexts[ordinal], *context);
-    if (answer != RESULT_OK)
+    if (is_made && answer != RESULT_OK)
         release_primary(DRIVER(DevicePrimaryCtxRelease_v2), ordinal);
     return answer;
 }
 
 #define CREATE(call)                                                                                                   \
     do {                                                                                                               \
-        struct driver_baseline baseline = context_begins(device_of(ordinal));                                          \
-        result_t answer = call;                                                                                        \
-        context_made(&baseline, answer == RESULT_OK ? *context : NULL);                                                \
+        struct making making;                                                                                          \
+        result_t answer = making_begins(&making, ordinal, false);                                                      \
         if (answer != RESULT_OK)                                                                                       \
             return answer;                                                                                             \
-        answer = settle_context(*context, ordinal);                                                                    \
-        if (answer != RESULT_OK)                                                                                       \
+        answer = call;                                                                                                 \
+        bool is_made = answer == RESULT_OK;                                                                            \
+        answer = making_ends(&making, answer, is_made ? *context : NULL);                                              \
+        if (is_made && answer != RESULT_OK)                                                                            \
             destroy_context(DRIVER(CtxDestroy_v2), *context);                                                          \
         return answer;                                                                                                 \
     } while (0)
@@ -155,7 +220,7 @@ static result_t end_primary(result_t (*real)(device_t), device_t ordinal, bool i
     pthread_mutex_unlock(primary_mutex_of(ordinal));
     context_call_over(context, is_active);
     if (answer == RESULT_OK && !is_active)
-        after_context_ended(context, use_before);
+        context_ended(context, use_before);
     return answer;
 }
 
@@ -175,7 +240,7 @@ result_t destroy_context(result_t (*real)(context_t), context_t context)
     result_t answer = real(context);
     context_call_over(context, call_was_refused(answer));
     if (answer == RESULT_OK)
-        after_context_ended(context, use_before);
+        context_ended(context, use_before);
     return answer;
 }
 

@@ -9,6 +9,11 @@ bool counted(int device)
     return device >= 0 && terms_policy(tenant_terms(device)) != HETERO_POLICY_OFF;
 }
 
+bool contexts_counted(int device)
+{
+    return counted(device) && (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0;
+}
+
 void refund(int device, uint64_t bytes)
 {
     if (device >= 0 && bytes > 0 && tenant_region() != NULL)

@@ -12,6 +12,7 @@ enum {
                          blocks.c if the block is charged, or NULL */
     CONTEXT_BLOCK,    /* key: context; number: key of its own HELD_BLOCK; UINT64_MAX: an allocation has it */
     CONTEXT_BYTES,    /* key: context; bytes: that it takes by itself, not charged */
+    CONTEXT_CHARGE,   /* key: context; bytes: charged for it when it was made */
     CONTEXT_ATTACHED, /* key: context; count: attachments beyond its making */
     CONTEXT_LIMIT,    /* + one of the first three limits; key: context; link_bytes: the limit's built-in value */
     HELD_CHUNK = CONTEXT_LIMIT + 3, /* key: address; owner: pool; link: the tag of a sub-allocation, or NULL */

@@ -17,6 +17,7 @@
  * each context_begins() is followed by context_made() or context_grew(). */
 struct driver_baseline {
     int device;
+    bool is_counted;      /* the device's memory is charged */
     bool is_known;        /* before_bytes was measured */
     int64_t before_bytes; /* the driver's figure less the charges, before the call */
 };

@@ -33,11 +33,12 @@
 static pthread_mutex_t figures_mutex = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t code_bytes; /* that loaded images may take, at most MAX_CODE_BYTES each */
 static struct {
-    uint64_t context_bytes; /* of all contexts, each with the block that is part of it, but for one that is charged */
+    uint64_t context_bytes; /* of all contexts, each with the block that is part of it; 0 if they are charged */
     unsigned context_count;
     uint64_t uncounted_bytes;     /* charged for uncounted memory */
     _Atomic int64_t unseen_bytes; /* as in unseen_add(); also changed without `figures_mutex` */
     uint64_t reported_bytes;      /* of contexts and code, as the region has them */
+    bool was_known;               /* the driver had a figure for this process */
 } device_figures[HETERO_MAX_DEVICES];
 
 /* Held from context_begins() to context_made() or context_grew(). */
@@ -51,6 +52,7 @@ void uncounted_after_fork(void)
         device_figures[device].context_bytes = device_figures[device].uncounted_bytes =
             device_figures[device].reported_bytes = 0;
         device_figures[device].context_count = 0;
+        device_figures[device].was_known = false;
         device_figures[device].unseen_bytes = 0;
     }
 }
@@ -83,11 +85,22 @@ static bool beyond_charges(int device, int64_t *bytes)
         int64_t charged_before = charged_and_seen(device, &returned_before);
         if (!management_process_memory(tenant_terms(device)->uuid, &driver_bytes))
             return false;
+        device_figures[device].was_known = true;
         int64_t charged_after = charged_and_seen(device, &returned_after) + (int64_t)(returned_after - returned_before);
         *bytes = (int64_t)driver_bytes - (charged_after > charged_before ? charged_after : charged_before);
         if ((returned_after == returned_before && charged_after == charged_before) || tries == MAX_RETRIES)
             return true;
     }
+}
+
+/* Whether the driver had a figure and has none any more, which a program can bring about. What is charged by it is then
+ * refused. A process without a context has none. */
+static bool figure_is_lost(int device)
+{
+    bool is_lost = device_figures[device].was_known && device_figures[device].context_count > 0;
+    if (is_lost)
+        log_line(LOG_ERROR, "device %d: the driver does not say any more what this process holds: refused", device);
+    return is_lost && !FAULT(lost_figure_ignored);
 }
 
 static uint64_t (*hidden_bytes_on)(int device);
@@ -104,6 +117,7 @@ struct driver_baseline context_begins(int device)
     pthread_mutex_lock(&making_mutex);
     if (!counted(device) || tenant_region() == NULL)
         return baseline;
+    baseline.is_counted = true;
     pthread_mutex_lock(&figures_mutex);
     baseline.before_bytes = -charged_and_seen(device, &returned_bytes); /* a process without a context has no figure */
     baseline.is_known = beyond_charges(device, &baseline.before_bytes) || device_figures[device].context_count == 0;
@@ -120,14 +134,6 @@ static void report_uncharged(int device, uint64_t bytes)
         ledger_report(tenant_region(), HETERO_REPORT_UNCHARGED, (unsigned)device, change);
 }
 
-/* The uncharged bytes of a context: all of it, unless the grant charges the first context of a process. */
-static uint64_t uncharged_context_bytes(int device, uint64_t bytes)
-{
-    bool is_charged = (terms_flags(tenant_terms(device)) & HETERO_FLAG_CONTEXT) != 0 &&
-                      device_figures[device].context_count == 0;
-    return BLOCK_BYTES + (is_charged ? 0 : bytes);
-}
-
 void context_made(const struct driver_baseline *baseline, context_t context)
 {
     int device = baseline->device;
@@ -135,9 +141,12 @@ void context_made(const struct driver_baseline *baseline, context_t context)
     struct entry previous,
         entry = {.key = (uintptr_t)context, .kind = CONTEXT_BYTES, .device = device}; /* context_over() takes it */
     pthread_mutex_lock(&figures_mutex);
-    bool is_new = context != NULL && !table_get(CONTEXT_BYTES, (uintptr_t)context, &previous);
-    if (is_new && baseline->is_known && beyond_charges(device, &bytes_after) && bytes_after >= baseline->before_bytes) {
-        entry.bytes = uncharged_context_bytes(device, (uint64_t)(bytes_after - baseline->before_bytes));
+    bool is_new = context != NULL && !table_get(CONTEXT_BYTES, entry.key, &previous);
+    if (is_new && baseline->is_counted) {
+        bool is_measured = baseline->is_known && beyond_charges(device, &bytes_after) &&
+                           bytes_after >= baseline->before_bytes;
+        if (is_measured && !contexts_counted(device))
+            entry.bytes = BLOCK_BYTES + (uint64_t)(bytes_after - baseline->before_bytes);
         if (table_put(&entry, &previous)) {
             device_figures[device].context_bytes += entry.bytes;
             device_figures[device].context_count++;
@@ -206,6 +215,8 @@ uint64_t stack_bytes_of_calls(int device, bool calls_malloc, bool calls_printf)
 /* The bytes that contexts and code may take without a charge. */
 static uint64_t expected_bytes(int device)
 {
+    if (contexts_counted(device))
+        return 0;
     return device_figures[device].context_bytes + (code_bytes < MAX_CODE_BYTES ? code_bytes : MAX_CODE_BYTES);
 }
 
@@ -254,8 +265,10 @@ bool uncounted_settle(int device)
     if (!counted(device) || tenant_region() == NULL)
         return true;
     pthread_mutex_lock(&figures_mutex);
-    bool is_known = measure_growth(device, &growth_bytes);
+    bool is_known = measure_growth(device, &growth_bytes), is_lost = !is_known && figure_is_lost(device);
     pthread_mutex_unlock(&figures_mutex);
+    if (is_lost)
+        return false;
     if (!is_known || growth_bytes <= 0) {
         refund(device, (uint64_t)-growth_bytes);
         return true;
@@ -275,7 +288,7 @@ bool uncounted_fits(int device, uint64_t bytes)
         return true;
     pthread_mutex_lock(&figures_mutex);
     bool is_known = device_figures[device].context_count > 0 && beyond_charges(device, &beyond_bytes);
-    bool fits = !is_known || beyond_bytes + (int64_t)bytes <= (int64_t)expected_bytes(device);
+    bool fits = is_known ? beyond_bytes + (int64_t)bytes <= (int64_t)expected_bytes(device) : !figure_is_lost(device);
     pthread_mutex_unlock(&figures_mutex);
     return fits;
 }

@@ -62,6 +62,7 @@ class Terms:
     uuid: str = UUIDS[0]
     flags: int = 0
     excess: int = 0
+    context: int = 0
 
     def packed(self) -> bytes:
         return struct.pack(
@@ -73,7 +74,9 @@ class Terms:
             int(self.high),
             self.flags,
             self.excess,
-            *[0] * 4,
+            0,
+            self.context,
+            *[0] * 2,
         )
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tenancy import CONTEXT, LIMITER, MIB, UUIDS, Grant, Rack, Terms
+from tenancy import LIMITER, MIB, UUIDS, Grant, Rack, Terms
 
 from tests.programs import next_line
 
@@ -134,32 +134,6 @@ say([take("block", {32 * MIB}), take("block", {16 * MIB}) > 1000, take("block", 
 """)
     assert [2, True, 2] == answers
     assert (0, 16 * MIB) == (grant.usage(0).peak, grant.usage(1).peak)
-
-
-def test_a_context_counts_where_the_node_says_so(tmp_path: Path) -> None:
-    rack = Rack.of(tmp_path, more="context = 100 MiB")
-    code = f"""
-start()
-first = info()[0] >> 20
-start()
-own = c_void_p()
-call("cuCtxCreate_v2", byref(own), c_uint(0), c_int(0))
-say([first, info()[0] >> 20, take("plain", {150 * MIB}) > 1000])
-"""
-    counted = rack.grant(Terms(memory=200 * MIB, flags=CONTEXT), name="counted")
-    free = rack.grant(Terms(memory=200 * MIB), name="free")
-    assert [100, 100, False] == counted.run(code)
-    assert [200, 200, True] == free.run(code)
-
-
-def test_a_context_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    rack = Rack.of(tmp_path, more="context = 100 MiB")
-    codes = rack.grant(Terms(memory=64 * MIB, flags=CONTEXT)).run("""
-call("cuInit", 0)
-say([cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), c_int(0)),
-     cuda.cuCtxCreate_v2(byref(c_void_p()), c_uint(0), c_int(0))])
-""")
-    assert [2, 2] == codes
 
 
 def test_host_memory_and_imports_are_not_charged(grant: Grant) -> None:
