@@ -89,6 +89,7 @@ DIGESTS = {
     "node/data/grant-10.json": "d81474b1203c8d79",
     "node/data/grant-11.json": "b400738d7b225885",
     "node/data/grant-12.json": "1264c64cb99c58cd",
+    "node/data/grant-13.json": "2dbc0a2b11a08f64",
 }
 
 

@@ -43,6 +43,10 @@ def limits(grant: Grant) -> Iterator[str]:
         device = device_by_uuid.get(piece.device)
         card_name = limit.name if device is None else card_and_model(device)
         line_start = f"{grant.id}  {card_name}  memory {format_memory(limit.memory)}"
+        if limit.context_bytes:
+            line_start += (
+                f", of which {format_memory(limit.context_bytes)} are the driver's context"
+            )
         if piece.sm is not None:
             yield f"{line_start}  {piece.sm} % of the multiprocessors, at any time"
         elif piece.core is None and piece.takes[CORE] and not piece.template:

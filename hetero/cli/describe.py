@@ -141,9 +141,13 @@ def _memory(row: DeviceView) -> str:
         if device.reserved_bytes
         else ""
     )
+    context_text = (
+        f", {rounded_memory(device.context_bytes)} for each context" if device.context_bytes else ""
+    )
     return (
         f"{free_of(row.free[MEMORY], device.capacity[MEMORY])} free, "
-        f"{rounded_memory(row.held[MEMORY])} granted, {used_text} used{card_text}{reserved_text}"
+        f"{rounded_memory(row.held[MEMORY])} granted, {used_text} used{card_text}"
+        f"{reserved_text}{context_text}"
     )
 
 

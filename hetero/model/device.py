@@ -89,6 +89,12 @@ class Device:
         return int(reserved_text) if reserved_text.isdecimal() else 0
 
     @property
+    def context_bytes(self) -> int:
+        """The memory that its driver takes for a context of a program; 0 where it is not known."""
+        context_text = self.attributes.get("context", "")
+        return int(context_text) if context_text.isdecimal() else 0
+
+    @property
     def cut_at_admission(self) -> bool:
         """Whether slices of it are cut before a pod's first container and last until its end."""
         return not isinstance(self.granularity, Whole) and self.granularity.cut_at_admission

@@ -18,6 +18,7 @@ from hetero.model import Allocation, Device, Inventory, Policy, Request
 from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.model.frozen import frozen
 from hetero.node.card_book import CardBook
+from hetero.node.context_sizes import ContextSizes
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
 from hetero.node.inventory import devices_of, grants_by_device, inventory_of, sharing_changed
@@ -180,6 +181,7 @@ class Node:
         devices = self.settings.offered(
             discovery.devices, limiter_vendors=limiter_vendors, serving_vendors=discovery.serving
         )
+        devices = ContextSizes(self.ledger.path).noted(devices)
         return evolve(discovery, devices=self.cards.noted(devices) if self.cards else devices)
 
     def snapshot(self) -> Snapshot:

@@ -30,6 +30,7 @@ from hetero.node.inventory import devices_of, inventory_of
 from hetero.node.ledger import grant_file as grant_file
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE
+from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
@@ -137,7 +138,16 @@ def _plan(
     _expect_policy(grant, policy)
     allocation = evolve(grant.allocation, pieces=pieces, policy=policy or grant.allocation.policy)
     node.expect_within_quota(allocation, other_grants, devices, asker)
-    return grant, evolve(grant, allocation=allocation, limits=node.limits_of(allocation, devices))
+    limits = _as_counted(grant, node.limits_of(allocation, devices))
+    return grant, evolve(grant, allocation=allocation, limits=limits)
+
+
+def _as_counted(grant: Grant, limits: tuple[DeviceLimit, ...]) -> tuple[DeviceLimit, ...]:
+    """Return new limits of a grant whose memory still means what it was told when it was made."""
+    return tuple(
+        evolve(new, context=old.context, context_bytes=old.context_bytes)
+        for old, new in zip(grant.limits, limits, strict=True)
+    )
 
 
 def _foreign(node: Node, discovery: Discovery, grant: Grant) -> dict[str, ForeignUse]:
@@ -249,7 +259,7 @@ def _undo(
         for piece in pieces
         for counter, amount in piece.takes.items()
     ):
-        limits = node.limits_of(least_allocation, devices_of(discovery))
+        limits = _as_counted(grant, node.limits_of(least_allocation, devices_of(discovery)))
         grant = evolve(grant, allocation=least_allocation, limits=limits)
     node.ledger.change(grant)
 

@@ -1,7 +1,7 @@
 """The API of vendor plugins: a vendor imports these names, and nothing else of ours.
 
 Read in this order: `vendor` (the declaration, with `container` and `resource_names`), `hookspecs`
-(the seven hooks), `driver` and `discovery` (calls of a driver library), `slices` (hardware that is
+(the eight hooks), `driver` and `discovery` (calls of a driver library), `slices` (hardware that is
 cut), `service` (a process by which programs share a card). `hetero.registry` finds the vendors and
 calls them; `hetero.testing` has the contract.
 

@@ -1,4 +1,4 @@
-"""The seven hooks of a vendor; this page is the manual for writing one.
+"""The eight hooks of a vendor; this page is the manual for writing one.
 
 A vendor is a module with functions marked `@plugin.hookimpl`, published under the entry point group
 `hetero.plugin.vendor`. An implementation may take fewer arguments than the specification has.
@@ -23,7 +23,7 @@ from hetero.plugin.vendor import Vendor
 GROUP = "hetero.plugin.vendor"
 
 _Devices = Iterable[Device | DriverError]
-_Result = Vendor | _Devices | Edits | Usage | Mapping[str, str | None] | ServiceDriver | None
+_Result = Vendor | _Devices | Edits | Usage | Mapping[str, str | None] | ServiceDriver | int | None
 #: A function that gives what some hook gives. It may take fewer arguments than its specification.
 Hook = TypeVar("Hook", bound=Callable[..., _Result])
 
@@ -99,6 +99,16 @@ def hetero_observe(device: Device) -> Usage | None:
 
 
 @hookspec(firstresult=True)
+def hetero_measure(device: Device) -> int | None:
+    """Return the bytes of `device` that the driver takes for a context of a program.
+
+    Make one in this process, which ends afterwards, and ask the driver what it holds for it. None
+    where the driver will not say. A node asks once for each model and version of the driver, of
+    devices that a limiter shares.
+    """
+
+
+@hookspec(firstresult=True)
 def hetero_watch(faults: Mapping[str, str]) -> dict[str, str | None] | None:
     """Wait until the health of devices changes; return by UUID why nothing may be given of which.
 
@@ -128,6 +138,7 @@ HOOKS = (
     "hetero_enforce",
     "hetero_reconcile",
     "hetero_observe",
+    "hetero_measure",
     "hetero_watch",
     "hetero_serve",
 )

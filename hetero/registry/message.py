@@ -105,13 +105,17 @@ class WorkerReply:
     faults: tuple[str, ...] = ()
     edits: Edits | None = None
     usage: Usage | None = None
+    context: int | None = None
     service: Service | None = None
     health: Mapping[str, str | None] | None = None
 
 
 def is_last(request: WorkerRequest, reply: WorkerReply) -> bool:
-    """Whether a process ends after a reply: only a vendor whose library is there keeps one."""
-    return reply.absent or not reply.loaded or request.ask == "vendor"
+    """Whether a process ends after a reply.
+
+    Only a vendor whose library is there keeps one, and none in which a context was made.
+    """
+    return reply.absent or not reply.loaded or request.ask in ("vendor", "measure")
 
 
 def written(message: WorkerRequest | WorkerReply) -> bytes:

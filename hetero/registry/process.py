@@ -334,7 +334,9 @@ def _alone(*pipes: int) -> tuple[int, ...]:
             with suppress(OSError):
                 os.close(int(descriptor_text))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_PRIVATE_BYTES, _MOST_PRIVATE_BYTES))
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    with suppress(ValueError):  # less is allowed already
+        resource.setrlimit(resource.RLIMIT_DATA, (_MOST_PRIVATE_BYTES, hard_limit))
     return high_descriptors
 
 
@@ -343,6 +345,9 @@ def _serve(plugin: Plugin, request_fd: int, reply_fd: int) -> None:
     while (number_and_text := _received(request_fd)) is not None:
         request_number, request_text = number_and_text
         request = read(request_text, WorkerRequest, source="a question")
+        if request.ask == "measure":  # a context maps more than a management library
+            _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (hard_limit, hard_limit))
         _bound_processor_time(request.within_s)
         reply = respondent.answer(request)
         try:

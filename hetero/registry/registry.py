@@ -426,6 +426,11 @@ class Registry:
             raise Refused(reply.failure or f"{device.vendor}: no service shares its cards")
         return reply.service
 
+    def measure(self, device: Device) -> int | None:
+        """Return the bytes that a context takes of a device; None where its vendor cannot say."""
+        request = WorkerRequest(ask="measure", within=self._seconds or CUT, device=device)
+        return self._act(device.vendor, request).context
+
     def failures(self) -> tuple[str, ...]:
         """Return the failures of vendors whose last enforce failed, here or in another command."""
         pauses, plugins = (

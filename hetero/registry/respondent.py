@@ -104,9 +104,8 @@ class Respondent:
                     lambda: hooks.hetero_reconcile(device=device, parts=parts, directory=directory)
                 )
                 return WorkerReply()
-            case WorkerRequest(ask="observe", device=device) if device is not None:
-                usage = guarded_call(lambda: _expect(Usage, hooks.hetero_observe(device=device)))
-                return WorkerReply(usage=usage)
+            case WorkerRequest(ask="observe" | "measure", device=device) if device is not None:
+                return guarded_call(lambda: _looked_at(hooks, request.ask, device))
             case WorkerRequest(ask="serve"):
                 return WorkerReply(service=guarded_call(lambda: _served(hooks, request)))
             case WorkerRequest(ask="watch"):
@@ -172,6 +171,13 @@ def _without_links(reply: WorkerReply) -> WorkerReply:
     """Return a reply without the links of devices, which a vendor may have read by itself."""
     devices = (evolve(device, links=()) if device.links else device for device in reply.devices)
     return evolve(reply, devices=tuple(devices))
+
+
+def _looked_at(hooks: pluggy.HookRelay, ask: str, device: Device) -> WorkerReply:
+    """Return how busy a device is, or what a context takes of it."""
+    if ask == "observe":
+        return WorkerReply(usage=_expect(Usage, hooks.hetero_observe(device=device)))
+    return WorkerReply(context=_expect(int, hooks.hetero_measure(device=device)))
 
 
 def _news(reason_by_uuid: dict[str, str | None] | None) -> WorkerReply:

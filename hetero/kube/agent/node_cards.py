@@ -16,6 +16,7 @@ from hetero.kube.words.annotations import CORDONED, HAMI_CORDON, cordons, idle_c
 from hetero.model import Allocation, Device
 from hetero.model.errors import BadInput
 from hetero.node.core_units import in_units_of
+from hetero.node.grants import measured
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.ledger import Grant
 from hetero.node.ledger.watched import WatchedLedger
@@ -147,7 +148,9 @@ class NodeCards:
             )
         snapshot = self.node.snapshot()
         self.grants = in_units_of(known_devices, snapshot.grants)
-        discovery = with_lost(self.node.discover(), snapshot.grants, known_devices)
+        discovery = with_lost(
+            measured(self.node, self.node.discover()), snapshot.grants, known_devices
+        )
         inventory = self.node.inventory(discovery, snapshot)
         self.grants = in_units_of(inventory.devices, snapshot.grants)
         self.discovery = evolve(discovery, devices=inventory.devices)

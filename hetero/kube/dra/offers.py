@@ -200,6 +200,7 @@ def _entry(
         "corePercent": _core_percent(first_device, template),
         **dict(zip(("resource", "alias"), resource_list, strict=False)),
         "reservedMemory": sum(device.reserved_bytes for device in offer.devices) or None,
+        "contextMemory": first_device.context_bytes or None,
         "countsContext": first_device.enforcement.by_limiter,
         "resource.kubernetes.io/pciBusID": first_device.pci,
         "resource.kubernetes.io/pcieRoot": roots.get(first_device.uuid),

@@ -23,10 +23,11 @@ MAX_DEVICES = 16
 CORE_FULL = 10000
 
 HEADER = struct.Struct("<QII48s")
-#: The words after the last one are the excess and until when a debt is paid, 0 until stored.
-ENTRY = struct.Struct("<64sQIIII40x")
+#: Between the flags and the last word are the excess and until when a debt is paid, 0 until stored.
+ENTRY = struct.Struct("<64sQIIII16xQ16x")
 SIZE = HEADER.size + MAX_DEVICES * ENTRY.size
 _MEMORY_AT, _CORE_AT, _FLAGS_AT, _EXCESS_AT, _OWES_UNTIL_AT = 64, 72, 84, 88, 96
+_CONTEXT_AT = 104
 
 _POLICIES = {Policy.FIXED: 0, Policy.ELASTIC: 1, Policy.OFF: 2}
 _SPILL, _CONTEXT, _STRICT, _SERVICE = 1, 2, 4, 8
@@ -39,7 +40,8 @@ class DeviceLimit:
 
     `name` is the device's UUID, or that of the part of it; `driver_name` what the driver that the
     limiter stands in front of calls it, if that is another. `spill`: what does not fit on the card
-    lies with the host. `context`: what the driver takes for a process counts as its memory.
+    lies with the host. `context`: all that the driver holds for a process counts as its memory, and
+    a context of it takes `context_bytes` (0: not known before it is made).
     `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
     neighbours leave, in elastic time slices (residual_share.py); no limit was asked for. `sm`: the
     device itself holds programs to that percent of its multiprocessors, so they never wait.
@@ -52,6 +54,7 @@ class DeviceLimit:
     core: int
     spill: bool = False
     context: bool = False
+    context_bytes: int = 0
     strict: bool = False
     rest: bool = False
     service: bool = False
@@ -93,6 +96,7 @@ def limit_of(
         core=CORE_FULL if piece.core is None else share_of(piece.core),
         spill=device.capacity[MEMORY] > device.of_card(MEMORY),
         context=context,
+        context_bytes=device.context_bytes if context and piece.part is None else 0,
         strict=strict,
         driver_name=None if piece.part else device.attributes.get("driver_uuid"),
         service=device.enforcement is Enforcement.SERVICE,
@@ -113,7 +117,9 @@ def pack(
         if len(device_name) > 63:
             raise BadInput(f"device {limit.name}: a UUID has at most 63 bytes")
         share_words = (limit.core, policy_of(limit, policy), PRIORITIES[priority], _flags(limit))
-        packed_entries.append(ENTRY.pack(device_name, limit.memory, *share_words))
+        packed_entries.append(
+            ENTRY.pack(device_name, limit.memory, *share_words, limit.context_bytes)
+        )
     header = HEADER.pack(MAGIC, VERSION, len(limits), grant_id.encode())
     return (header + b"".join(packed_entries)).ljust(SIZE, b"\0")
 
@@ -148,8 +154,9 @@ def read_limits(path: Path) -> tuple[DeviceLimit, ...]:
             context=bool(flags & _CONTEXT),
             strict=bool(flags & _STRICT),
             service=bool(flags & _SERVICE),
+            context_bytes=context_bytes,
         )
-        for name_bytes, memory_bytes, core_share, _, _, flags in (
+        for name_bytes, memory_bytes, core_share, _, _, flags, context_bytes in (
             ENTRY.unpack_from(contents, HEADER.size + position * ENTRY.size)
             for position in range(device_count)
         )
@@ -239,6 +246,9 @@ def store_limits(path: Path, limits: Iterable[DeviceLimit], *, policy: Policy) -
                 share_word = limit.core | policy_of(limit, policy) << 32  # little-endian neighbours
                 ctypes.c_uint64.from_buffer(mapping, offset + _MEMORY_AT).value = limit.memory
                 ctypes.c_uint64.from_buffer(mapping, offset + _CORE_AT).value = share_word
+                ctypes.c_uint64.from_buffer(
+                    mapping, offset + _CONTEXT_AT
+                ).value = limit.context_bytes
                 ctypes.c_uint32.from_buffer(mapping, offset + _FLAGS_AT).value = _flags(limit)
     finally:
         os.close(descriptor)

@@ -1,0 +1,60 @@
+"""What a context takes is measured once a model and driver, of cards that a limiter shares."""
+
+from pathlib import Path
+
+import pytest
+from attrs import evolve
+
+from hetero.model import Device, Enforcement
+from hetero.model.units import MiB
+from hetero.node.context_sizes import ContextSizes
+from hetero.testing.memory_vendor import rack
+
+Asked = list[str]
+
+
+@pytest.fixture
+def sizes(tmp_path: Path) -> ContextSizes:
+    return ContextSizes(tmp_path)
+
+
+def card(uuid: str, *, driver: str = "580", by: Enforcement = Enforcement.PRELOAD) -> Device:
+    (device,) = rack(MiB)
+    return evolve(device, uuid=uuid, enforcement=by, attributes={"driver": driver})
+
+
+def measured(
+    sizes: ContextSizes, *cards: Device, answer: int | None = 7
+) -> tuple[Asked, list[int]]:
+    """Return the cards that were asked, and what is known of each then."""
+    asked: Asked = []
+
+    def ask(device: Device) -> int | None:
+        asked.append(device.uuid)
+        return answer
+
+    return asked, [device.context_bytes for device in sizes.measure(cards, ask)]
+
+
+def test_one_card_of_a_model_and_driver_is_measured_for_all(sizes: ContextSizes) -> None:
+    assert (["a"], [7, 7]) == measured(sizes, card("a"), card("b"))
+    assert ([], [7]) == measured(sizes, card("c"))
+    assert (["d"], [9]) == measured(sizes, card("d", driver="590"), answer=9)
+
+
+def test_what_cannot_be_measured_is_not_tried_again(sizes: ContextSizes) -> None:
+    assert (["a"], [0]) == measured(sizes, card("a"), answer=None)
+    assert ([], [0]) == measured(sizes, card("a"))
+
+
+def test_cards_that_no_limiter_shares_are_left_alone(sizes: ContextSizes) -> None:
+    others = (Enforcement.NONE, Enforcement.PARTITION, Enforcement.SERVICE)
+    cordoned = evolve(card("e"), cordon="")
+
+    assert ([], [0] * 4) == measured(sizes, *(card(by.value, by=by) for by in others), cordoned)
+
+
+def test_a_file_that_cannot_be_read_is_written_anew(sizes: ContextSizes, tmp_path: Path) -> None:
+    for text in ("", "[]", '{"x": "y"}', "\0"):
+        (tmp_path / "contexts.json").write_text(text)
+        assert (["a"], [7]) == measured(sizes, card("a"))
