@@ -31,8 +31,8 @@ WRONG = {
     "no_hook": ("def hetero_discover(", "def hetero_discovers(", NO_VENDOR),
     "no_result_of_a_hook": (
         "def hetero_vendor() -> plugin.Vendor:",
-        "def hetero_vendor() -> int:",
-        'Value of type variable "Hook" of "hookimpl" cannot be "Callable[[], int]"',
+        "def hetero_vendor() -> str:",
+        'Value of type variable "Hook" of "hookimpl" cannot be "Callable[[], str]"',
     ),
     "result_of_another_hook": (
         "def hetero_vendor() -> plugin.Vendor:",
