@@ -428,7 +428,9 @@ class Registry:
 
     def measure(self, device: Device) -> int | None:
         """Return the bytes that a context takes of a device; None where its vendor cannot say."""
-        request = WorkerRequest(ask="measure", within=self._seconds or CUT, device=device)
+        request = WorkerRequest(
+            ask="measure", within_s=self._seconds or ENFORCEMENT_TIMEOUT_S, device=device
+        )
         return self._act(device.vendor, request).context
 
     def failures(self) -> tuple[str, ...]:
