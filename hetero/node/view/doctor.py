@@ -119,9 +119,8 @@ def _settings(settings: NodeSettings) -> Iterator[Finding]:
         yield Finding(
             "left out", Diagnosis.NOTE, f"{', '.join(excluded_cards)}: the settings say so"
         )
-    if not settings.context:
-        message = "count as no grant's memory: the settings say so"
-        yield Finding("contexts", Diagnosis.NOTE, message)
+    if settings.context:
+        yield Finding("contexts", Diagnosis.NOTE, "count against a grant's memory")
 
 
 def _vendor(row: VendorRow) -> Finding:

@@ -217,9 +217,12 @@ def excess_of(
 
 def _uncharged(use: ProcessUse, with_contexts: bool) -> int:
     """Return the part of a process's memory that need not be charged, in bytes."""
-    if not use.limited or with_contexts:
+    if not use.limited:
         return 0
-    return CONTEXT if use.context is None else min(use.context, CONTEXT)
+    context_bytes = CONTEXT if use.context is None else min(use.context, CONTEXT)
+    if with_contexts and use.context is not None:
+        context_bytes = 0
+    return context_bytes
 
 
 def charged_at_most(charged_before: int, granted_before: int, granted_after: int) -> int:
