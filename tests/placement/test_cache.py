@@ -382,7 +382,7 @@ def test_ten_shapes_more_than_are_kept_in_mind_change_nothing_that_stands() -> N
 
 def test_states_no_card_is_in_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hetero.placement.price_rows._MOST_STATES", 100)
-    monkeypatch.setattr("hetero.placement.state._SPARE", 50)
+    monkeypatch.setattr("hetero.placement.state._SPARE_STATE_COUNT", 50)
     asked = Asked([node("a", cards("free", 2, node="a"))])
     standing = []
     for step in range(1, 400):
