@@ -110,7 +110,7 @@
 /* How long the driver lets a context run while others have work, too. */
 #define LIGHT_SERVES_NS (2 * MS)
 
-/* At so many looks work is found behind work where steps are long. */
+/* A program's steps count as long where so many of the looks find work behind work. */
 #define LIGHT_SHORT_PERCENT 50u
 
 /* What is in flight at a look and is not done so long after what small kernels of it take, and half of that besides,
