@@ -1,9 +1,10 @@
 """Measures serving engines that share a card: tokens a second, TTFT and TPOT.
 
-    benchmarks/engines.py [none,hetero,mps,hami-core] [--engine vllm] [--cells alone,pair,trainer]
-                          [--loads saturated,20] [--clients 32] [--seconds 8] [--lead 2]
-                          [--memory 24Gi] [--together hetero] [--priority high] [--within 540]
-                          [--detail] [--hami-core LIBRARY] [--json FILE] [--log FOLDER]
+    benchmarks/engines.py [none,hetero,mps,hami-core] [--engine vllm]
+                          [--cells alone,pair,trainer,cost] [--loads saturated,20] [--clients 32]
+                          [--seconds 8] [--lead 2] [--memory 24Gi] [--together hetero]
+                          [--priority high] [--within 540] [--detail] [--hami-core LIBRARY]
+                          [--json FILE] [--log FOLDER]
 
 Each manager's engines and trainer are started once, and shares change in place between the cells:
 
@@ -16,6 +17,7 @@ hetero     `hetero run`, and `hetero resize` between cells: fixed and elastic sh
 alone    one engine; under hetero at 30, 50, 70, and at 99 for what the limiter costs
 pair     two engines; under hetero at 50 + 50 fixed and elastic, 60 + 40, 30 + 60, and unlimited
 trainer  an engine and the training of ResNet-18 (fp32, batches of 256)
+cost     under hetero: an engine without it and one that has the whole card, six times in turn
 
 Rates are also in percent of those of a program alone and without a limit: under none, and in the
 same processes ("own"). Two starts of an engine differ by up to a fifth.
@@ -60,6 +62,7 @@ from hetero_benchmarks import engine_detail, job
 from hetero_benchmarks.engine import ENGINES as SERVERS
 from hetero_benchmarks.engine import command
 from hetero_benchmarks.engine_cells import (
+    BARE,
     COLUMNS,
     ENGINES,
     FIRST,
@@ -72,6 +75,7 @@ from hetero_benchmarks.engine_cells import (
     Cell,
     Part,
     accounts,
+    cost,
     lines,
     reason,
 )
@@ -228,7 +232,7 @@ class ManagedPrograms:
                 "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(log.with_suffix(".cache")),
             }
         grant = None
-        if self.manager.grants:
+        if self.manager.grants and name != BARE:
             priority = Priority(asked.priority) if name == FIRST else Priority.LOW
             grant = DeviceAllocation(memory=memory, label=_label(name), priority=priority)
         program = Program(
@@ -270,8 +274,9 @@ class ManagedPrograms:
 
     def _measure(self, cell: Cell, load: Load, seconds: float) -> list[dict[str, Any]]:
         grants = self._grants(cell.programs) if self.manager.grants else {}
-        for part in cell.parts if grants else ():
-            self._resize(grants[part.program], part)
+        for part in cell.parts:
+            if part.program in grants:
+                self._resize(grants[part.program], part)
         start = time.monotonic() + self.bench.asked.lead
         window = Window(start, start + seconds)
         pids = {name: self._programs[name].pid for name in cell.programs}
@@ -315,7 +320,7 @@ class ManagedPrograms:
     def _grants(self, names: Sequence[str]) -> dict[str, str]:
         listed = json.loads(self._hetero("ps", "--json"))["items"]
         ids = {grant["label"]: grant["id"] for grant in listed}
-        return {name: ids[_label(name)] for name in names}
+        return {name: ids[_label(name)] for name in names if name != BARE}
 
     def _resize(self, grant: str, part: Part) -> None:
         if self._shares.get(part.program) != part:
@@ -354,6 +359,7 @@ def run(bench: Bench, manager: Manager) -> None:
     asked = bench.asked
     cells = [cell for cell in manager.cells if cell.kind in asked.cells]
     names = list(dict.fromkeys(name for cell in cells for name in cell.programs))
+    before = len(bench.rows)
     with ExitStack() as stack:
         try:
             settings = stack.enter_context(manager.around(bench.machine))
@@ -371,6 +377,8 @@ def run(bench: Bench, manager: Manager) -> None:
             for load in asked.loads:
                 if load is None or not cell.saturated:
                     programs.measure(cell, Load(per_second=load, clients=asked.clients))
+    for line in cost(bench.rows[before:]):
+        print(line, flush=True)
 
 
 def managers(asked: argparse.Namespace) -> Iterator[Manager]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import mean, stdev
 from typing import Any
 
 from attrs import evolve, frozen
@@ -11,11 +12,19 @@ from attrs import evolve, frozen
 from hetero.model import Policy
 
 FIRST, SECOND, TRAINER = "engine 1", "engine 2", "trainer"
-ENGINES = (FIRST, SECOND)
+#: An engine that hetero does not start, beside those that it does.
+BARE = "bare"
+ENGINES = (FIRST, SECOND, BARE)
 HALF = 50
 #: Nearly all of a card: the limiter charges, and what it charges is what the program needs.
 NEARLY_ALL = 99
-KINDS = ("alone", "pair", "trainer")
+KINDS = ("alone", "pair", "trainer", "cost")
+#: How often an engine without hetero and one with it are measured in turn for "cost".
+ALTERNATIONS = 6
+#: Student's t for 95 % of ALTERNATIONS - 1 degrees of freedom (NIST's table of critical values).
+_T_95 = 2.571
+#: The names of its two cells.
+_COST = ("cost", "cost 100")
 WITH_TRAINER = "engine + trainer"
 #: What vLLM and Python say when the reason is in another process's words.
 _CONSEQUENCES = ("See root cause above", "Engine core initialization failed", "EngineDeadError")
@@ -98,7 +107,36 @@ SHARES = (
     *(_alone(core, saturated=True) for core in (NEARLY_ALL, 30, HALF, 70)),
     _pair(60, 40, saturated=True),
     _pair(30, 60, saturated=True),
+    # What the limiter costs: an engine without hetero and one with all of the card, in turn.
+    *(_cell(Part(BARE), kind="cost"), _cell(Part(FIRST, 100), kind="cost")) * ALTERNATIONS,
 )
+
+
+def cost(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return, of the rows of the cells "cost", what hetero adds to TPOT and TTFT in percent.
+
+    It is the mean of the alternations' ratios, with its interval of confidence at 95 %.
+    """
+    loads = dict.fromkeys(row["load"] for row in rows if row.get("cell") in _COST)
+    return [line for load in loads for line in _cost(rows, load)]
+
+
+def _cost(rows: Sequence[Mapping[str, Any]], load: str) -> Iterator[str]:
+    bare, own = (
+        [row["programs"][0] for row in rows if (row.get("cell"), row.get("load")) == (cell, load)]
+        for cell in _COST
+    )
+    if not len(bare) == len(own) == ALTERNATIONS:
+        return
+    requests = min(each["requests"] for each in bare + own)
+    yield f"cost {load}: {ALTERNATIONS} alternations, each of {requests} requests or more"
+    for times, percentile in (("tpot_ms", "p50"), ("tpot_ms", "p99"), ("ttft_ms", "p99")):
+        pairs = zip(bare, own, strict=True)
+        added = [100 * (b[times][percentile] / a[times][percentile] - 1) for a, b in pairs]
+        half = _T_95 * stdev(added) / ALTERNATIONS**0.5
+        low, high = mean(added) - half, mean(added) + half
+        what = f"{times[:4].upper()} {percentile}"
+        yield f"cost {load}: {what} {mean(added):+.2f} % ({low:+.2f} to {high:+.2f})"
 
 
 def reason(log: str) -> str:

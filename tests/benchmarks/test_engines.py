@@ -16,7 +16,16 @@ from typing import Any
 import hetero_simulator
 import pytest
 from hetero_benchmarks.engine import FIRST_S, NEXT_S, command
-from hetero_benchmarks.engine_cells import HALVES, OPEN, SHARES, accounts, lines, reason
+from hetero_benchmarks.engine_cells import (
+    ALTERNATIONS,
+    HALVES,
+    OPEN,
+    SHARES,
+    accounts,
+    cost,
+    lines,
+    reason,
+)
 from hetero_benchmarks.engine_detail import descendants
 from hetero_benchmarks.rates import Window
 from hetero_benchmarks.serving import Load, Request, ask, figures
@@ -157,7 +166,9 @@ def test_cells_are_named_by_what_runs_and_its_shares() -> None:
     assert ["alone", "trainer", "pair", "engine + trainer"] == [str(cell) for cell in OPEN]
     assert ["alone 50", "pair 50 + 50", "engine + trainer 50 + 50"] == list(map(str, HALVES))
     named = [str(cell) for cell in SHARES]
-    assert len(named) == len(set(named))
+    once = [name for name in named if not name.startswith("cost")]
+    assert len(once) == len(set(once))
+    assert ["cost", "cost 100"] * ALTERNATIONS == named[len(once) :]
     assert {"pair 50 + 50 elastic", "pair 30 + 60", "alone 99"} < set(named)
 
 
@@ -225,6 +236,24 @@ def test_bad_input_is_refused_in_a_line(
 
     assert 2 == raised.value.code
     assert 1 == capsys.readouterr().err.count("\n")
+
+
+def test_what_the_limiter_costs_is_a_mean_of_ratios_with_its_interval() -> None:
+    def row(cell: str, tpot: float) -> dict[str, Any]:
+        times = {"tpot_ms": {"p50": tpot, "p99": 2 * tpot}, "ttft_ms": {"p99": 20.0}}
+        return {"cell": cell, "load": "40/s", "programs": [{"requests": 500, **times}]}
+
+    added = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)  # mean 0.5 %, standard deviation 0.374
+    rows = [each for more in added for each in (row("cost", 2), row("cost 100", 2 + more / 50))]
+    assert 2 * ALTERNATIONS == len(rows)
+
+    assert [
+        "cost 40/s: 6 alternations, each of 500 requests or more",
+        "cost 40/s: TPOT p50 +0.50 % (+0.11 to +0.89)",
+        "cost 40/s: TPOT p99 +0.50 % (+0.11 to +0.89)",
+        "cost 40/s: TTFT p99 +0.00 % (+0.00 to +0.00)",
+    ] == cost(rows)
+    assert [] == cost(rows[1:])  # an alternation is not whole
 
 
 def measured(tmp_path: Path, *options: str, **environment: str) -> tuple[int, str, list[Any]]:
