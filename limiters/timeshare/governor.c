@@ -771,7 +771,7 @@ void governor_round(struct governor *governor)
         light_run(governor);
         return;
     }
-    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH)
+    if (terms_priority(governor->terms) == HETERO_PRIORITY_HIGH && !light_needs_no_slice(governor))
         time_slice_announce(&governor->time_slice);
     time_slice_want(&governor->time_slice, true);
     bool obtained = obtain(governor, &borrowed);
