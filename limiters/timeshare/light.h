@@ -136,10 +136,13 @@
 
 /* Which launch is held is drawn among as many as were made in the pause before, so that all are met alike, whatever the
  * program does in between: a program of PyTorch launches two kernels in a row, the first of which is next to nothing,
- * and waits. LIGHT_SPREAD_MAX_LAUNCHES is the largest range of the draw. The hold is requested once the chosen launch
- * is at most LIGHT_LEAD_LAUNCHES beyond those that are expected before the next poll. */
-#define LIGHT_SPREAD_MAX_LAUNCHES 8192u
-#define LIGHT_LEAD_LAUNCHES       16u
+ * and waits. LIGHT_SPREAD_MAX_LAUNCHES is the largest range of the draw, LIGHT_SPREAD_GRAPH_LAUNCHES that of a program
+ * which launches graphs: its steps have fewer other launches, and half of the chosen ones are missed. The hold is
+ * requested once the chosen launch is at most LIGHT_LEAD_LAUNCHES beyond those that are expected before the next poll.
+ */
+#define LIGHT_SPREAD_MAX_LAUNCHES   8192u
+#define LIGHT_SPREAD_GRAPH_LAUNCHES 512u
+#define LIGHT_LEAD_LAUNCHES         16u
 
 /* Where nothing was launched since the last poll, a hold is requested at one poll in so many. */
 #define LIGHT_IDLE_POLL_INTERVAL 4u
@@ -604,7 +607,8 @@ static inline uint32_t light_count_since_poll(struct light *light, uint32_t coun
 static inline void light_choose_sample(struct light *light, uint32_t count, uint32_t random)
 {
     uint32_t made = count - light->holds.launches_at_hold,
-             spread = made < LIGHT_SPREAD_MAX_LAUNCHES ? made : LIGHT_SPREAD_MAX_LAUNCHES;
+             most = light->graphs.are_launched ? LIGHT_SPREAD_GRAPH_LAUNCHES : LIGHT_SPREAD_MAX_LAUNCHES,
+             spread = made < most ? made : most;
     if (light->graphs.are_launched && !light_known(light) &&
         spread > 2 * light->holds.peak_launches_per_poll + LIGHT_LEAD_LAUNCHES) /* soon */
         spread = 2 * light->holds.peak_launches_per_poll + LIGHT_LEAD_LAUNCHES;

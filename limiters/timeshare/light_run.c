@@ -73,15 +73,25 @@ static bool is_clear(struct governor *governor)
            (governor->measure.on || time_slice_lit(time_slice) == 0);
 }
 
-/* Whether a hold that took so long tells what the device works for what was held. */
+/* Whether nobody else had work in flight before and after the hold. */
+static bool was_clear(struct governor *governor)
+{
+    return governor->measure.clear && is_clear(governor) &&
+           time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
+}
+
+/* Whether a hold of a program that launches graphs, which took so long, tells what the device works for it. */
 static bool is_certain(struct governor *governor, uint64_t ns)
 {
-    bool clear = governor->measure.clear && is_clear(governor) &&
-                 time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
-    if (clear)
+    return ns < LIGHT_CERTAIN_NS || was_clear(governor);
+}
+
+/* A hold of a graph was read: when the next one is to be timed in a time slice of its own. */
+static void plan_measure(struct governor *governor)
+{
+    if (was_clear(governor))
         governor->light.measure_at_ns = governor->engine->now() +
                                         (light_known(&governor->light) ? LIGHT_MEASURED_NS : LIGHT_RETRIED_NS);
-    return clear || ns < LIGHT_CERTAIN_NS;
 }
 
 /* Whether a hold that was asked for before a burst is of all of it. */
@@ -117,10 +127,9 @@ static void time_launch(struct governor *governor, uint32_t launches, uint64_t n
     struct hold *hold = &governor->gate.hold;
     uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) +
                        light->holds.empty_hold_ns;
-    bool clear = governor->measure.clear && is_clear(governor) && is_sole(governor) &&
-                 time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
+    bool clear = was_clear(governor) && is_sole(governor);
     uint64_t now = governor->engine->now(), owed_ns = 0;
-    if (launches > 0 && clear && light_known(light) && ns < LIGHT_CERTAIN_NS)
+    if (launches > 0 && clear && light_known(light))
         owed_ns = light_time(light, ns > made_ns ? ns - made_ns : 0);
     if (light->timed.sure)
         light->timed.vouch_at_ns = now + LIGHT_VOUCHED_NS;
@@ -145,11 +154,15 @@ bool light_read_hold(struct governor *governor)
     if (light->graphs.pending_is_of_graph) {
         light->graphs.pending_is_of_graph = false;
         struct light_count count = light_count(governor);
+        if (launches > 0)
+            plan_measure(governor);
         if (launches > 0 && is_certain(governor, ns))
             learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
         return true;
     }
     if (launches > 0 && light->holds.of_bursts && !light->holds.of_single_launch && !is_whole(governor, launches))
+        return true;
+    if (launches > 0 && light->graphs.are_launched && !is_certain(governor, ns))
         return true;
     if (launches > 0) {
         if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */

@@ -44,11 +44,11 @@ static void adapt(struct tenant *tenant)
     }
 }
 
-static double run(unsigned seed, bool adaptive, unsigned others, double *other_got)
+static double run(unsigned seed, unsigned share, bool adaptive, unsigned others, double *other_got)
 {
     machine_begin(seed);
     adapts = adaptive;
-    add(0, &KERNELS, 10)->body = adapt;
+    add(0, &KERNELS, share)->body = adapt;
     add(1, &KERNELS, 60);
     together(1 + others);
     double got = tenant_got(&tenants[0], 2, RUN_S);
@@ -65,10 +65,23 @@ TEST(a_program_that_is_short_while_it_is_held_has_its_share)
             for (unsigned seed = 1; seed <= 3; seed++) {
                 double other, honest_other;
                 long_ns = lengths_ns[l];
-                double honest = run(seed, false, others, &honest_other), got = run(seed, true, others, &other);
+                double honest = run(seed, 10, false, others, &honest_other), got = run(seed, 10, true, others, &other);
                 printf("kernels of %3u us%s: %.1f, honest %.1f; the other %.1f, %.1f\n", (unsigned)(long_ns / US),
                        others > 0 ? " beside a 60" : "", got, honest, other, honest_other);
                 EXPECT(true, got <= 13);
                 EXPECT(true, other >= 58);
             }
+}
+
+/* Looks find such kernels, but charge the part behind the look alone. What it gets until it is known is not taken back:
+ * 36 of 30 in the eight seconds here, and 42 while only launches below half a millisecond were timed where they run. An
+ * H200 gave it 44 in four seconds (2026-11-30). */
+TEST(one_of_longer_kernels_is_found_out_in_a_second)
+{
+    long_ns = 700 * US;
+    for (unsigned seed = 1; seed <= 3; seed++) {
+        double other, got = run(seed, 30, true, 0, &other);
+        printf("%.1f\n", got);
+        EXPECT(true, got <= 38);
+    }
 }

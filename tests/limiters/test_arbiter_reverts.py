@@ -47,6 +47,30 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
     ),
+    "that a hold beside others may tell nothing": (
+        (
+            "timeshare/light_run.c",
+            "if (launches > 0 && light->graphs.are_launched && !is_certain(governor, ns))",
+            "if (false)",
+        ),
+        "engines_test: holds_that_last_a_turn_of_others_longer_are_not_charged",
+    ),
+    "that the next launch is drawn among few": (
+        (
+            "timeshare/light.h",
+            "#define LIGHT_SPREAD_GRAPH_LAUNCHES 512u",
+            "#define LIGHT_SPREAD_GRAPH_LAUNCHES 8192u",
+        ),
+        "engines_test: an_engine_that_has_less_than_it_needs_is_charged_what_it_takes",
+    ),
+    "that high priority without time slices asks for no low latency": (
+        (
+            "timeshare/governor.c",
+            "== HETERO_PRIORITY_HIGH && !light_needs_no_slice(governor))",
+            "== HETERO_PRIORITY_HIGH)",
+        ),
+        "engines_test: training_beside_an_engine_of_high_priority_has_its_share",
+    ),
     "what tells a wait from work": (
         (
             "timeshare/tracked_streams.c",

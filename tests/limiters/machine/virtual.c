@@ -83,8 +83,9 @@ static char stacks[TASKS][STACK] __attribute__((aligned(16)));
 static struct {
     unsigned tasks, locks, refused_threads, preempts;
     uint64_t now_ns, timer_ns, poll_ns, ages_ns;
-    int64_t wall_ns;  /* how far CLOCK_REALTIME is ahead */
-    uint64_t card_ns; /* until when the cards have worked */
+    unsigned met_percent; /* of the holds beside others meet a turn of theirs */
+    int64_t wall_ns;      /* how far CLOCK_REALTIME is ahead */
+    uint64_t card_ns;     /* until when the cards have worked */
     struct card {
         uint64_t idle_ns;       /* until then it goes over from one to another */
         uint64_t time_slice_ns; /* when it looks whether another is to run */
@@ -355,6 +356,11 @@ void machine_poll(uint64_t ns)
 void machine_age_clocks(uint64_t ns)
 {
     machine.ages_ns = ns;
+}
+
+void machine_meet_turns(unsigned percent)
+{
+    machine.met_percent = percent;
 }
 
 void machine_serve(void)
@@ -1152,12 +1158,30 @@ static void engine_release(void *hold)
         note_held(held, held->tenant->done_ns, machine.now_ns);
 }
 
+/* What a turn of others takes that comes between a hold's stamps. Two of 150 holds of launches of 4 us took 1.64 ms on
+ * an H200, beside an engine whose graph takes 1.25 ms (2026-11-30). */
+#define MET_NS (1630 * US)
+
+static bool meets_a_turn(const struct held *held)
+{
+    bool others = false;
+    for (unsigned i = 0; i < machine.tenant_count; i++)
+        others = others || (machine.tenants[i] != held->tenant && pending_ns(machine.tenants[i]) > 0);
+    if (!others || machine.met_percent == 0)
+        return false;
+    machine.rng = machine.rng * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (machine.rng >> 33) % 100 < machine.met_percent;
+}
+
 static bool engine_held_ns(void *hold, uint64_t *ns)
 {
     card_work();
     const struct held *held = hold;
+    if (held->ended_ns == 0)
+        return false;
     *ns = held->ended_ns - held->begun_ns + held->launches * BETWEEN_NS + held->stamps * EVENT_NS;
-    return held->ended_ns != 0;
+    *ns += meets_a_turn(held) ? MET_NS : 0;
+    return true;
 }
 
 static bool engine_device_name(const char *uuid, char *name, size_t size)

@@ -127,6 +127,9 @@ void machine_delay_timers(uint64_t ns);
  * written or stopped it meanwhile; 20 us otherwise. */
 void machine_age_clocks(uint64_t ns);
 
+/* From now on so many holds in a hundred, beside others, last a turn of theirs longer. */
+void machine_meet_turns(unsigned percent);
+
 /* A service of the vendor's runs the kernels of all programs at the same time, and none is slower for it. */
 void machine_serve(void);
 
