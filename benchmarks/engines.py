@@ -60,7 +60,7 @@ from typing import Any
 from attrs import field, frozen
 from hetero_benchmarks import engine_detail, job
 from hetero_benchmarks.engine import ENGINES as SERVERS
-from hetero_benchmarks.engine import command
+from hetero_benchmarks.engine import Setup, command
 from hetero_benchmarks.engine_cells import (
     BARE,
     COLUMNS,
@@ -222,7 +222,7 @@ class ManagedPrograms:
         words = (
             job.command(_trainer(asked))
             if name == TRAINER
-            else command(asked.engine, int(OF_MEMORY * parse_memory(memory)))
+            else command(asked.engine, Setup(memory=int(OF_MEMORY * parse_memory(memory))))
         )
         log = self.bench.logs / f"{self.manager.name}-{name}-{attempt}.log".replace(" ", "-")
         environment = {**self.settings(HALF), **self.environment}

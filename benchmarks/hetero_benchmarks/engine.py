@@ -1,6 +1,9 @@
 """A serving engine as a process: it stays up and is asked whenever it is told until when.
 
-    python -m hetero_benchmarks.engine NAME --memory BYTES
+    python -m hetero_benchmarks.engine NAME --memory BYTES [--cards N] [--sleeps]
+
+With --cards each layer is split over so many cards; with --sleeps the engine gives its memory back
+and takes it again before it serves (vLLM's sleep mode).
 
 It says {"ready": true, "cache_tokens": N} once it serves. A line of input is a load and the times
 between which it is measured, and the answer is a line of figures:
@@ -63,11 +66,28 @@ class Engine:
     cache_tokens: int | None
 
 
-Start = Callable[[int], AbstractAsyncContextManager[Engine]]
+@frozen(kw_only=True)
+class Setup:
+    """What an engine is started with: bytes of each card to take, and on how many cards.
+
+    One that `sleeps` gives its memory back and takes it again before it serves.
+    """
+
+    memory: int
+    cards: int = 1
+    sleeps: bool = False
+
+    def words(self) -> list[str]:
+        """Return the options that say so."""
+        sleeps = ["--sleeps"] if self.sleeps else []
+        return ["--memory", str(self.memory), "--cards", str(self.cards), *sleeps]
+
+
+Start = Callable[[Setup], AbstractAsyncContextManager[Engine]]
 
 
 @asynccontextmanager
-async def vllm(memory: int) -> AsyncIterator[Engine]:
+async def vllm(setup: Setup) -> AsyncIterator[Engine]:
     """Serve with vLLM as its API server does, without HTTP."""
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     from vllm import SamplingParams
@@ -87,7 +107,9 @@ async def vllm(memory: int) -> AsyncIterator[Engine]:
             model=str(model),
             load_format="dummy",
             skip_tokenizer_init=True,
-            gpu_memory_utilization=memory / seen,
+            gpu_memory_utilization=setup.memory / seen,
+            tensor_parallel_size=setup.cards,
+            enable_sleep_mode=setup.sleeps,
             disable_log_stats=True,
         ),
         usage_context=UsageContext.OPENAI_API_SERVER,
@@ -108,6 +130,9 @@ async def vllm(memory: int) -> AsyncIterator[Engine]:
             yield len(output.outputs[0].token_ids)
 
     cache = llm.vllm_config.cache_config
+    if setup.sleeps:
+        await llm.sleep(level=1)
+        await llm.wake_up()
     try:
         yield Engine(answer, cache.kv_cache_size_tokens or cache.num_gpu_blocks * cache.block_size)
     finally:
@@ -115,7 +140,7 @@ async def vllm(memory: int) -> AsyncIterator[Engine]:
 
 
 @asynccontextmanager
-async def transformers(memory: int) -> AsyncIterator[Engine]:
+async def transformers(setup: Setup) -> AsyncIterator[Engine]:
     """Serve with transformers' continuous batching."""
     import torch
     from transformers import (
@@ -130,7 +155,7 @@ async def transformers(memory: int) -> AsyncIterator[Engine]:
             AutoConfig.for_model(**MODEL), dtype=torch.bfloat16, attn_implementation="sdpa"
         )
     free = torch.cuda.mem_get_info()[0]
-    part = (memory - torch.cuda.memory_reserved()) / free
+    part = (setup.memory - torch.cuda.memory_reserved()) / free
     with model.eval().continuous_batching_context_manager(
         generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
         continuous_batching_config=ContinuousBatchingConfig(max_memory_percent=min(part, 0.8)),
@@ -165,7 +190,7 @@ FIRST_S, NEXT_S, SLOTS = 0.02, 0.002, 16
 
 
 @asynccontextmanager
-async def simulated(memory: int) -> AsyncIterator[Engine]:
+async def simulated(setup: Setup) -> AsyncIterator[Engine]:
     """Answer at known times without a card."""
     slots = asyncio.Semaphore(SLOTS)
 
@@ -177,21 +202,21 @@ async def simulated(memory: int) -> AsyncIterator[Engine]:
                 yield 1
                 at += NEXT_S
 
-    yield Engine(answer, memory // 1024)
+    yield Engine(answer, setup.memory // 1024)
 
 
 ENGINES: Mapping[str, Start] = {"vllm": vllm, "transformers": transformers, "simulated": simulated}
 
 
-def command(name: str, memory: int) -> tuple[str, ...]:
-    """Return the command that serves with this engine, which takes so many bytes of the card."""
-    return (sys.executable, "-m", "hetero_benchmarks.engine", name, "--memory", str(memory))
+def command(name: str, setup: Setup) -> tuple[str, ...]:
+    """Return the command that serves with this engine."""
+    return (sys.executable, "-m", "hetero_benchmarks.engine", name, *setup.words())
 
 
-async def serve(start: Start, memory: int, say: Callable[[dict[str, Any]], None]) -> None:
+async def serve(start: Start, setup: Setup, say: Callable[[dict[str, Any]], None]) -> None:
     """Serve loads until the input ends."""
     loop = asyncio.get_running_loop()
-    async with start(memory) as engine:
+    async with start(setup) as engine:
         await ask(engine.answer, Load(), time.monotonic() + WARM_UP)
         say({"ready": True, "cache_tokens": engine.cache_tokens})
         while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -205,7 +230,9 @@ def main() -> None:
     """Serve with the engine that the command line names."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("name", choices=tuple(ENGINES))
-    parser.add_argument("--memory", type=int, required=True, help="bytes of the card to take")
+    parser.add_argument("--memory", type=int, required=True, help="bytes of each card to take")
+    parser.add_argument("--cards", type=int, default=1)
+    parser.add_argument("--sleeps", action="store_true")
     asked = parser.parse_args()
     # Engines log to standard output: that is the protocol's alone.
     answers = os.fdopen(os.dup(1), "w")
@@ -213,7 +240,7 @@ def main() -> None:
     asyncio.run(
         serve(
             ENGINES[asked.name],
-            asked.memory,
+            Setup(memory=asked.memory, cards=asked.cards, sleeps=asked.sleeps),
             lambda answer: print(json.dumps(answer), file=answers, flush=True),
         )
     )

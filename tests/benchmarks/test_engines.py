@@ -15,7 +15,7 @@ from typing import Any
 
 import hetero_simulator
 import pytest
-from hetero_benchmarks.engine import FIRST_S, NEXT_S, command
+from hetero_benchmarks.engine import FIRST_S, NEXT_S, Setup, command
 from hetero_benchmarks.engine_cells import (
     ALTERNATIONS,
     HALVES,
@@ -144,7 +144,10 @@ def test_an_engine_that_fails_ends_the_measurement() -> None:
 
 def test_an_engines_process_answers_a_line_with_figures() -> None:
     with subprocess.Popen(
-        command("simulated", 1 << 20), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command("simulated", Setup(memory=1 << 20, cards=2, sleeps=True)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdin
         assert process.stdout
