@@ -162,8 +162,8 @@ class Bench:
         if self.asked.json:
             with self.asked.json.open("a") as file:
                 print(json.dumps(row), file=file)
-        said = failed or f"{seconds:.1f} s" + ("" if times is None else f", {times:.2f} of none")
-        print(f"{start.manager:7} {start}: {said}", flush=True)
+        outcome = failed or f"{seconds:.1f} s" + ("" if times is None else f", {times:.2f} of none")
+        print(f"{start.manager:7} {start}: {outcome}", flush=True)
         self.missed = self.missed or failed is not None or (times or 0) > MOST_TIMES
 
     def _none(self, start: Start) -> float | None:

@@ -139,6 +139,33 @@ static void time_launch(struct governor *governor, uint32_t launches, uint64_t n
     account_spend(&governor->account, &governor->time_slice, now, owed_ns, owed_ns);
 }
 
+static void read_graph_hold(struct governor *governor, uint32_t launches, uint64_t ns)
+{
+    governor->light.graphs.pending_is_of_graph = false;
+    struct light_count count = light_count(governor);
+    if (launches == 0)
+        return;
+    plan_measure(governor);
+    if (is_certain(governor, ns))
+        learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
+}
+
+/* Whether this is the program that was known. */
+static bool read_launches(struct governor *governor, uint32_t launches, uint64_t ns)
+{
+    struct light *light = &governor->light;
+    if (light->holds.of_bursts && !light->holds.of_single_launch && !is_whole(governor, launches))
+        return true;
+    if (light->graphs.are_launched && !is_certain(governor, ns))
+        return true;
+    if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
+        ns = budget_part(ns, time_slice_others(&governor->time_slice));
+    bool same = light_learn(light, launches, ns);
+    if (light->holds.odd_hold_pending)
+        light->holds.not_before_at_ns = governor->engine->now(); /* the next one tells whether it is another program */
+    return same;
+}
+
 bool light_read_hold(struct governor *governor)
 {
     struct light *light = &governor->light;
@@ -147,39 +174,19 @@ bool light_read_hold(struct governor *governor)
     if (!light->holds.is_pending || !gate_held(&governor->gate, &launches, &ns))
         return true;
     light->holds.is_pending = false;
-    if (light->holds.pending_is_unstalled) {
+    if (light->holds.pending_is_unstalled)
         time_launch(governor, launches, ns);
-        return true;
-    }
-    if (light->graphs.pending_is_of_graph) {
-        light->graphs.pending_is_of_graph = false;
-        struct light_count count = light_count(governor);
-        if (launches > 0)
-            plan_measure(governor);
-        if (launches > 0 && is_certain(governor, ns))
-            learn_graph(governor, ns, (int32_t)(count.launches - count.graphs));
-        return true;
-    }
-    if (launches > 0 && light->holds.of_bursts && !light->holds.of_single_launch && !is_whole(governor, launches))
-        return true;
-    if (launches > 0 && light->graphs.are_launched && !is_certain(governor, ns))
-        return true;
-    if (launches > 0) {
-        if (ns > LIGHT_SERVES_NS) /* the driver has gone over to others meanwhile */
-            ns = budget_part(ns, time_slice_others(&governor->time_slice));
-        bool same = light_learn(light, launches, ns);
-        if (light->holds.odd_hold_pending)
-            light->holds.not_before_at_ns =
-                governor->engine->now(); /* the next one tells whether it is another program */
-        return same;
-    }
-    if (ns > 0) {
+    else if (light->graphs.pending_is_of_graph)
+        read_graph_hold(governor, launches, ns);
+    else if (launches > 0)
+        return read_launches(governor, launches, ns);
+    else if (ns > 0)
         light->holds.empty_hold_ns = ns;
-        return true;
+    else {
+        light_miss(light);
+        log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->holds.missed_count,
+                 light->all.holds);
     }
-    light_miss(light);
-    log_line(LOG_DEBUG, "governor: a hold told nothing, %u in a row; %u did", light->holds.missed_count,
-             light->all.holds);
     return true;
 }
 

@@ -50,7 +50,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that a hold beside others may tell nothing": (
         (
             "timeshare/light_run.c",
-            "if (launches > 0 && light->graphs.are_launched && !is_certain(governor, ns))",
+            "if (light->graphs.are_launched && !is_certain(governor, ns))",
             "if (false)",
         ),
         "engines_test: holds_that_last_a_turn_of_others_longer_are_not_charged",
