@@ -12,12 +12,12 @@ struct entry {
     union {             /* the kind says which */
         uint64_t bytes; /* charged, or a length */
         uint64_t count;
-        uint64_t number; /* an address, or the key of another entry */
+        uint64_t key_or_address; /* an address, or the key of another entry */
     };
     void *owner; /* the object with which the entry ends (a context), or NULL */
     union {      /* the kind says which */
         void *link;
-        uint64_t link_bytes, link_count;
+        uint64_t link_bytes, page_table_count;
         uint64_t device_bits; /* bit i: device i of the grant */
     };
 };

@@ -69,7 +69,7 @@ static struct entry card_of(uint32_t gpu_id)
 static void note_scratch(const struct kfd_ioctl_set_scratch_backing_va_args *arguments)
 {
     struct entry card_entry = card_of(arguments->gpu_id);
-    card_entry.number = arguments->va_addr << 16;
+    card_entry.key_or_address = arguments->va_addr << 16;
     keep_entry(&card_entry);
 }
 
@@ -118,9 +118,9 @@ static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *argum
         card_entry.device = queue_device;
         card_entry.link_bytes = queue_scratch_span;
     }
-    bool is_scratch = (arguments->flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0 && card_entry.number != 0 &&
-                      arguments->va_addr >= card_entry.number &&
-                      arguments->va_addr - card_entry.number < card_entry.link_bytes;
+    bool is_scratch = (arguments->flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0 && card_entry.key_or_address != 0 &&
+                      arguments->va_addr >= card_entry.key_or_address &&
+                      arguments->va_addr - card_entry.key_or_address < card_entry.link_bytes;
     return is_scratch ? card_entry.device : DEVICE_NONE;
 }
 

@@ -85,13 +85,13 @@ static void read_samples(nvmlDevice_t handle, struct power_reading *reading)
     typeof(&nvmlDeviceGetSamples) get_samples = KNOWN(nvmlDeviceGetSamples);
     nvmlSample_t samples[POWER_SAMPLES];
     nvmlValueType_t type;
-    reading->count = POWER_SAMPLES;
+    reading->sample_count = POWER_SAMPLES;
     if (get_samples == NULL ||
-        get_samples(handle, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->count, samples) != NVML_SUCCESS ||
-        type != NVML_VALUE_TYPE_UNSIGNED_INT || reading->count > POWER_SAMPLES)
-        reading->count = 0;
+        get_samples(handle, NVML_TOTAL_POWER_SAMPLES, 0, &type, &reading->sample_count, samples) != NVML_SUCCESS ||
+        type != NVML_VALUE_TYPE_UNSIGNED_INT || reading->sample_count > POWER_SAMPLES)
+        reading->sample_count = 0;
     uint64_t clock_offset_ns = nvml_clock_ns(CLOCK_REALTIME) - nvml_clock_ns(CLOCK_MONOTONIC);
-    for (unsigned index = 0; index < reading->count; index++) {
+    for (unsigned index = 0; index < reading->sample_count; index++) {
         reading->samples[index].at_ns = samples[index].timeStamp * 1000 - clock_offset_ns;
         reading->samples[index].mw = samples[index].sampleValue.uiVal;
     }
@@ -121,7 +121,7 @@ bool nvml_power(const char *uuid, struct power_reading *reading)
                     get_power(handle, &reading->mean_mw) == NVML_SUCCESS &&
                     get_limit(handle, &reading->limit_mw) == NVML_SUCCESS;
     if (is_known) {
-        reading->clock = read_clock(handle);
+        reading->clock_units = read_clock(handle);
         read_samples(handle, reading);
     }
     return is_known;

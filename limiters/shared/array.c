@@ -56,7 +56,7 @@ void array_freed(const struct entry *entry)
         keep_array_charged(entry->device, round_to_blocks(entry->bytes));
     else
         refund_array(entry);
-    remove_tables(entry->device, entry->link_count);
+    remove_tables(entry->device, entry->page_table_count);
     if (entry->bytes == 0)
         tiles_unmapped((const void *)(uintptr_t)entry->key);
 }

@@ -55,11 +55,12 @@ static bool context_block_is_idle(context_t context)
     struct entry context_entry, block_entry;
     if (!table_get(CONTEXT_BLOCK, (uintptr_t)context, &context_entry))
         return true;
-    if (context_entry.number == UINT64_MAX || (table_get(HELD_BLOCK, context_entry.number, &block_entry) &&
-                                               (block_entry.count > 0 || block_entry.link != NULL)))
+    if (context_entry.key_or_address == UINT64_MAX ||
+        (table_get(HELD_BLOCK, context_entry.key_or_address, &block_entry) &&
+         (block_entry.count > 0 || block_entry.link != NULL)))
         return false;
     table_take(CONTEXT_BLOCK, context_entry.key, &context_entry);
-    table_take(HELD_BLOCK, context_entry.number, &block_entry);
+    table_take(HELD_BLOCK, context_entry.key_or_address, &block_entry);
     return true;
 }
 
@@ -89,7 +90,7 @@ static bool add_block(uint64_t block_number, int device, context_t context, bool
                  .owner = CONTEXTS_HAVE_BLOCKS ? context : NULL,
                  .link = is_context_block ? NULL : &charged_tag};
     struct entry context_entry = {
-        .key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .number = block_number, .owner = context};
+        .key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .key_or_address = block_number, .owner = context};
     pthread_mutex_lock(&blocks_mutex);
     bool is_new = !table_get(HELD_BLOCK, block_number, &existing);
     if (is_new && is_context_block)
@@ -184,7 +185,7 @@ uint64_t chargeable_bytes(int device, uint64_t bytes, uint64_t block_bytes)
 {
     context_t context = CONTEXTS_HAVE_BLOCKS && block_bytes > 0 && counted(device) ? context_of_memory() : NULL;
     struct entry previous,
-        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .number = UINT64_MAX, .owner = context};
+        entry = {.key = (uintptr_t)context, .kind = CONTEXT_BLOCK, .key_or_address = UINT64_MAX, .owner = context};
     if (context == NULL || charge_fits(device, block_bytes) || !charge_fits(device, bytes))
         return block_bytes;
     pthread_mutex_lock(&blocks_mutex);

@@ -10,7 +10,7 @@ enum {
     HELD_SHARED,      /* key: address; other processes may have it open */
     HELD_BLOCK,       /* key: address / BLOCK_BYTES; count: sub-allocations in it; owner: context; link: a tag of
                          blocks.c if the block is charged, or NULL */
-    CONTEXT_BLOCK,    /* key: context; number: key of its own HELD_BLOCK; UINT64_MAX: an allocation has it */
+    CONTEXT_BLOCK,    /* key: context; key_or_address: key of its own HELD_BLOCK; UINT64_MAX: an allocation has it */
     CONTEXT_BYTES,    /* key: context; bytes: that it takes by itself, not charged */
     CONTEXT_CHARGE,   /* key: context; bytes: charged for it when it was made */
     CONTEXT_ATTACHED, /* key: context; count: attachments beyond its making */
@@ -21,7 +21,7 @@ enum {
     HELD_READER,                    /* key: reader of an image; bytes: of the image's memory, not charged (../hsa) */
     HELD_LOADED,                    /* key: executable and device (../hsa) */
     HELD_SCRATCH,                   /* key: the kernel driver's handle (../hsa) */
-    CARD_SCRATCH,     /* key: the kernel driver's number of a card; number: the first address of scratch; link_bytes:
+    CARD_SCRATCH,     /* key: the kernel driver's number of a card; key_or_address: the first of scratch; link_bytes:
                          length of its addresses (../hsa) */
     HELD_LIBRARY,     /* key: library; bytes: of arrays in each context; link: a tag of libraries_lazy.c, or NULL */
     HELD_RESIDENCE,   /* key: library and context; owner: context; link: library */
@@ -32,7 +32,7 @@ enum {
     STACKS_OF_CALLS,  /* key, owner: context; bytes: of stacks for images that call functions (module.c) */
     WAITING_KERNEL,   /* key: function or kernel; bytes: of local memory of a thread; device_bits: where it was not
                          launched (local.c) */
-    HELD_ARRAY,       /* key: array or mipmappedArray; link_count: its page tables */
+    HELD_ARRAY,       /* key: array or mipmappedArray; page_table_count */
     HELD_HANDLE,      /* key: VMM handle; count: references that it stands for; link: VMM block */
     HELD_MAPPING,     /* key: address; bytes: its length; link: VMM block */
     HELD_OPENED,      /* key: address; owner: context; count: how often it is open */

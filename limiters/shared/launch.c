@@ -111,7 +111,7 @@ result_t open_shared_event(result_t (*real)(event_t *, TYPE(ipcEventHandle)), ev
 void event_wait_enter(struct wait_ticket *ticket, stream_t stream)
 {
     struct governor *governor = told_of_wait(stream);
-    if (governor != NULL && !atomic_load(&has_shared_events) && atomic_load(&governor->gate.streams.waits) == 0)
+    if (governor != NULL && !atomic_load(&has_shared_events) && atomic_load(&governor->gate.streams.wait_count) == 0)
         governor = NULL;
     begin_wait(ticket, governor, stream);
 }

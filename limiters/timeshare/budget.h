@@ -32,9 +32,9 @@
 /* The account is in memory that the tenant can write: no balance is beyond what can come of use. */
 #define BUDGET_DEBT_NS INT64_C(3600000000000)
 
-static inline int64_t budget_between(int64_t least, int64_t value, int64_t most)
+static inline int64_t budget_between(int64_t least_ns, int64_t value_ns, int64_t most_ns)
 {
-    return value < least ? least : value > most ? most : value;
+    return value_ns < least_ns ? least_ns : value_ns > most_ns ? most_ns : value_ns;
 }
 
 /* What of the balance does not fade, and the most that the balance can be. */
@@ -50,22 +50,22 @@ static inline int64_t budget_most(const struct hetero_region_device *account)
 
 static inline int64_t budget_read(const struct hetero_region_device *account)
 {
-    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
-    return budget_between(-BUDGET_DEBT_NS, balance, budget_most(account));
+    int64_t balance_ns = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    return budget_between(-BUDGET_DEBT_NS, balance_ns, budget_most(account));
 }
 
 static inline int64_t budget_share(uint64_t elapsed_ns, uint32_t core)
 {
     /* An hour holds every wait that matters and keeps the product in range. */
-    uint64_t counted = elapsed_ns < UINT64_C(3600000000000) ? elapsed_ns : UINT64_C(3600000000000);
-    return (int64_t)(counted * core / HETERO_CORE_FULL);
+    uint64_t counted_ns = elapsed_ns < UINT64_C(3600000000000) ? elapsed_ns : UINT64_C(3600000000000);
+    return (int64_t)(counted_ns * core / HETERO_CORE_FULL);
 }
 
 /* The most that a grant is owed which did not ask: what a burst takes beyond the share of the time that it lasts. */
 static inline int64_t budget_burst(uint32_t core)
 {
-    int64_t most = BUDGET_BURST_NS - budget_share(BUDGET_BURST_NS, core);
-    return most > BUDGET_TIME_SLICE_NS ? most : BUDGET_TIME_SLICE_NS;
+    int64_t most_ns = BUDGET_BURST_NS - budget_share(BUDGET_BURST_NS, core);
+    return most_ns > BUDGET_TIME_SLICE_NS ? most_ns : BUDGET_TIME_SLICE_NS;
 }
 
 static inline double budget_faded(uint64_t elapsed_ns)
@@ -73,74 +73,74 @@ static inline double budget_faded(uint64_t elapsed_ns)
     return elapsed_ns < BUDGET_FADE_NS ? (double)elapsed_ns / BUDGET_FADE_NS : 1;
 }
 
-/* What the balance is at `now` for a grant that has been asking since `asked`. */
-static inline int64_t budget_balance(const struct hetero_region_device *account, uint64_t asked, uint64_t now,
+/* What the balance is at `now_ns` for a grant that has been asking since `asked_at_ns`. */
+static inline int64_t budget_balance(const struct hetero_region_device *account, uint64_t asked_at_ns, uint64_t now_ns,
                                      uint32_t core)
 {
-    int64_t balance = budget_read(account);
-    uint64_t since = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
-    if (since == 0 || since > now)
-        return balance;
-    if (asked > since) {
-        int64_t rested = balance + budget_share(asked - since, core);
-        int64_t burst = budget_burst(core), most = balance > burst ? balance : burst;
-        balance = rested < most ? rested : most;
-        since = asked < now ? asked : now;
+    int64_t balance_ns = budget_read(account);
+    uint64_t since_ns = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
+    if (since_ns == 0 || since_ns > now_ns)
+        return balance_ns;
+    if (asked_at_ns > since_ns) {
+        int64_t rested_ns = balance_ns + budget_share(asked_at_ns - since_ns, core);
+        int64_t burst_ns = budget_burst(core), most_ns = balance_ns > burst_ns ? balance_ns : burst_ns;
+        balance_ns = rested_ns < most_ns ? rested_ns : most_ns;
+        since_ns = asked_at_ns < now_ns ? asked_at_ns : now_ns;
     }
     /* Hand-overs take some of the device's time. Where the shares add up to all of it, everybody would be owed ever
      * more, and the balances would not tell which grant is owed most; so what is owed beyond a time slice fades. */
-    int64_t lasting = budget_kept(account) + BUDGET_TIME_SLICE_NS, most = budget_most(account);
-    if (balance > lasting)
-        balance -= (int64_t)((double)(balance - lasting) * budget_faded(now - since));
-    balance += budget_share(now - since, core);
-    return balance < most ? balance : most;
+    int64_t lasting_ns = budget_kept(account) + BUDGET_TIME_SLICE_NS, most_ns = budget_most(account);
+    if (balance_ns > lasting_ns)
+        balance_ns -= (int64_t)((double)(balance_ns - lasting_ns) * budget_faded(now_ns - since_ns));
+    balance_ns += budget_share(now_ns - since_ns, core);
+    return balance_ns < most_ns ? balance_ns : most_ns;
 }
 
 /* A neighbour was busy outside of its time slices for so long, while we asked: our share of that does not fade. */
-static inline void budget_keep(struct hetero_region_device *account, uint64_t ns, uint32_t core)
+static inline void budget_keep(struct hetero_region_device *account, uint64_t busy_ns, uint32_t core)
 {
-    int64_t kept = budget_kept(account) + budget_share(ns, core);
-    atomic_store_explicit(&account->kept_ns, budget_between(0, kept, BUDGET_KEPT_NS), memory_order_relaxed);
+    int64_t kept_ns = budget_kept(account) + budget_share(busy_ns, core);
+    atomic_store_explicit(&account->kept_ns, budget_between(0, kept_ns, BUDGET_KEPT_NS), memory_order_relaxed);
 }
 
-/* Bring the account up to `now`, then spend `spent_ns`. The caller holds the device's time slice. */
-static inline void budget_settle(struct hetero_region_device *account, uint64_t asked, uint64_t now, uint32_t core,
-                                 uint64_t spent_ns)
+/* Bring the account up to `now_ns`, then spend `spent_ns`. The caller holds the device's time slice. */
+static inline void budget_settle(struct hetero_region_device *account, uint64_t asked_at_ns, uint64_t now_ns,
+                                 uint32_t core, uint64_t spent_ns)
 {
-    int64_t balance = budget_balance(account, asked, now, core) - (int64_t)spent_ns;
-    int64_t kept = budget_between(0, budget_kept(account), balance > 0 ? balance : 0);
-    atomic_store_explicit(&account->balance_ns, balance, memory_order_relaxed);
-    atomic_store_explicit(&account->kept_ns, kept, memory_order_relaxed);
+    int64_t balance_ns = budget_balance(account, asked_at_ns, now_ns, core) - (int64_t)spent_ns;
+    int64_t kept_ns = budget_between(0, budget_kept(account), balance_ns > 0 ? balance_ns : 0);
+    atomic_store_explicit(&account->balance_ns, balance_ns, memory_order_relaxed);
+    atomic_store_explicit(&account->kept_ns, kept_ns, memory_order_relaxed);
     /* What a sibling brought up to a later moment does not grow twice; a stamp of far ahead is nobody's. */
-    uint64_t stamp = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
-    bool later = stamp > now && stamp - now < BUDGET_AHEAD_NS;
-    atomic_store_explicit(&account->stamp_ns, later ? stamp : now, memory_order_relaxed);
+    uint64_t stamp_ns = atomic_load_explicit(&account->stamp_ns, memory_order_relaxed);
+    bool is_later = stamp_ns > now_ns && stamp_ns - now_ns < BUDGET_AHEAD_NS;
+    atomic_store_explicit(&account->stamp_ns, is_later ? stamp_ns : now_ns, memory_order_relaxed);
     atomic_fetch_add_explicit(&account->gpu_ns, spent_ns, memory_order_relaxed);
 }
 
-/* The account's balance at `now` was `before`, and then it was spent from. Of its debt is owed to others what was spent
- * while one of them was there with work. */
-static inline void budget_owe(struct hetero_region_device *account, int64_t before, bool beside)
+/* The account's balance at `now_ns` was `balance_before_ns`, and then it was spent from. Of its debt is owed to others
+ * what was spent while one of them was there with work. */
+static inline void budget_owe(struct hetero_region_device *account, int64_t balance_before_ns, bool beside)
 {
-    int64_t balance = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
-    int64_t debt = balance < 0 ? -balance : 0, debt_before = before < 0 ? -before : 0;
-    int64_t owed = budget_between(0, atomic_load_explicit(&account->owed_ns, memory_order_relaxed), debt_before);
-    owed += beside && debt > debt_before ? debt - debt_before : 0;
-    atomic_store_explicit(&account->owed_ns, owed < debt ? owed : debt, memory_order_relaxed);
+    int64_t balance_ns = atomic_load_explicit(&account->balance_ns, memory_order_relaxed);
+    int64_t debt_ns = balance_ns < 0 ? -balance_ns : 0, debt_before_ns = balance_before_ns < 0 ? -balance_before_ns : 0;
+    int64_t owed_ns = budget_between(0, atomic_load_explicit(&account->owed_ns, memory_order_relaxed), debt_before_ns);
+    owed_ns += beside && debt_ns > debt_before_ns ? debt_ns - debt_before_ns : 0;
+    atomic_store_explicit(&account->owed_ns, owed_ns < debt_ns ? owed_ns : debt_ns, memory_order_relaxed);
 }
 
 /* A burst is the most that is in the account. */
 static inline void budget_keep_burst(struct hetero_region_device *account, uint32_t core)
 {
-    int64_t most = budget_burst(core);
-    if (atomic_load_explicit(&account->balance_ns, memory_order_relaxed) > most)
-        atomic_store_explicit(&account->balance_ns, most, memory_order_relaxed);
+    int64_t most_ns = budget_burst(core);
+    if (atomic_load_explicit(&account->balance_ns, memory_order_relaxed) > most_ns)
+        atomic_store_explicit(&account->balance_ns, most_ns, memory_order_relaxed);
 }
 
 /* How long until a balance is out of debt. */
-static inline uint64_t budget_wait(int64_t balance, uint32_t core)
+static inline uint64_t budget_wait(int64_t balance_ns, uint32_t core)
 {
-    return balance >= 0 ? 0 : (uint64_t)-balance / core * HETERO_CORE_FULL + HETERO_CORE_FULL / core;
+    return balance_ns >= 0 ? 0 : (uint64_t)-balance_ns / core * HETERO_CORE_FULL + HETERO_CORE_FULL / core;
 }
 
 /* What contexts get of a device together while the driver slices it: the rest is lost between two slices (four busy
@@ -149,9 +149,9 @@ static inline uint64_t budget_wait(int64_t balance, uint32_t core)
 
 /* What one of the contexts gets that have work in flight for so long: the driver slices the device evenly among them.
  */
-static inline uint64_t budget_part(uint64_t ns, unsigned others)
+static inline uint64_t budget_part(uint64_t shared_ns, unsigned other_count)
 {
-    return others == 0 ? ns : ns / (1 + others) * BUDGET_TOGETHER_PERCENT / 100;
+    return other_count == 0 ? shared_ns : shared_ns / (1 + other_count) * BUDGET_TOGETHER_PERCENT / 100;
 }
 
 #endif

@@ -14,25 +14,27 @@
 #define DOUBT_TIMES       1.5
 
 struct doubt {
-    uint64_t charged_ns; /* too much, if the neighbour ran */
-    double ms, launches; /* for so long a time slice was open meanwhile, in which so many were made */
-    unsigned after;      /* whole time slices since */
+    uint64_t charged_ns;             /* too much, if the neighbour ran */
+    double doubted_ms, launch_count; /* for so long a time slice was open meanwhile, in which so many were made */
+    unsigned whole_slice_count;      /* whole time slices since */
 };
 
 /* For so long a neighbour said so while the program launched so much. */
-static inline void doubt_add(struct doubt *doubt, uint64_t ns, uint32_t count)
+static inline void doubt_add(struct doubt *doubt, uint64_t doubted_ns, uint32_t launch_count)
 {
-    doubt->ms += (double)ns / 1e6;
-    doubt->launches += count;
-    doubt->after = 0;
+    doubt->doubted_ms += (double)doubted_ns / 1e6;
+    doubt->launch_count += launch_count;
+    doubt->whole_slice_count = 0;
 }
 
 /* A whole time slice has ended in which none did. Returns what is given back. */
 static inline uint64_t doubt_end(struct doubt *doubt, const struct pace *pace)
 {
-    if (doubt->ms <= 0 || ++doubt->after < DOUBT_TIME_SLICES || pace->rate <= 0)
+    if (doubt->doubted_ms <= 0 || ++doubt->whole_slice_count < DOUBT_TIME_SLICES || pace->launches_per_ms <= 0)
         return 0;
-    uint64_t back_ns = pace->rate * doubt->ms >= DOUBT_TIMES * doubt->launches ? doubt->charged_ns : 0;
+    uint64_t back_ns = pace->launches_per_ms * doubt->doubted_ms >= DOUBT_TIMES * doubt->launch_count
+                           ? doubt->charged_ns
+                           : 0;
     *doubt = (struct doubt){0};
     return back_ns;
 }

@@ -11,10 +11,11 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Wait while the word has this value, `ns` at most. */
-static inline void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
+/* Wait while the word has this value, `timeout_ns` at most. */
+static inline void futex_sleep(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
-    struct timespec timeout = {.tv_sec = (time_t)(ns / (1000 * MS)), .tv_nsec = (long)(ns % (1000 * MS))};
+    struct timespec timeout = {.tv_sec = (time_t)(timeout_ns / (1000 * MS)),
+                               .tv_nsec = (long)(timeout_ns % (1000 * MS))};
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &timeout, NULL, 0);
 }
 

@@ -82,13 +82,13 @@ struct gang_look {
 
 static unsigned number_of(const struct gang *gang, const struct hetero_region_member *member)
 {
-    return (unsigned)(member - gang->shared->members);
+    return (unsigned)(member - gang->shared_state->members);
 }
 
-static bool lock_member(const struct descriptor *usage, unsigned number, int command, short *type)
+static bool lock_member(const struct descriptor *usage, unsigned member_index, int command, short *type)
 {
     struct flock range = {
-        .l_type = *type, .l_whence = SEEK_SET, .l_start = HETERO_REGION_LOCK_MEMBER(number), .l_len = 1};
+        .l_type = *type, .l_whence = SEEK_SET, .l_start = HETERO_REGION_LOCK_MEMBER(member_index), .l_len = 1};
     int result;
     do
         result = fcntl(usage->number, command, &range);
@@ -100,39 +100,40 @@ static bool lock_member(const struct descriptor *usage, unsigned number, int com
 void gang_join(struct gang *gang, const struct descriptor *usage)
 {
     short type = F_WRLCK;
-    if (gang->member != NULL) {
-        if (lock_member(usage, number_of(gang, gang->member), F_OFD_SETLK, &type)) {
-            gang->member->taken = 1; /* while the lock was away it may have been taken for dead */
+    if (gang->own_member != NULL) {
+        if (lock_member(usage, number_of(gang, gang->own_member), F_OFD_SETLK, &type)) {
+            gang->own_member->taken = 1; /* while the lock was away it may have been taken for dead */
             return;
         }
-        gang->member = NULL;
+        gang->own_member = NULL;
     }
-    for (unsigned n = 0; n < HETERO_REGION_MEMBERS && gang->member == NULL; n++) {
+    for (unsigned member_index = 0; member_index < HETERO_REGION_MEMBERS && gang->own_member == NULL; member_index++) {
         type = F_WRLCK;
-        if (!lock_member(usage, n, F_OFD_SETLK, &type))
+        if (!lock_member(usage, member_index, F_OFD_SETLK, &type))
             continue;
-        struct hetero_region_member *member = &gang->shared->members[n];
-        member->device = gang->device;
+        struct hetero_region_member *member = &gang->shared_state->members[member_index];
+        member->device = gang->device_index;
         member->says = 0;
         member->launches = member->settled = member->allowed = member->held_back = 0;
         member->passed = member->passes;
         member->taken = 1;
-        gang->member = member;
-        uint32_t reached = atomic_load(&gang->shared->reached);
-        while (reached <= n && !atomic_compare_exchange_weak(&gang->shared->reached, &reached, n + 1))
+        gang->own_member = member;
+        uint32_t reached = atomic_load(&gang->shared_state->reached);
+        while (reached <= member_index &&
+               !atomic_compare_exchange_weak(&gang->shared_state->reached, &reached, member_index + 1))
             ;
     }
-    if (gang->member == NULL)
+    if (gang->own_member == NULL)
         log_line(LOG_INFO, "gang: more than %u processes and devices: this one is not waited for",
                  HETERO_REGION_MEMBERS);
 }
 
-void gang_say(struct gang *gang, uint64_t now_ns, uint32_t says, uint32_t epoch)
+void gang_say(struct gang *gang, uint64_t now_ns, uint32_t member_flags, uint32_t epoch)
 {
-    struct hetero_region_member *member = gang->member;
+    struct hetero_region_member *member = gang->own_member;
     if (member == NULL)
         return;
-    atomic_store(&member->says, says);
+    atomic_store(&member->says, member_flags);
     atomic_store(&member->epoch, epoch);
     atomic_store(&member->stamp_ns, now_ns);
 }
@@ -140,11 +141,11 @@ void gang_say(struct gang *gang, uint64_t now_ns, uint32_t says, uint32_t epoch)
 /* Whether another member is active: on this device, or anywhere. */
 static bool is_other_active(const struct gang *gang, uint64_t now_ns, bool anywhere)
 {
-    uint32_t reached = atomic_load(&gang->shared->reached);
-    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-        const struct hetero_region_member *member = &gang->shared->members[n];
-        if (member != gang->member && member->taken && (member->says & MEMBER_ACTIVE) &&
-            elapsed(member->stamp_ns, now_ns) < STALE_NS && (anywhere || member->device == gang->device))
+    uint32_t reached = atomic_load(&gang->shared_state->reached);
+    for (uint32_t member_index = 0; member_index < reached && member_index < HETERO_REGION_MEMBERS; member_index++) {
+        const struct hetero_region_member *member = &gang->shared_state->members[member_index];
+        if (member != gang->own_member && member->taken && (member->says & MEMBER_ACTIVE) &&
+            elapsed(member->stamp_ns, now_ns) < STALE_NS && (anywhere || member->device == gang->device_index))
             return true;
     }
     return false;
@@ -157,7 +158,7 @@ bool gang_goes_on(const struct gang *gang, uint64_t now_ns)
 
 static void enter(struct gang *gang, enum gang_phase phase, uint64_t now_ns)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     if (atomic_load(&shared->phase) == (uint32_t)phase)
         return;
     atomic_store(&shared->since_ns, now_ns);
@@ -167,11 +168,11 @@ static void enter(struct gang *gang, enum gang_phase phase, uint64_t now_ns)
 
 bool gang_rest(struct gang *gang, uint64_t now_ns)
 {
-    if (gang->member != NULL)
-        atomic_store(&gang->member->says, 0);
+    if (gang->own_member != NULL)
+        atomic_store(&gang->own_member->says, 0);
     if (!is_other_active(gang, now_ns, true)) {
-        atomic_store(&gang->shared->opens_ns, 0);
-        atomic_store(&gang->shared->asked_ns, 0);
+        atomic_store(&gang->shared_state->opens_ns, 0);
+        atomic_store(&gang->shared_state->asked_ns, 0);
         enter(gang, GANG_CLOSED, now_ns);
     }
     return !is_other_active(gang, now_ns, false);
@@ -186,25 +187,26 @@ bool gang_rest(struct gang *gang, uint64_t now_ns)
  * node; long kernels come again and again. */
 static void note_move(struct gang *gang, uint64_t after_ns)
 {
-    uint64_t known = gang->progress_interval_ns - gang->progress_interval_ns / MOVES_FADE;
+    uint64_t known_ns = gang->progress_interval_ns - gang->progress_interval_ns / MOVES_FADE;
     after_ns = after_ns < MOVES_MOST_NS ? after_ns : MOVES_MOST_NS;
-    after_ns = after_ns < 2 * known + MS ? after_ns : 2 * known + MS;
-    gang->progress_interval_ns = after_ns > known ? after_ns : known;
+    after_ns = after_ns < 2 * known_ns + MS ? after_ns : 2 * known_ns + MS;
+    gang->progress_interval_ns = after_ns > known_ns ? after_ns : known_ns;
 }
 
 static bool take_lead(struct gang *gang, uint64_t now_ns)
 {
-    uint64_t lead = atomic_load(&gang->shared->lead), mine = number_of(gang, gang->member) + 1;
+    uint64_t lead = atomic_load(&gang->shared_state->lead), mine = number_of(gang, gang->own_member) + 1;
     bool ours = (lead & WHO) == mine;
     if (!ours && lead > now_ns && lead < now_ns + 2 * LEASE_NS)
         return false;
-    if (!atomic_compare_exchange_strong(&gang->shared->lead, &lead, ((now_ns + LEASE_NS) & ~WHO) | mine))
+    if (!atomic_compare_exchange_strong(&gang->shared_state->lead, &lead, ((now_ns + LEASE_NS) & ~WHO) | mine))
         return false;
     if (!ours || now_ns - gang->led_at_ns > STALE_NS) { /* nothing was seen yet, or it is old */
-        uint32_t reached = atomic_load(&gang->shared->reached);
-        for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-            gang->seen[n].signaled_fences = gang->shared->members[n].signaled_fences;
-            gang->seen[n].progress_at_ns = now_ns;
+        uint32_t reached = atomic_load(&gang->shared_state->reached);
+        for (uint32_t member_index = 0; member_index < reached && member_index < HETERO_REGION_MEMBERS;
+             member_index++) {
+            gang->seen[member_index].signaled_fences = gang->shared_state->members[member_index].signaled_fences;
+            gang->seen[member_index].progress_at_ns = now_ns;
         }
         gang->used_at_ns = gang->help.let_at_ns = now_ns;
         gang->progress_interval_ns = MOVES_NS;
@@ -215,16 +217,16 @@ static bool take_lead(struct gang *gang, uint64_t now_ns)
 }
 
 /* Whether it counts: one that was killed is forgotten, and of one that says nothing nothing is known. */
-static bool counts(struct gang *gang, const struct descriptor *usage, unsigned number, uint64_t now_ns,
+static bool counts(struct gang *gang, const struct descriptor *usage, unsigned member_index, uint64_t now_ns,
                    struct census *census)
 {
-    struct hetero_region_member *member = &gang->shared->members[number];
+    struct hetero_region_member *member = &gang->shared_state->members[member_index];
     uint64_t age_ns = elapsed(member->stamp_ns, now_ns);
     if (!member->taken)
         return false;
     if (age_ns > QUIET_NS && (member->says & MEMBER_ACTIVE)) {
         short type = F_WRLCK;
-        if (member != gang->member && lock_member(usage, number, F_OFD_GETLK, &type) && type == F_UNLCK) {
+        if (member != gang->own_member && lock_member(usage, member_index, F_OFD_GETLK, &type) && type == F_UNLCK) {
             census->died = true;
             member->says = member->taken = 0;
             return false;
@@ -235,69 +237,71 @@ static bool counts(struct gang *gang, const struct descriptor *usage, unsigned n
 }
 
 /* Work of a member came further, or it has none. */
-static void note_progress(struct gang *gang, uint32_t number, uint32_t says, uint32_t signaled_fences, uint64_t now_ns)
+static void note_progress(struct gang *gang, uint32_t member_index, uint32_t member_flags, uint32_t signaled_fences,
+                          uint64_t now_ns)
 {
-    struct gang_seen *seen = &gang->seen[number];
-    bool busy = says & MEMBER_BUSY;
+    struct gang_seen *seen = &gang->seen[member_index];
+    bool busy = member_flags & MEMBER_BUSY;
     if (busy && signaled_fences == seen->signaled_fences)
         return;
     bool helped = gang->help.any_at_ns >= seen->progress_at_ns && now_ns - gang->help.any_at_ns < HELPS_NS;
-    if (busy && !helped && gang->shared->rescue_ns == 0)
+    if (busy && !helped && gang->shared_state->rescue_ns == 0)
         note_move(gang, elapsed(later(seen->progress_at_ns, gang->row.opened_at_ns), now_ns));
     seen->signaled_fences = signaled_fences;
     seen->progress_at_ns = now_ns;
 }
 
-static void count_active(struct census *census, const struct hetero_region_member *member, uint32_t says,
+static void count_active(struct census *census, const struct hetero_region_member *member, uint32_t member_flags,
                          uint32_t device, uint32_t epoch)
 {
-    bool waits = says & MEMBER_WAITS;
+    bool waits = member_flags & MEMBER_WAITS;
     census->active = true;
     census->waits = census->waits || waits;
     census->waiting_devices |= waits ? device : 0;
-    census->idle_waits = census->idle_waits || (waits && !(says & MEMBER_BUSY));
-    census->held = census->held || (says & MEMBER_HELD);
-    census->intruded = census->intruded || (says & MEMBER_INTRUDED);
+    census->idle_waits = census->idle_waits || (waits && !(member_flags & MEMBER_BUSY));
+    census->held = census->held || (member_flags & MEMBER_HELD);
+    census->intruded = census->intruded || (member_flags & MEMBER_INTRUDED);
     census->late = census->late || member->epoch != epoch;
     census->claimed_at_ns = later(member->claimed_ns, census->claimed_at_ns);
 }
 
-static void count_busy(const struct gang *gang, struct census *census, uint32_t number, uint32_t says, uint64_t now_ns)
+static void count_busy(const struct gang *gang, struct census *census, uint32_t member_index, uint32_t member_flags,
+                       uint64_t now_ns)
 {
-    const struct hetero_region_member *member = &gang->shared->members[number];
-    const struct gang_seen *seen = &gang->seen[number];
-    uint64_t progress_at_ns = later(seen->progress_at_ns, atomic_load(&gang->shared->since_ns));
-    uint32_t at = position(member), device = member->device % HETERO_MAX_DEVICES;
+    const struct hetero_region_member *member = &gang->shared_state->members[member_index];
+    const struct gang_seen *seen = &gang->seen[member_index];
+    uint64_t progress_at_ns = later(seen->progress_at_ns, atomic_load(&gang->shared_state->since_ns));
+    uint32_t member_position = position(member), device = member->device % HETERO_MAX_DEVICES;
     census->busy_devices |= UINT32_C(1) << device;
-    census->beside[device] = says / MEMBER_BESIDE;
+    census->beside[device] = member_flags / MEMBER_BESIDE;
     census->any_progress_at_ns = later(seen->progress_at_ns, census->any_progress_at_ns);
-    if (!seen->behind) {
+    if (!seen->is_waited_for) {
         census->waited_for = true;
         census->others_progress_at_ns = later(progress_at_ns, census->others_progress_at_ns);
     }
     census->stuck = census->stuck || elapsed(progress_at_ns, now_ns) > stuck_ns(gang) + patience_ns(gang);
     census->progress_at_ns = later(progress_at_ns, census->progress_at_ns);
-    census->front = !census->busy || ahead_of(census->front, at) > 0 ? at : census->front;
+    census->front = !census->busy || ahead_of(census->front, member_position) > 0 ? member_position : census->front;
     census->busy = true;
 }
 
 static struct census count_members(struct gang *gang, const struct descriptor *usage, uint64_t now_ns)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     struct census census = {0};
     uint32_t reached = atomic_load(&shared->reached), epoch = atomic_load(&shared->epoch);
-    for (uint32_t n = 0; n < reached && n < HETERO_REGION_MEMBERS; n++) {
-        const struct hetero_region_member *member = &shared->members[n];
-        if (!counts(gang, usage, n, now_ns, &census))
+    for (uint32_t member_index = 0; member_index < reached && member_index < HETERO_REGION_MEMBERS; member_index++) {
+        const struct hetero_region_member *member = &shared->members[member_index];
+        if (!counts(gang, usage, member_index, now_ns, &census))
             continue;
-        uint32_t says = member->says, device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
-        note_progress(gang, n, says, member->signaled_fences, now_ns);
-        if (says & (MEMBER_ACTIVE | MEMBER_STAYS))
+        uint32_t member_flags = member->says, device = UINT32_C(1) << (member->device % HETERO_MAX_DEVICES);
+        note_progress(gang, member_index, member_flags, member->signaled_fences, now_ns);
+        if (member_flags & (MEMBER_ACTIVE | MEMBER_STAYS))
             census.devices |= device;
-        if (says & MEMBER_ACTIVE)
-            count_active(&census, member, says, device, epoch);
-        if ((says & MEMBER_ACTIVE) && (says & MEMBER_BUSY))
-            count_busy(gang, &census, n, says, now_ns);
+        if (member_flags & MEMBER_ACTIVE)
+            count_active(&census, member, member_flags, device, epoch);
+        if ((member_flags & MEMBER_ACTIVE) && (member_flags & MEMBER_BUSY))
+            count_busy(gang, &census, member_index, member_flags, now_ns);
     }
     return census;
 }
@@ -323,7 +327,7 @@ static bool spins_for_a_node(const struct gang *gang, const struct census *censu
 static bool waits_for_a_process(const struct gang *gang, const struct census *census, uint64_t now_ns)
 {
     unsigned busy = (unsigned)__builtin_popcount(census->busy_devices);
-    return census->busy && busy < gang->count &&
+    return census->busy && busy < gang->device_count &&
            elapsed(census->any_progress_at_ns, now_ns) > (uint64_t)PAGES_STOPPED_NS;
 }
 
@@ -335,7 +339,7 @@ static void give_waiting_back(struct gang *gang, const struct census *census, bo
     bool came = waits && (census->waiting_devices & ~census->busy_devices) != 0;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         if (came)
-            account_refund_device(&gang->devices[device], gang->waited_ns[device]);
+            account_refund_device(&gang->device_accounts[device], gang->waited_ns[device]);
         if (came || !waits)
             gang->waited_ns[device] = 0;
     }
@@ -345,7 +349,7 @@ static void give_waiting_back(struct gang *gang, const struct census *census, bo
  * charged for itself; or it stands since a process of it was killed, and nobody else wants a device. */
 static bool is_excused(struct gang *gang, const struct census *census, uint64_t now_ns, bool unwanted)
 {
-    const struct hetero_region_gang *shared = gang->shared;
+    const struct hetero_region_gang *shared = gang->shared_state;
     const uint64_t most_ns = PAGES_STOPPED_NS;
     gang->died_at_ns = census->died ? now_ns : gang->died_at_ns;
     bool lost = gang->died_at_ns != 0 && census->any_progress_at_ns < gang->died_at_ns + most_ns;
@@ -356,13 +360,13 @@ static bool is_excused(struct gang *gang, const struct census *census, uint64_t 
 /* Whether one of high priority runs in the open row, which has lost so much by it. */
 static bool note_intrusion(struct gang *gang, const struct census *census, uint64_t lost_ns)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     bool intruded = census->intruded && shared->phase == GANG_OPEN;
     if (intruded) {
-        atomic_fetch_add(&shared->intrusions, !gang->row.intruded);
+        atomic_fetch_add(&shared->intrusions, !gang->row.is_intruded);
         atomic_fetch_add(&shared->intruded_ns, lost_ns);
     }
-    gang->row.intruded = intruded;
+    gang->row.is_intruded = intruded;
     return intruded;
 }
 
@@ -379,11 +383,11 @@ static uint64_t since_charge(const struct hetero_region_gang *shared, uint64_t n
  * as with grants of one device. */
 static void charge(struct gang *gang, const struct census *census, const struct gang_look *look)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     uint64_t now_ns = look->now_ns, spent_ns = since_charge(shared, now_ns);
-    gang->row.begun = gang->row.begun || census->busy;
+    gang->row.has_begun = gang->row.has_begun || census->busy;
     bool lent = gang->policy == HETERO_POLICY_ELASTIC && !look->claimed;
-    bool holds = look->claimed && shared->phase == GANG_OPEN && gang->row.begun;
+    bool holds = look->claimed && shared->phase == GANG_OPEN && gang->row.has_begun;
     bool waits = waits_for_a_process(gang, census, now_ns), unwanted = waits && !look->claimed;
     if (is_excused(gang, census, now_ns, unwanted))
         spent_ns = 0;
@@ -400,7 +404,8 @@ static void charge(struct gang *gang, const struct census *census, const struct 
         if (!(census->devices & bit))
             continue;
         gang->waited_ns[device] += unwanted ? (int64_t)used_ns : 0;
-        account_spend_device(&gang->devices[device], shared->asked_ns, now_ns, look->row->gang_core, used_ns, lent);
+        account_spend_device(&gang->device_accounts[device], shared->asked_ns, now_ns, look->row->gang_core, used_ns,
+                             lent);
     }
     give_waiting_back(gang, census, waits);
 }
@@ -409,14 +414,15 @@ static void charge(struct gang *gang, const struct census *census, const struct 
 static int64_t ahead(const struct gang *gang, const struct census *census, const struct gang_look *look)
 {
     const struct hetero_board_row *row = look->row;
-    int64_t least = INT64_MAX;
+    int64_t least_ns = INT64_MAX;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++) {
         if (!(census->devices & (UINT32_C(1) << device)))
             continue;
-        int64_t balance = budget_balance(&gang->devices[device], gang->shared->asked_ns, look->now_ns, row->gang_core);
-        least = balance < least ? balance : least;
+        int64_t balance_ns = budget_balance(&gang->device_accounts[device], gang->shared_state->asked_ns, look->now_ns,
+                                            row->gang_core);
+        least_ns = balance_ns < least_ns ? balance_ns : least_ns;
     }
-    return least == INT64_MAX ? 0 : least + budget_share(row_until_next(row, look->wall_ns), row->gang_core);
+    return least_ns == INT64_MAX ? 0 : least_ns + budget_share(row_until_next(row, look->wall_ns), row->gang_core);
 }
 
 /* ---------------------------------------------------------------------------------------------------------- phases */
@@ -424,7 +430,7 @@ static int64_t ahead(const struct gang *gang, const struct census *census, const
 /* How much is left of its row until the gates have to be closed for all to be idle by its end. */
 static uint64_t left_before_end(const struct gang *gang, const struct gang_look *look)
 {
-    uint64_t left_ns = row_left(look->row, look->wall_ns), ends_ns = gang->shared->ends_ns,
+    uint64_t left_ns = row_left(look->row, look->wall_ns), ends_ns = gang->shared_state->ends_ns,
              most_ns = look->row->length_ns / ENDS_PART;
     ends_ns = (ends_ns < most_ns ? ends_ns : most_ns) / ENDS_BEFORE;
     return left_ns > ends_ns ? left_ns - ends_ns : 0;
@@ -436,7 +442,7 @@ static void begin_end(struct gang *gang, const struct census *census, uint64_t m
     gang_end_asked(gang, census, now_ns);
     uint64_t one_ns = gang->progress_interval_ns +
                       gang->progress_interval_ns / 4; /* an operation that is as long as they are */
-    atomic_store(&gang->shared->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
+    atomic_store(&gang->shared_state->until_ns, now_ns + (one_ns > most_ns && !resumed ? one_ns : most_ns));
     enter(gang, GANG_ENDS, now_ns);
 }
 
@@ -445,10 +451,10 @@ static void open_gates(struct gang *gang, const struct census *census, const str
     gang->trace.into_ns = row_position(look->row, look->wall_ns);
     gang->trace.held = census->held;
     gang->used_at_ns = look->now_ns;
-    gang->row.begun = false;
-    atomic_fetch_add(&gang->shared->rows, 1);
+    gang->row.has_begun = false;
+    atomic_fetch_add(&gang->shared_state->rows, 1);
     gang_end_opened(gang, look->now_ns);
-    atomic_store(&gang->shared->until_ns, look->now_ns + LEAST_NS);
+    atomic_store(&gang->shared_state->until_ns, look->now_ns + LEAST_NS);
     enter(gang, GANG_OPEN, look->now_ns);
 }
 
@@ -456,7 +462,7 @@ static void open_gates(struct gang *gang, const struct census *census, const str
  * own on another node. */
 static bool is_rescued(const struct gang *gang, const struct census *census, const struct gang_look *look)
 {
-    bool late = row_is_by_hand(look->row) || elapsed(gang->shared->since_ns, look->now_ns) > RESCUE_NS;
+    bool late = row_is_by_hand(look->row) || elapsed(gang->shared_state->since_ns, look->now_ns) > RESCUE_NS;
     return left_before_end(gang, look) > LEAST_NS && census->busy && census->waits && late;
 }
 
@@ -466,7 +472,7 @@ static bool begins(struct gang *gang, const struct census *census, const struct 
 {
     uint64_t at_ns = row_position(look->row, look->wall_ns);
     uint64_t most_ns = gang->row.held_in_vain ? HELD_MOST_NS : HELD_LONG_NS;
-    bool came_late = gang->shared->asked_ns + at_ns > look->now_ns && at_ns > most_ns;
+    bool came_late = gang->shared_state->asked_ns + at_ns > look->now_ns && at_ns > most_ns;
     bool is = !census->held || (!came_late && at_ns >= most_ns);
     if (is)
         gang->row.held_in_vain = census->held;
@@ -492,7 +498,7 @@ static bool is_back(const struct census *census, const struct gang_look *look)
 /* Closed: open the gates if it is time; say when. */
 static void wait_for_row(struct gang *gang, const struct census *census, const struct gang_look *look)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     uint64_t whole_ns = row_left(look->row, look->wall_ns);
     int64_t left_ns = ahead(gang, census, look);
     bool paid = left_ns > (int64_t)LEAST_NS, lent = paid || gang->policy == HETERO_POLICY_ELASTIC;
@@ -520,7 +526,7 @@ static void wait_for_row(struct gang *gang, const struct census *census, const s
  * at the same time. One that has its devices to itself does as well: nothing is lost by a stop within a step then. */
 static bool goes_on(struct gang *gang, const struct census *census, uint64_t overrun_ns, uint64_t now_ns)
 {
-    if (gang->row.extended_at_ns < gang->shared->since_ns) /* that was another row's */
+    if (gang->row.extended_at_ns < gang->shared_state->since_ns) /* that was another row's */
         gang->row.extended_at_ns = gang->row.idle_at_ns = now_ns;
     if (census->busy)
         gang->row.idle_at_ns = now_ns;
@@ -533,10 +539,11 @@ static void deepen(struct gang *gang, const struct census *census, bool claimed,
 {
     uint64_t most_ns = !claimed || left_ns > DEEP_NS ? DEEP_NS : left_ns;
     /* At the end of a row that shows who waits for whom, what is in flight would hide it: it is gone by then. */
-    if (gang->probe.on || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
+    if (gang->probe.is_on || (left_ns < 2 * DEEP_NS && gang_end_probes(gang, census, now_ns)))
         most_ns = 0;
-    for (uint32_t n = 0; n < HETERO_REGION_MEMBERS && n < gang->shared->reached; n++)
-        atomic_store(&gang->shared->members[n].depth, (uint32_t)(most_ns / MS));
+    for (uint32_t member_index = 0; member_index < HETERO_REGION_MEMBERS && member_index < gang->shared_state->reached;
+         member_index++)
+        atomic_store(&gang->shared_state->members[member_index].depth, (uint32_t)(most_ns / MS));
 }
 
 /* How much longer the gates may be open. */
@@ -544,7 +551,7 @@ static uint64_t open_for(struct gang *gang, const struct census *census, const s
 {
     int64_t left = ahead(gang, census, look);
     uint64_t row_ns = left_before_end(gang, look), most_ns = left > 0 ? (uint64_t)left : 0;
-    uint64_t rescue_ns = atomic_load(&gang->shared->rescue_ns);
+    uint64_t rescue_ns = atomic_load(&gang->shared_state->rescue_ns);
     if (look->claimed)
         most_ns = most_ns < row_ns ? most_ns : row_ns;
     else if (gang->policy == HETERO_POLICY_ELASTIC && most_ns < ELASTIC_NS)
@@ -559,7 +566,8 @@ static uint64_t open_for(struct gang *gang, const struct census *census, const s
 static bool goes_on_beyond(struct gang *gang, const struct census *census, const struct gang_look *look, bool probed)
 {
     bool by_hand = row_is_by_hand(look->row);
-    bool alone = !look->claimed && !probed && gang->shared->rescue_ns == 0 && gang->progress_interval_ns < STEP_NS;
+    bool alone = !look->claimed && !probed && gang->shared_state->rescue_ns == 0 &&
+                 gang->progress_interval_ns < STEP_NS;
     uint64_t most_ns = by_hand || look->overrun_ns < STEP_NS ? look->overrun_ns : STEP_NS;
     return (by_hand || alone) && !census->died && goes_on(gang, census, most_ns, look->now_ns);
 }
@@ -567,12 +575,12 @@ static bool goes_on_beyond(struct gang *gang, const struct census *census, const
 /* Open: say until when. */
 static void run_row(struct gang *gang, const struct census *census, const struct gang_look *look)
 {
-    struct hetero_region_gang *shared = gang->shared;
+    struct hetero_region_gang *shared = gang->shared_state;
     uint64_t now_ns = look->now_ns, overrun_ns = look->overrun_ns, rescue_ns = atomic_load(&shared->rescue_ns);
     gang_end_looked(gang, now_ns);
     if (census->busy || census->waits)
         gang->used_at_ns = now_ns;
-    bool probed = gang->probe.on && now_ns - gang->probe.begun_at_ns > PROBE_NS;
+    bool probed = gang->probe.is_on && now_ns - gang->probe.begun_at_ns > PROBE_NS;
     uint64_t most_ns = open_for(gang, census, look, probed);
     atomic_store(&shared->until_ns, now_ns + most_ns);
     if (most_ns > 0 && most_ns <= PROBE_NS)
@@ -595,16 +603,16 @@ static void end_row(struct gang *gang, const struct census *census, uint64_t now
 {
     if (!gang_end_is_over(gang, census, now_ns))
         return;
-    atomic_store(&gang->shared->opens_ns, 0);
-    atomic_store(&gang->shared->rescue_ns, 0);
+    atomic_store(&gang->shared_state->opens_ns, 0);
+    atomic_store(&gang->shared_state->rescue_ns, 0);
     enter(gang, GANG_CLOSED, now_ns);
 }
 
 void gang_lead(struct gang *gang, const struct descriptor *usage, const struct hetero_board_row *row,
                uint64_t overrun_ns, uint64_t now_ns, uint64_t wall_ns)
 {
-    struct hetero_region_gang *shared = gang->shared;
-    if (gang->member == NULL || !take_lead(gang, now_ns))
+    struct hetero_region_gang *shared = gang->shared_state;
+    if (gang->own_member == NULL || !take_lead(gang, now_ns))
         return;
     struct census census = count_members(gang, usage, now_ns);
     struct gang_look look = {
@@ -616,10 +624,10 @@ void gang_lead(struct gang *gang, const struct descriptor *usage, const struct h
     };
     if (census.active && shared->asked_ns == 0)
         atomic_store(&shared->asked_ns, now_ns);
-    uint32_t before = atomic_load(&shared->phase);
-    if (before != GANG_ENDS || elapsed(shared->charged_ns, now_ns) > CHARGE_NS || !census.busy)
+    uint32_t phase_before = atomic_load(&shared->phase);
+    if (phase_before != GANG_ENDS || elapsed(shared->charged_ns, now_ns) > CHARGE_NS || !census.busy)
         charge(gang, &census, &look);
-    switch (before) {
+    switch (phase_before) {
     case GANG_OPEN: run_row(gang, &census, &look); break;
     case GANG_ENDS: end_row(gang, &census, now_ns); break;
     default: wait_for_row(gang, &census, &look); break;

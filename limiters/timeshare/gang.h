@@ -26,7 +26,7 @@
 void gang_join(struct gang *gang, const struct descriptor *usage);
 
 /* Say what is so of our device at this moment, once the phase of this epoch was followed. */
-void gang_say(struct gang *gang, uint64_t now_ns, uint32_t says, uint32_t epoch);
+void gang_say(struct gang *gang, uint64_t now_ns, uint32_t member_flags, uint32_t epoch);
 
 /* Whether another member is active, on any device. */
 bool gang_goes_on(const struct gang *gang, uint64_t now_ns);

@@ -37,29 +37,29 @@ struct row_trace {
 struct gang_seen {
     uint32_t signaled_fences; /* that the member has reported */
     uint64_t progress_at_ns;  /* when it last reported more, or was idle */
-    bool behind;              /* in this end of a row another waited for it */
-    uint32_t few;             /* how many launches it may make at a time then */
-    uint64_t few_ns;
+    bool is_waited_for;       /* in this end of a row another waited for it */
+    uint32_t few_launches;    /* how many launches it may make at a time then */
+    uint64_t few_at_ns;
 };
 
 /* The row that is, or was last. */
 struct gang_row {
     uint64_t opened_at_ns;   /* when the gates were opened */
-    bool begun;              /* a device had work since then */
+    bool has_begun;          /* a device had work since then */
     bool held_in_vain;       /* others were not idle by then, however long it had waited */
-    bool intruded;           /* a grant of high priority ran at the last look */
+    bool is_intruded;        /* a grant of high priority ran at the last look */
     uint64_t extended_at_ns; /* since when one by hand goes on beyond its end; 0: it does not */
     uint64_t idle_at_ns;     /* since when its devices are idle then */
-    bool miscounted;         /* in its end launches do not tell who is behind */
+    bool is_miscounted;      /* in its end launches do not tell who is behind */
 };
 
 /* Whether its processes wait for each other, which is tried out now and then. */
 struct gang_probe {
-    unsigned doubt;       /* whether launches tell who is behind at all (gang.c) */
-    bool on;              /* this row shows it */
-    uint64_t begun_at_ns; /* when one did last */
-    uint64_t due_at_ns;   /* from when on another may */
-    uint32_t member;      /* that was held back */
+    unsigned doubt_score;       /* whether launches tell who is behind at all (gang.c) */
+    bool is_on;                 /* this row shows it */
+    uint64_t begun_at_ns;       /* when one did last */
+    uint64_t due_at_ns;         /* from when on another may */
+    uint32_t held_member_index; /* that was held back */
 };
 
 /* Launchers that were let through at the end of a row. */
@@ -70,12 +70,12 @@ struct gang_help {
 };
 
 struct gang {
-    struct hetero_region_gang *shared;    /* NULL: the grant cannot be a gang; constant */
-    struct hetero_region_device *devices; /* the accounts of all devices of the grant; constant */
-    uint32_t device, count;               /* ours, and how many the grant has; constant */
-    struct hetero_region_member *member;  /* ours; NULL: it has none */
-    uint32_t policy;                      /* enum hetero_policy */
-    uint64_t busy_ns, busy_launches;      /* recent busy time of our device, and launches made in it */
+    struct hetero_region_gang *shared_state;       /* NULL: the grant cannot be a gang; constant */
+    struct hetero_region_device *device_accounts;  /* the accounts of all devices of the grant; constant */
+    uint32_t device_index, device_count;           /* ours, and how many the grant has; constant */
+    struct hetero_region_member *own_member;       /* ours; NULL: it has none */
+    uint32_t policy;                               /* enum hetero_policy */
+    uint64_t recent_busy_ns, recent_busy_launches; /* recent busy time of our device, and launches made in it */
 
     /* With the lead. */
     struct gang_seen seen[HETERO_REGION_MEMBERS];
@@ -152,13 +152,13 @@ static inline uint32_t position(const struct hetero_region_member *member)
 /* Launches tell who is behind where all make the same; how far that is so shows where one is waited for. */
 static inline bool launches_count(const struct gang *gang)
 {
-    return !gang->row.miscounted && !gang->probe.on && gang->probe.doubt < DOUBT_MOST / 2;
+    return !gang->row.is_miscounted && !gang->probe.is_on && gang->probe.doubt_score < DOUBT_MOST / 2;
 }
 
 /* How much longer it takes until one that by its launches is not behind counts as behind. */
 static inline uint64_t patience_ns(const struct gang *gang)
 {
-    return launches_count(gang) ? PATIENCE_NS : gang->probe.on && !gang->row.miscounted ? PATIENCE_NS / 4 : 0;
+    return launches_count(gang) ? PATIENCE_NS : gang->probe.is_on && !gang->row.is_miscounted ? PATIENCE_NS / 4 : 0;
 }
 
 #endif

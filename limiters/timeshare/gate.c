@@ -60,20 +60,20 @@
 atomic_bool gates_retired;
 
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t ns), void *owner)
+               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t spent_ns), void *owner)
 {
     gate->engine = gate->streams.engine = gate->hold.engine = engine;
-    gate->terms = terms;
+    gate->grant_device = terms;
     gate->callbacks.thread = thread;
     gate->callbacks.charge = charge;
     gate->callbacks.owner = owner;
     static atomic_uint made;
-    gate->number = atomic_fetch_add(&made, 1) + 1;
-    gate->fences.stride = 1;
-    gate->fences.every_ns = FENCE_EVERY_NS;
-    atomic_store(&gate->hold.goes, true);
-    atomic_store(&gate->hold.gone, true);
-    atomic_store(&gate->sole.long_kernels, true);
+    gate->gate_number = atomic_fetch_add(&made, 1) + 1;
+    gate->fences.stride_launches = 1;
+    gate->fences.mean_interval_ns = FENCE_EVERY_NS;
+    atomic_store(&gate->hold.is_releasing, true);
+    atomic_store(&gate->hold.is_released, true);
+    atomic_store(&gate->sole.kernels_are_long, true);
     pthread_mutex_init(&gate->lock, NULL);
 }
 
@@ -89,13 +89,13 @@ static void lock_always(struct gate *gate)
     sigset_t before;
     block_signals(&before);
     pthread_mutex_lock(&gate->lock);
-    gate->signals = before;
+    gate->blocked_signals = before;
     FAULT_PAUSE(signals_inside_the_lock);
 }
 
 static void unlock(struct gate *gate)
 {
-    sigset_t before = gate->signals;
+    sigset_t before = gate->blocked_signals;
     pthread_mutex_unlock(&gate->lock);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
@@ -114,15 +114,15 @@ static bool lock(struct gate *gate)
 
 static inline __attribute__((always_inline)) bool is_long(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->sole.long_kernels, memory_order_relaxed) &&
-           atomic_load_explicit(&gate->fences.known_stride, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&gate->sole.kernels_are_long, memory_order_relaxed) &&
+           atomic_load_explicit(&gate->fences.known_stride_launches, memory_order_relaxed) == 0;
 }
 
 static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate *gate)
 {
     if (is_long(gate))
         return IN_FLIGHT_ONE;
-    if (!atomic_load_explicit(&gate->low_latency, memory_order_relaxed))
+    if (!atomic_load_explicit(&gate->wants_low_latency, memory_order_relaxed))
         return IN_FLIGHT;
     return atomic_load_explicit(&gate->fences.are_short, memory_order_relaxed) ? IN_FLIGHT_SHORT : IN_FLIGHT_ONE;
 }
@@ -130,30 +130,31 @@ static inline __attribute__((always_inline)) uint32_t most_in_flight(struct gate
 /* The same of those that wait to enter: where more may be in flight, the others enter as fast as ever. */
 static uint32_t bound(struct gate *gate)
 {
-    uint32_t most = most_in_flight(gate), deep = atomic_load_explicit(&gate->fences.deep, memory_order_relaxed);
+    uint32_t most = most_in_flight(gate),
+             deep = atomic_load_explicit(&gate->fences.most_pending_count, memory_order_relaxed);
     return most == IN_FLIGHT && deep > most ? deep : most;
 }
 
-static void pop_fence(struct gate *gate, unsigned at)
+static void pop_fence(struct gate *gate, unsigned fence_index)
 {
-    struct gate_fence popped = gate->fences.set[at];
-    gate->fences.passed++;
-    unsigned left = atomic_fetch_sub(&gate->fences.backlog, 1) - 1;
-    for (; at < left; at++)
-        gate->fences.set[at] = gate->fences.set[at + 1];
+    struct gate_fence popped = gate->fences.pending[fence_index];
+    gate->fences.timed_count++;
+    unsigned left_count = atomic_fetch_sub(&gate->fences.pending_count, 1) - 1;
+    for (; fence_index < left_count; fence_index++)
+        gate->fences.pending[fence_index] = gate->fences.pending[fence_index + 1];
     /* No call of a context that may be gone: a spare is given up with it, or used again where it lives. */
-    bool kept = popped.generation == popped.stream->generation && popped.stream->spares < TRACKED_STREAM_FENCES;
-    if (popped.ends > 0 && !kept)
+    bool kept = popped.generation == popped.stream->generation && popped.stream->spare_count < TRACKED_STREAM_FENCES;
+    if (popped.end_count > 0 && !kept)
         gate->engine->forget(popped.fence);
     else
         tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
 }
 
 /* Whether an older fence is in the same stream. */
-static bool is_behind(const struct gate *gate, unsigned at)
+static bool is_behind(const struct gate *gate, unsigned fence_index)
 {
-    for (unsigned older = 0; older < at; older++)
-        if (gate->fences.set[older].stream == gate->fences.set[at].stream)
+    for (unsigned older = 0; older < fence_index; older++)
+        if (gate->fences.pending[older].stream == gate->fences.pending[fence_index].stream)
             return true;
     return false;
 }
@@ -163,79 +164,85 @@ static bool is_behind(const struct gate *gate, unsigned at)
 static uint32_t waiting_fences(struct gate *gate, const struct stream_key *key)
 {
     uint32_t waiting = 0;
-    for (unsigned at = 0; at < gate->fences.backlog && gate->streams.waits > 0; at++)
-        waiting += !same_stream(&gate->fences.set[at].stream->key, key) &&
-                   tracked_stream_stands_at_wait(&gate->streams, gate->fences.set[at].stream);
+    for (unsigned at = 0; at < gate->fences.pending_count && gate->streams.wait_count > 0; at++)
+        waiting += !same_stream(&gate->fences.pending[at].stream->key, key) &&
+                   tracked_stream_stands_at_wait(&gate->streams, gate->fences.pending[at].stream);
     return waiting;
 }
 
 /* Not by age: one stream may wait for what another process does, and the device works on in the rest. */
 static void pop_passed(struct gate *gate)
 {
-    uint64_t asked = gate->fences.asked_ns, now = gate->engine->now();
-    bool elastic = terms_policy(gate->terms) == HETERO_POLICY_ELASTIC;
-    bool beside = elastic && terms_by_service(gate->terms); /* there it waits for what others have in flight */
+    uint64_t asked_at_ns = gate->fences.asked_at_ns, now_ns = gate->engine->now();
+    bool elastic = terms_policy(gate->grant_device) == HETERO_POLICY_ELASTIC;
+    bool beside = elastic && terms_by_service(gate->grant_device); /* there it waits for what others have in flight */
     /* What waits for turns of others looks long, and nothing is lent while they have work. */
-    bool lent = elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);
+    bool lent = elastic && !atomic_load_explicit(&gate->others_work, memory_order_relaxed);
     uint64_t long_ns = lent ? LONG_LENT_NS : LONG_NS;
-    for (unsigned at = 0; at < gate->fences.backlog;) {
-        if (gate->fences.set[at].ends > 0 || is_behind(gate, at) || !gate->engine->passed(gate->fences.set[at].fence)) {
+    for (unsigned at = 0; at < gate->fences.pending_count;) {
+        if (gate->fences.pending[at].end_count > 0 || is_behind(gate, at) ||
+            !gate->engine->passed(gate->fences.pending[at].fence)) {
             at++;
             continue;
         }
-        uint64_t set = gate->fences.set[at].set_ns, popped = atomic_load(&gate->fences.popped_ns);
-        uint64_t since = set > popped ? set : popped; /* until `asked` at least it had not passed */
-        uint64_t stood = gate->fences.set[at].stream->stood_ns;
-        since = since > stood ? since : stood;
-        atomic_store_explicit(&gate->sole.long_kernels, !beside && asked > since + long_ns, memory_order_relaxed);
-        atomic_store(&gate->fences.popped_ns, now);
-        atomic_fetch_add_explicit(&gate->fences.popped, 1, memory_order_relaxed);
+        uint64_t set = gate->fences.pending[at].set_at_ns, popped = atomic_load(&gate->fences.popped_at_ns);
+        uint64_t since_ns = set > popped ? set : popped; /* until `asked_at_ns` at least it had not passed */
+        uint64_t stood_at_ns = gate->fences.pending[at].stream->stood_at_ns;
+        since_ns = since_ns > stood_at_ns ? since_ns : stood_at_ns;
+        atomic_store_explicit(&gate->sole.kernels_are_long, !beside && asked_at_ns > since_ns + long_ns,
+                              memory_order_relaxed);
+        atomic_store(&gate->fences.popped_at_ns, now_ns);
+        atomic_fetch_add_explicit(&gate->fences.popped_count, 1, memory_order_relaxed);
         pop_fence(gate, at);
     }
-    gate->fences.asked_ns = now;
+    gate->fences.asked_at_ns = now_ns;
 }
 
 /* Whether launchers pass at the end of a row, because others are ahead of them. */
 static bool allows(struct gate *gate)
 {
     return atomic_load(&gate->state) == GATE_ENDS &&
-           (int32_t)(atomic_load(&gate->queue.allowed) - gate_launches(gate)) > 0;
+           (int32_t)(atomic_load(&gate->queue.allowed_launch_count) - gate_launches(gate)) > 0;
 }
 
 /* Adapt the stride so that a fence stands for FENCE_EVERY_NS, or its low-latency form. Fences pass at the device's
  * speed, or at the speed of launches if the device is faster. While none passes, because a queue fills, time adds up.
  */
-static void adapt(struct gate *gate, uint64_t now)
+static void adapt(struct gate *gate, uint64_t now_ns)
 {
-    uint64_t since = gate->fences.timed_ns, passed = gate->fences.passed;
-    uint32_t known = atomic_load_explicit(&gate->fences.known_stride, memory_order_relaxed);
-    if (known > 0) {
-        gate->fences.stride = known;
+    uint64_t since_ns = gate->fences.timed_from_ns, passed_count = gate->fences.timed_count;
+    uint32_t known_launches = atomic_load_explicit(&gate->fences.known_stride_launches, memory_order_relaxed);
+    if (known_launches > 0) {
+        gate->fences.stride_launches = known_launches;
         return;
     }
-    if (since != 0 && passed == 0)
+    if (since_ns != 0 && passed_count == 0)
         return;
-    gate->fences.timed_ns = now;
-    gate->fences.passed = 0;
-    if (since == 0)
+    gate->fences.timed_from_ns = now_ns;
+    gate->fences.timed_count = 0;
+    if (since_ns == 0)
         return;
-    uint64_t elapsed = now > since + passed ? (now - since) / passed : 1;
-    int64_t counted = elapsed < FENCE_EVERY_NS ? (int64_t)elapsed : (int64_t)FENCE_EVERY_NS; /* a pause is none */
-    gate->fences.every_ns += (counted - gate->fences.every_ns) / FENCES_MEAN;
-    atomic_store_explicit(&gate->fences.are_short, gate->fences.every_ns <= FENCE_SHORT_NS, memory_order_relaxed);
-    uint64_t every = gate->low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
-    uint64_t fitting = (gate->fences.stride * every + elapsed / 2) / elapsed;
-    if (fitting > gate->fences.stride * UINT64_C(2))
-        fitting = gate->fences.stride * UINT64_C(2);
-    gate->fences.stride = fitting < 1 ? 1 : fitting > STRIDE_MOST ? STRIDE_MOST : (uint32_t)fitting;
+    uint64_t interval_ns = now_ns > since_ns + passed_count ? (now_ns - since_ns) / passed_count : 1;
+    int64_t counted_ns = interval_ns < FENCE_EVERY_NS ? (int64_t)interval_ns
+                                                      : (int64_t)FENCE_EVERY_NS; /* a pause is none */
+    gate->fences.mean_interval_ns += (counted_ns - gate->fences.mean_interval_ns) / FENCES_MEAN;
+    atomic_store_explicit(&gate->fences.are_short, gate->fences.mean_interval_ns <= FENCE_SHORT_NS,
+                          memory_order_relaxed);
+    uint64_t target_interval_ns = gate->wants_low_latency ? FENCE_EVERY_LOW_LATENCY_NS : FENCE_EVERY_NS;
+    uint64_t fitting_launches = (gate->fences.stride_launches * target_interval_ns + interval_ns / 2) / interval_ns;
+    if (fitting_launches > gate->fences.stride_launches * UINT64_C(2))
+        fitting_launches = gate->fences.stride_launches * UINT64_C(2);
+    gate->fences.stride_launches = fitting_launches < 1             ? 1
+                                   : fitting_launches > STRIDE_MOST ? STRIDE_MOST
+                                                                    : (uint32_t)fitting_launches;
 }
 
 /* The gate is open, and nobody looks who would close it. */
 static void close_if_silent(struct gate *gate)
 {
-    uint64_t looked_ns = atomic_load(&gate->looked_ns);
+    uint64_t looked_ns = atomic_load(&gate->looked_at_ns);
     uint32_t open = GATE_OPEN, holds = GATE_HOLDS;
-    if (looked_ns != 0 && elapsed(looked_ns, gate->fences.asked_ns) > SILENT_NS &&
+    if (looked_ns != 0 && elapsed(looked_ns, gate->fences.asked_at_ns) > SILENT_NS &&
         !atomic_compare_exchange_strong(&gate->state, &open, GATE_SILENT))
         atomic_compare_exchange_strong(&gate->state, &holds, GATE_SILENT);
 }
@@ -244,24 +251,26 @@ static void set_fence(struct gate *gate, struct tracked_stream *stream)
 {
     if (!lock(gate))
         return;
-    uint32_t count = gate_launches(gate), stride = gate->fences.stride > 0 ? gate->fences.stride : gate->fences.strode;
-    if (count - gate->fences.fenced >= stride) {
+    uint32_t count = gate_launches(gate),
+             stride = gate->fences.stride_launches > 0 ? gate->fences.stride_launches : gate->fences.stride_before_hold;
+    if (count - gate->fences.fenced_launch_count >= stride) {
         pop_passed(gate);
         if (!FAULT(gate_open_without_governor))
             close_if_silent(gate);
-        if (gate->fences.stride > 0)
+        if (gate->fences.stride_launches > 0)
             adapt(gate, gate->engine->now());
-        gate->fences.fenced = count;
-        void *fence = gate->fences.backlog < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream) : NULL;
+        gate->fences.fenced_launch_count = count;
+        void *fence = gate->fences.pending_count < GATE_FENCES ? tracked_stream_take_fence(&gate->streams, stream)
+                                                               : NULL;
         if (fence != NULL && gate->engine->set(fence, stream->key.stream)) {
-            gate->fences.set[gate->fences.backlog] = (struct gate_fence){
+            gate->fences.pending[gate->fences.pending_count] = (struct gate_fence){
                 .fence = fence,
-                .set_ns = gate->engine->now(),
+                .set_at_ns = gate->engine->now(),
                 .stream = stream,
                 .generation = stream->generation,
                 .context = stream->context,
             };
-            atomic_fetch_add(&gate->fences.backlog, 1);
+            atomic_fetch_add(&gate->fences.pending_count, 1);
         } else if (fence != NULL) {
             gate->engine->drop(fence);
         }
@@ -275,15 +284,15 @@ static void start(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    if (!gate->callbacks.started) {
+    if (!gate->callbacks.is_started) {
         /* Signals are blocked with the lock, and so in the thread: the program's are for the program's threads. */
         pthread_t thread;
-        gate->callbacks.started = pthread_create(&thread, NULL, gate->callbacks.thread, gate->callbacks.owner) == 0;
-        if (gate->callbacks.started)
+        gate->callbacks.is_started = pthread_create(&thread, NULL, gate->callbacks.thread, gate->callbacks.owner) == 0;
+        if (gate->callbacks.is_started)
             pthread_detach(thread);
-        else if (log_due(&gate->callbacks.logged_ns, gate->engine->now()))
+        else if (log_due(&gate->callbacks.logged_at_ns, gate->engine->now()))
             log_line(LOG_ERROR, "governor: no thread could be started, launches wait");
-        if (gate->callbacks.started && gate->callbacks.logged_ns != 0)
+        if (gate->callbacks.is_started && gate->callbacks.logged_at_ns != 0)
             log_line(LOG_INFO, "governor: its thread could be started now, launches go on");
     }
     unlock(gate);
@@ -307,8 +316,9 @@ static __thread const struct stream_key *small;
 /* Whether this is a small copy that passes. */
 static bool passes_as_small(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t left = key == small ? atomic_load(&gate->queue.small) : 0;
-    return left > 0 && is_apart(gate, key) && atomic_compare_exchange_strong(&gate->queue.small, &left, left - 1);
+    uint32_t left = key == small ? atomic_load(&gate->queue.passing_small_count) : 0;
+    return left > 0 && is_apart(gate, key) &&
+           atomic_compare_exchange_strong(&gate->queue.passing_small_count, &left, left - 1);
 }
 
 /* Whether this launch passes with the token, which is no other's then. */
@@ -328,37 +338,38 @@ static uint64_t awake_ns(uint32_t state, bool high)
 /* Wait awake for so long until the state changes or launchers are let through. */
 static void wait_awake(struct gate *gate, uint32_t state, uint32_t passes, uint64_t for_ns)
 {
-    uint64_t since = gate->engine->now();
-    while (atomic_load(&gate->state) == state && atomic_load(&gate->queue.passes) == passes && !allows(gate) &&
-           gate->engine->now() - since < for_ns)
+    uint64_t since_ns = gate->engine->now();
+    while (atomic_load(&gate->state) == state && atomic_load(&gate->queue.pass_count) == passes && !allows(gate) &&
+           gate->engine->now() - since_ns < for_ns)
         gate->engine->pause(2 * US);
 }
 
 /* At the closed gate. Whether it was let through, for one operation: then it counts as waiting until it is inside. */
 static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t passes = atomic_load(&gate->queue.passes);
-    atomic_fetch_add(&gate->queue.waiting, 1);
-    atomic_fetch_add(&gate->queue.smalls, key == small);
-    bool let_through = false, limited = true, high = terms_priority(gate->terms) == HETERO_PRIORITY_HIGH;
-    uint32_t wakes = atomic_load(&gate->queue.wakes);
+    uint32_t passes = atomic_load(&gate->queue.pass_count);
+    atomic_fetch_add(&gate->queue.waiting_count, 1);
+    atomic_fetch_add(&gate->queue.waiting_small_count, key == small);
+    bool let_through = false, limited = true, high = terms_priority(gate->grant_device) == HETERO_PRIORITY_HIGH;
+    uint32_t wakes = atomic_load(&gate->queue.wake_count);
     for (uint32_t seen = atomic_load(&gate->state); limited && !let_through && !gate_opens(seen) && !allows(gate);
          seen = atomic_load(&gate->state)) {
-        atomic_fetch_add(&gate->queue.looks, 1);
-        futex_wake(&gate->queue.looks);
+        atomic_fetch_add(&gate->queue.look_count, 1);
+        futex_wake(&gate->queue.look_count);
         start(gate); /* which may have failed before */
         wait_awake(gate, seen, passes, awake_ns(seen, high));
         high = false;
-        if (atomic_load(&gate->queue.passes) == passes && !allows(gate))
-            futex_sleep(&gate->queue.wakes, wakes, key == small ? SMALL_LOOK_NS : GATE_LOOK_NS);
+        if (atomic_load(&gate->queue.pass_count) == passes && !allows(gate))
+            futex_sleep(&gate->queue.wake_count, wakes, key == small ? SMALL_LOOK_NS : GATE_LOOK_NS);
         wakes = atomic_load(
-            &gate->queue.wakes); /* before what it is told: else that may change unseen before the next sleep */
-        let_through = atomic_load(&gate->queue.passes) != passes || take_token(gate, key) || passes_as_small(gate, key);
-        limited = terms_limit_core(gate->terms) && !atomic_load(&gates_retired);
+            &gate->queue.wake_count); /* before what it is told: else that may change unseen before the next sleep */
+        let_through = atomic_load(&gate->queue.pass_count) != passes || take_token(gate, key) ||
+                      passes_as_small(gate, key);
+        limited = terms_limit_core(gate->grant_device) && !atomic_load(&gates_retired);
     }
-    atomic_fetch_sub(&gate->queue.smalls, key == small);
+    atomic_fetch_sub(&gate->queue.waiting_small_count, key == small);
     if (!let_through)
-        atomic_fetch_sub(&gate->queue.waiting, 1);
+        atomic_fetch_sub(&gate->queue.waiting_count, 1);
     return let_through;
 }
 
@@ -367,10 +378,10 @@ static bool wait_until_open(struct gate *gate, const struct stream_key *key)
 
 /* With the lock: a launch is made. What is in flight from before is charged with it, and is not of the share that a
  * process has at exit. */
-static void begin_at_exit(struct gate *gate, uint64_t now)
+static void begin_at_exit(struct gate *gate, uint64_t now_ns)
 {
     gate->exits.queued_behind_earlier_work = !tracked_streams_settled(&gate->streams);
-    gate->exits.pending_launch_at_ns = now;
+    gate->exits.pending_launch_at_ns = now_ns;
 }
 
 /* With the lock: whether everything that was launched is done; what it took is charged. */
@@ -391,12 +402,12 @@ static bool settle_at_exit(struct gate *gate)
 /* With the lock: how long the next launch has to wait for its share. */
 static uint64_t owed_at_exit(struct gate *gate)
 {
-    uint64_t core = terms_core(gate->terms), now = gate->engine->now();
+    uint64_t core = terms_core(gate->grant_device), now_ns = gate->engine->now();
     if (gate->exits.first_launch_at_ns == 0)
-        gate->exits.first_launch_at_ns = now;
+        gate->exits.first_launch_at_ns = now_ns;
     if (gate->exits.device_ns <= EXIT_NS || FAULT(exit_uncharged))
         return 0;
-    uint64_t earned_ns = EXIT_NS + (now - gate->exits.first_launch_at_ns) / HETERO_CORE_FULL * core;
+    uint64_t earned_ns = EXIT_NS + (now_ns - gate->exits.first_launch_at_ns) / HETERO_CORE_FULL * core;
     uint64_t grants_ns = FAULT_VALUE(exits_charged_apart, gate->callbacks.charge(gate->callbacks.owner, 0), 0);
     if (gate->exits.device_ns <= earned_ns)
         return grants_ns;
@@ -407,7 +418,7 @@ static uint64_t owed_at_exit(struct gate *gate)
 /* Wait until a launch may go ahead without the thread. */
 static void wait_at_exit(struct gate *gate)
 {
-    for (bool goes = false; !goes && terms_limit_core(gate->terms);) {
+    for (bool goes = false; !goes && terms_limit_core(gate->grant_device);) {
         lock_always(gate);
         uint64_t wait_ns = settle_at_exit(gate) ? owed_at_exit(gate) : 20 * US;
         goes = wait_ns == 0;
@@ -422,18 +433,18 @@ static void wait_at_exit(struct gate *gate)
 /* It was made. */
 static void leave_at_exit(struct gate *gate, const struct stream_key *key)
 {
-    uint64_t since = gate->engine->now();
+    uint64_t since_ns = gate->engine->now();
     lock_always(gate);
     if (gate->exits.pending_launch_at_ns == 0) /* another thread's launch, or from before it was retired */
-        begin_at_exit(gate, since);
+        begin_at_exit(gate, since_ns);
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
     if (stream != NULL)
         tracked_stream_flush(&gate->streams, stream);
     bool settled = settle_at_exit(gate);
     unlock(gate);
-    atomic_fetch_add(&gate->queue.looks, 1);
-    futex_wake(&gate->queue.looks);
-    while (!settled && gate->engine->now() - since < EXIT_END_NS) {
+    atomic_fetch_add(&gate->queue.look_count, 1);
+    futex_wake(&gate->queue.look_count);
+    while (!settled && gate->engine->now() - since_ns < EXIT_END_NS) {
         gate->engine->pause(4 * US);
         lock_always(gate);
         settled = settle_at_exit(gate);
@@ -504,7 +515,7 @@ static unsigned first_cell(void)
 static bool take_cell(struct gate *gate, struct entry *entry, unsigned at, uintptr_t *whose)
 {
     *whose = 0;
-    entry->cell = &gate->inside.cells[at % GATE_CELLS];
+    entry->cell = &gate->inside.launcher_cells[at % GATE_CELLS];
     atomic_signal_fence(memory_order_seq_cst);
     return atomic_compare_exchange_strong(entry->cell, whose, INSIDE);
 }
@@ -517,7 +528,7 @@ static void take_any_cell(struct gate *gate, struct entry *entry)
         if (take_cell(gate, entry, first_cell() + at, &whose) || whose == INSIDE)
             return;
     entry->cell = NULL;
-    atomic_fetch_add(&gate->inside.others, 1);
+    atomic_fetch_add(&gate->inside.uncelled_launcher_count, 1);
 }
 
 /* First inside, then the gate: the thread closes the gate, then looks who is inside. In a handler, the cell of the
@@ -527,7 +538,7 @@ static void step_in(struct gate *gate, const struct stream_key *stream)
     unsigned depth = mine.depth;
     if (depth >= ENTRIES) {
         set_depth(depth + 1);
-        atomic_fetch_add(&gate->inside.others, 1);
+        atomic_fetch_add(&gate->inside.uncelled_launcher_count, 1);
         return;
     }
     const struct entry *outer = interrupted(gate);
@@ -550,15 +561,15 @@ static inline void step_out(struct gate *gate)
     if (__builtin_expect(depth < ENTRIES && entry->cell != NULL, 1))
         atomic_store_explicit(entry->cell, entry->before, memory_order_release);
     else
-        atomic_fetch_sub(&gate->inside.others, 1);
+        atomic_fetch_sub(&gate->inside.uncelled_launcher_count, 1);
     set_depth(depth);
 }
 
 static bool is_inside(struct gate *gate)
 {
-    bool inside = atomic_load(&gate->inside.others) != 0;
+    bool inside = atomic_load(&gate->inside.uncelled_launcher_count) != 0;
     for (unsigned at = 0; at < GATE_CELLS && !inside; at++) {
-        uintptr_t says = atomic_load(&gate->inside.cells[at]);
+        uintptr_t says = atomic_load(&gate->inside.launcher_cells[at]);
         inside = says != 0 && (says & 1) == 0;
     }
     return inside;
@@ -577,8 +588,8 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
-    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole.whose) != INSIDE) {
-        last.gate = gate->number;
+    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole.thread_id) != INSIDE) {
+        last.gate = gate->gate_number;
         last.key = *key;
         last.stream = stream;
         last.generation = stream->generation;
@@ -589,7 +600,7 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
 
 static inline __attribute__((always_inline)) bool is_last(const struct gate *gate, const struct stream_key *key)
 {
-    return last.gate == gate->number && same_stream(&last.key, key) &&
+    return last.gate == gate->gate_number && same_stream(&last.key, key) &&
            last.generation == atomic_load_explicit(&last.stream->generation, memory_order_relaxed);
 }
 
@@ -597,16 +608,17 @@ static inline __attribute__((always_inline)) bool is_last(const struct gate *gat
 
 /* Long kernels are launched one at a time, or each thread would have one in flight: the sole launch is made by one
  * thread until its fence is set. With the lock: whether this thread may go ahead. */
-static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t now)
+static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t now_ns)
 {
-    if (gate->fences.backlog >= bound(gate) && gate->fences.backlog - waiting_fences(gate, key) >= bound(gate))
+    if (gate->fences.pending_count >= bound(gate) &&
+        gate->fences.pending_count - waiting_fences(gate, key) >= bound(gate))
         return false;
     if (!is_long(gate) || mine.depth > 0) /* a handler may have interrupted the sole launch */
         return true;
-    if (atomic_load(&gate->sole.whose) != 0)
+    if (atomic_load(&gate->sole.thread_id) != 0)
         return false;
-    atomic_store(&gate->sole.whose, INSIDE);
-    gate->sole.since_ns = now;
+    atomic_store(&gate->sole.thread_id, INSIDE);
+    gate->sole.taken_at_ns = now_ns;
     last.gate = 0; /* it leaves slowly */
     return true;
 }
@@ -617,13 +629,13 @@ static void end_sole(struct gate *gate)
     uintptr_t whose = INSIDE;
     if (mine.depth > 0)
         return;
-    atomic_compare_exchange_strong(&gate->sole.whose, &whose, 0);
+    atomic_compare_exchange_strong(&gate->sole.thread_id, &whose, 0);
 }
 
 static bool is_in_flight(const struct gate *gate, const struct stream_key *key)
 {
-    for (unsigned at = 0; at < gate->fences.backlog; at++)
-        if (same_stream(&gate->fences.set[at].stream->key, key))
+    for (unsigned at = 0; at < gate->fences.pending_count; at++)
+        if (same_stream(&gate->fences.pending[at].stream->key, key))
             return true;
     return false;
 }
@@ -631,27 +643,27 @@ static bool is_in_flight(const struct gate *gate, const struct stream_key *key)
 /* Wait until less is in flight. */
 static void throttle(struct gate *gate, const struct stream_key *key)
 {
-    uint64_t since = gate->engine->now();
+    uint64_t since_ns = gate->engine->now();
     while (lock(gate)) {
         pop_passed(gate);
-        uint64_t now = gate->engine->now();
-        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);
-        if (elapsed(since, now) > patience_ns) {
-            if (elapsed(gate->sole.since_ns, now) > patience_ns)
-                atomic_store(&gate->sole.whose, 0);
-            if (gate->fences.backlog >= bound(gate))
+        uint64_t now_ns = gate->engine->now();
+        uint64_t patience_ns = THROTTLE_NS << atomic_load_explicit(&gate->others_work, memory_order_relaxed);
+        if (elapsed(since_ns, now_ns) > patience_ns) {
+            if (elapsed(gate->sole.taken_at_ns, now_ns) > patience_ns)
+                atomic_store(&gate->sole.thread_id, 0);
+            if (gate->fences.pending_count >= bound(gate))
                 pop_fence(gate, 0);
         }
         /* At the end of a row it waits at the gate, where it can be let through: what is in flight may wait for it. */
-        bool waits = gate->streams.waits > 0 && !tracked_streams_work(&gate->streams);
+        bool waits = gate->streams.wait_count > 0 && !tracked_streams_work(&gate->streams);
         bool enough = (atomic_load(&gate->state) == GATE_ENDS && !allows(gate)) ||
-                      (key == small && !is_in_flight(gate, key)) || may_launch(gate, key, now);
+                      (key == small && !is_in_flight(gate, key)) || may_launch(gate, key, now_ns);
         unlock(gate);
         if (enough)
             return;
         /* What is in flight beside a grant of high priority is done before a sleeping thread would wake up, and the
          * device waits for who looks late. */
-        bool low_latency = atomic_load_explicit(&gate->low_latency, memory_order_relaxed);
+        bool low_latency = atomic_load_explicit(&gate->wants_low_latency, memory_order_relaxed);
         gate->engine->pause(waits ? 200 * US : low_latency ? 2 * US : 20 * US);
     }
 }
@@ -686,9 +698,9 @@ static bool wait_outside(struct gate *gate, const struct stream_key *key)
 /* Whether no launch but the one that asks is between enter and leave. */
 static bool is_alone(struct gate *gate)
 {
-    unsigned inside = atomic_load(&gate->inside.others);
+    unsigned inside = atomic_load(&gate->inside.uncelled_launcher_count);
     for (unsigned at = 0; at < GATE_CELLS; at++)
-        inside += atomic_load(&gate->inside.cells[at]) != 0;
+        inside += atomic_load(&gate->inside.launcher_cells[at]) != 0;
     return inside <= 1 && mine.depth <= 1;
 }
 
@@ -702,7 +714,7 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
     if (stream == NULL || !lock(gate))
         return;
     if (is_alone(gate) && hold_begin(&gate->hold, stream, key)) {
-        gate->fences.strode = atomic_exchange(&gate->fences.stride, 0);
+        gate->fences.stride_before_hold = atomic_exchange(&gate->fences.stride_launches, 0);
         if (!is_alone(gate))
             hold_spoil(&gate->hold);
     }
@@ -712,25 +724,25 @@ static void begin_hold(struct gate *gate, const struct stream_key *key)
 /* With the lock: the hold is over, and fences are as far apart as before it. */
 static void end_hold(struct gate *gate)
 {
-    if (gate->fences.stride == 0)
-        atomic_store(&gate->fences.stride, gate->fences.strode);
+    if (gate->fences.stride_launches == 0)
+        atomic_store(&gate->fences.stride_launches, gate->fences.stride_before_hold);
 }
 
 /* Whether a launch has to wait for what is in flight. */
 static bool is_full(struct gate *gate)
 {
     return (is_long(gate) && !FAULT(long_kernels_at_once)) ||
-           atomic_load_explicit(&gate->fences.backlog, memory_order_relaxed) >= bound(gate);
+           atomic_load_explicit(&gate->fences.pending_count, memory_order_relaxed) >= bound(gate);
 }
 
 /* At the closed gate: wait for a turn. Whether it was let through; and whether it is limited, and the process lives. */
 static bool wait_for_turn(struct gate *gate, const struct stream_key *stream, bool *limited, bool *retired)
 {
     bool let_through = (!atomic_load(&gates_retired) || FAULT(time_slices_at_exit)) && wait_outside(gate, stream);
-    *limited = terms_limit_core(gate->terms);
+    *limited = terms_limit_core(gate->grant_device);
     *retired = atomic_load(&gates_retired);
     if (let_through && (!*limited || *retired))
-        atomic_fetch_sub(&gate->queue.waiting, 1);
+        atomic_fetch_sub(&gate->queue.waiting_count, 1);
     return let_through;
 }
 
@@ -743,7 +755,7 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
         step_in(gate, stream);
         FAULT_PAUSE(handler_inside_while_it_waits);
         if (let_through)
-            atomic_fetch_sub(&gate->queue.waiting, 1);
+            atomic_fetch_sub(&gate->queue.waiting_count, 1);
         uint32_t state = atomic_load(&gate->state);
         if (state == GATE_HOLDS)
             begin_hold(gate, stream);
@@ -761,8 +773,8 @@ static __attribute__((noinline)) bool wait_to_enter(struct gate *gate, const str
             return true;
         }
     }
-    if (atomic_load_explicit(&gate->first_ns, memory_order_relaxed) == 0)
-        atomic_store_explicit(&gate->first_ns, gate->engine->now(), memory_order_relaxed);
+    if (atomic_load_explicit(&gate->first_launch_at_ns, memory_order_relaxed) == 0)
+        atomic_store_explicit(&gate->first_launch_at_ns, gate->engine->now(), memory_order_relaxed);
     return true;
 }
 
@@ -780,13 +792,13 @@ void gate_makes_small(const struct stream_key *key)
 void gate_made_graph(struct gate *gate)
 {
     if (hold_makes_graph > 0)
-        atomic_fetch_add_explicit(&gate->made.graphs_of[hold_makes_graph - 1], 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&gate->made.graphs, 1, memory_order_release);
+        atomic_fetch_add_explicit(&gate->made.graph_count_by_kind[hold_makes_graph - 1], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&gate->made.graph_count, 1, memory_order_release);
 }
 
 bool gate_enter(struct gate *gate, const struct stream_key *stream)
 {
-    uint32_t backlog = atomic_load_explicit(&gate->fences.backlog, memory_order_relaxed);
+    uint32_t backlog = atomic_load_explicit(&gate->fences.pending_count, memory_order_relaxed);
     if (__builtin_expect(!is_long(gate) && backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
         struct entry *entry = &mine.entries[0];
         uintptr_t whose;
@@ -794,7 +806,7 @@ bool gate_enter(struct gate *gate, const struct stream_key *stream)
         entry->stream = *stream;
         set_depth(1);
         bool inside = take_cell(gate, entry, first_cell(), &whose);
-        if (__builtin_expect(inside && atomic_load_explicit(&gate->first_ns, memory_order_relaxed) != 0, 1)) {
+        if (__builtin_expect(inside && atomic_load_explicit(&gate->first_launch_at_ns, memory_order_relaxed) != 0, 1)) {
             uint32_t state = atomic_load(&gate->state);
             if (__builtin_expect(state == GATE_OPEN, 1) || (state == GATE_HOLDS && !hold_may_begin(&gate->hold)))
                 return true;
@@ -832,12 +844,12 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
         if (key->thread != NULL)
             flush(gate, key);
         else
-            atomic_store(&stream->dirty, true);
-        bool held = atomic_load_explicit(&gate->fences.stride, memory_order_relaxed) == 0 && note(gate, key);
-        if (!held && atomic_load(&gate->sole.whose) == INSIDE) /* a long kernel may be behind short ones */
-            atomic_store(&gate->fences.fenced, count - STRIDE_MOST);
-        if (!held && count - atomic_load_explicit(&gate->fences.fenced, memory_order_relaxed) >=
-                         atomic_load_explicit(&gate->fences.stride, memory_order_relaxed))
+            atomic_store(&stream->is_dirty, true);
+        bool held = atomic_load_explicit(&gate->fences.stride_launches, memory_order_relaxed) == 0 && note(gate, key);
+        if (!held && atomic_load(&gate->sole.thread_id) == INSIDE) /* a long kernel may be behind short ones */
+            atomic_store(&gate->fences.fenced_launch_count, count - STRIDE_MOST);
+        if (!held && count - atomic_load_explicit(&gate->fences.fenced_launch_count, memory_order_relaxed) >=
+                         atomic_load_explicit(&gate->fences.stride_launches, memory_order_relaxed))
             set_fence(gate, stream);
     }
     step_out(gate);
@@ -846,17 +858,17 @@ static __attribute__((noinline)) void leave_slowly(struct gate *gate, const stru
 
 void gate_leave(struct gate *gate, const struct stream_key *key)
 {
-    uint32_t count = atomic_fetch_add(&gate->made.launches, 1) + 1;
+    uint32_t count = atomic_fetch_add(&gate->made.launch_count, 1) + 1;
     bool fast = !atomic_load_explicit(&gates_retired, memory_order_relaxed) && key->thread == NULL &&
-                count - atomic_load_explicit(&gate->fences.fenced, memory_order_relaxed) <
-                    atomic_load_explicit(&gate->fences.stride, memory_order_relaxed) &&
+                count - atomic_load_explicit(&gate->fences.fenced_launch_count, memory_order_relaxed) <
+                    atomic_load_explicit(&gate->fences.stride_launches, memory_order_relaxed) &&
                 is_last(gate, key);
     if (__builtin_expect(!fast, 0)) {
         leave_slowly(gate, key, count);
         return;
     }
-    if (!atomic_load_explicit(&last.stream->dirty, memory_order_relaxed))
-        atomic_store(&last.stream->dirty, true);
+    if (!atomic_load_explicit(&last.stream->is_dirty, memory_order_relaxed))
+        atomic_store(&last.stream->is_dirty, true);
     step_out(gate);
 }
 
@@ -910,8 +922,8 @@ void gate_before_context_ends(struct gate *gate, void *context)
 {
     if (!lock(gate))
         return;
-    for (unsigned at = 0; at < gate->fences.backlog; at++)
-        gate->fences.set[at].ends += gate->fences.set[at].context == context;
+    for (unsigned at = 0; at < gate->fences.pending_count; at++)
+        gate->fences.pending[at].end_count += gate->fences.pending[at].context == context;
     hold_forget(&gate->hold, context);
     tracked_streams_context_ends(&gate->streams, context);
     unlock(gate);
@@ -920,14 +932,14 @@ void gate_before_context_ends(struct gate *gate, void *context)
 void gate_after_context_ended(struct gate *gate, void *context, bool lives)
 {
     lock_always(gate); /* the driver is not called */
-    for (unsigned at = gate->fences.backlog; at-- > 0;) {
-        struct gate_fence *fence = &gate->fences.set[at];
+    for (unsigned at = gate->fences.pending_count; at-- > 0;) {
+        struct gate_fence *fence = &gate->fences.pending[at];
         if (fence->context == context && !lives) {
-            fence->ends = 1;
-            atomic_fetch_add_explicit(&gate->fences.popped, 1, memory_order_relaxed);
+            fence->end_count = 1;
+            atomic_fetch_add_explicit(&gate->fences.popped_count, 1, memory_order_relaxed);
             pop_fence(gate, at);
-        } else if (fence->context == context && fence->ends > 0) {
-            fence->ends--;
+        } else if (fence->context == context && fence->end_count > 0) {
+            fence->end_count--;
         }
     }
     tracked_streams_context_ended(&gate->streams, context, lives);
@@ -939,31 +951,31 @@ void gate_after_context_ended(struct gate *gate, void *context, bool lives)
 /* Launchers at the closed gate look again: also one that has looked, and does not sleep yet. */
 static void wake(struct gate *gate)
 {
-    atomic_fetch_add(&gate->queue.wakes, 1);
-    futex_wake(&gate->queue.wakes);
+    atomic_fetch_add(&gate->queue.wake_count, 1);
+    futex_wake(&gate->queue.wake_count);
 }
 
 void gate_set(struct gate *gate, uint32_t state)
 {
     if (!gate_opens(state))
-        atomic_store(&gate->looked_ns, 0);
+        atomic_store(&gate->looked_at_ns, 0);
     atomic_store(&gate->queue.token, GATE_TOKEN_NONE);
     atomic_store(&gate->state, state);
-    atomic_fetch_add(&gate->queue.wakes, 1);
+    atomic_fetch_add(&gate->queue.wake_count, 1);
     if (state != GATE_CLOSED)
-        futex_wake(&gate->queue.wakes);
+        futex_wake(&gate->queue.wake_count);
 }
 
 void gate_look(struct gate *gate, uint64_t now_ns)
 {
-    atomic_store(&gate->looked_ns, now_ns);
+    atomic_store(&gate->looked_at_ns, now_ns);
     if (atomic_load(&gate->state) == GATE_SILENT)
         gate_set(gate, GATE_OPEN);
 }
 
 void gate_let_through(struct gate *gate)
 {
-    atomic_fetch_add(&gate->queue.passes, 1);
+    atomic_fetch_add(&gate->queue.pass_count, 1);
     wake(gate);
 }
 
@@ -975,24 +987,24 @@ void gate_give_token(struct gate *gate, uint32_t token)
 
 void gate_let_small_through(struct gate *gate, uint32_t copies)
 {
-    atomic_store(&gate->queue.small, copies);
+    atomic_store(&gate->queue.passing_small_count, copies);
 }
 
 void gate_allow(struct gate *gate, uint32_t launches)
 {
-    atomic_store(&gate->queue.allowed, launches);
-    if (allows(gate) && atomic_load(&gate->queue.waiting) > 0)
+    atomic_store(&gate->queue.allowed_launch_count, launches);
+    if (allows(gate) && atomic_load(&gate->queue.waiting_count) > 0)
         wake(gate);
 }
 
 void gate_deepen(struct gate *gate, uint32_t fences)
 {
-    atomic_store_explicit(&gate->fences.deep, fences, memory_order_relaxed);
+    atomic_store_explicit(&gate->fences.most_pending_count, fences, memory_order_relaxed);
 }
 
 uint32_t gate_signaled_fences(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->fences.popped, memory_order_relaxed) +
+    return atomic_load_explicit(&gate->fences.popped_count, memory_order_relaxed) +
            atomic_load_explicit(&gate->streams.passed_count, memory_order_relaxed);
 }
 
@@ -1018,7 +1030,7 @@ bool gate_is_idle(struct gate *gate)
 
 bool gate_waits(struct gate *gate)
 {
-    if (atomic_load(&gate->streams.waits) == 0)
+    if (atomic_load(&gate->streams.wait_count) == 0)
         return false;
     if (pthread_mutex_trylock(&gate->lock) != 0)
         return true;
@@ -1029,8 +1041,8 @@ bool gate_waits(struct gate *gate)
 
 bool gate_marks(struct gate *gate, struct gate_moment *moment)
 {
-    *moment = (struct gate_moment){.launches = gate_launches(gate), .inside = is_inside(gate)};
-    if (moment->inside) /* perhaps with a lock of the driver */
+    *moment = (struct gate_moment){.launch_count = gate_launches(gate), .launcher_inside = is_inside(gate)};
+    if (moment->launcher_inside) /* perhaps with a lock of the driver */
         return true;
     if (pthread_mutex_trylock(&gate->lock) != 0)
         return false;
@@ -1038,10 +1050,12 @@ bool gate_marks(struct gate *gate, struct gate_moment *moment)
     if (!atomic_load(&gates_retired)) {
         pop_passed(gate);
         idle = !tracked_streams_work(&gate->streams);
-        uint32_t behind = gate_launches(gate) - gate->fences.fenced,
-                 stride = gate->fences.stride > 0 ? gate->fences.stride : gate->fences.strode;
-        moment->least = gate->fences.backlog == 0 ? 0 : (gate->fences.backlog - 1) * stride + behind;
-        moment->most = gate->fences.backlog * stride + behind;
+        uint32_t behind = gate_launches(gate) - gate->fences.fenced_launch_count,
+                 stride = gate->fences.stride_launches > 0 ? gate->fences.stride_launches
+                                                           : gate->fences.stride_before_hold;
+        moment->least_in_flight = gate->fences.pending_count == 0 ? 0
+                                                                  : (gate->fences.pending_count - 1) * stride + behind;
+        moment->most_in_flight = gate->fences.pending_count * stride + behind;
     }
     pthread_mutex_unlock(&gate->lock);
     return !idle;
@@ -1049,8 +1063,8 @@ bool gate_marks(struct gate *gate, struct gate_moment *moment)
 
 bool gate_stands(struct gate *gate, const struct gate_moment *moment)
 {
-    if (moment->inside)
-        return is_inside(gate) && gate_launches(gate) == moment->launches;
+    if (moment->launcher_inside)
+        return is_inside(gate) && gate_launches(gate) == moment->launch_count;
     if (pthread_mutex_trylock(&gate->lock) != 0)
         return true;
     bool stands = !atomic_load(&gates_retired) && tracked_streams_stand(&gate->streams);
@@ -1062,25 +1076,26 @@ void gate_know(struct gate *gate, uint64_t launch_ns)
 {
     uint64_t stride = launch_ns == 0 ? 0 : FENCE_EVERY_NS / launch_ns;
     stride = stride < STRIDE_MOST ? stride : STRIDE_MOST;
-    atomic_store(&gate->fences.known_stride, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
+    atomic_store(&gate->fences.known_stride_launches, launch_ns > 0 && stride == 0 ? 1 : (uint32_t)stride);
 }
 
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, bool stalls, uint64_t wait_ns)
+bool gate_hold(struct gate *gate, uint32_t most_launches, uint32_t skip_count, enum hold_of held_kind, bool stalls,
+               uint64_t wait_ns)
 {
     if (!lock(gate))
         return false;
-    hold_ask(&gate->hold, most, skip, of, stalls);
+    hold_ask(&gate->hold, most_launches, skip_count, held_kind, stalls);
     atomic_store(&gate->state, GATE_HOLDS);
     unlock(gate);
-    uint64_t now = gate->engine->now(), until_ns = now + wait_ns;
-    uint64_t most_ns = now + (wait_ns > HOLD_MOST_NS ? wait_ns : HOLD_MOST_NS);
-    uint32_t seen = gate_launches(gate);
-    for (; !hold_watch(&gate->hold, now, until_ns) && !atomic_load(&gates_retired); now = gate->engine->now()) {
+    uint64_t now_ns = gate->engine->now(), until_ns = now_ns + wait_ns;
+    uint64_t most_ns = now_ns + (wait_ns > HOLD_MOST_NS ? wait_ns : HOLD_MOST_NS);
+    uint32_t launches_before = gate_launches(gate);
+    for (; !hold_watch(&gate->hold, now_ns, until_ns) && !atomic_load(&gates_retired); now_ns = gate->engine->now()) {
         gate->engine->pause(HOLD_LOOK_NS);
-        if (gate_launches(gate) != seen)
+        if (gate_launches(gate) != launches_before)
             until_ns = gate->engine->now() + wait_ns;
         until_ns = until_ns < most_ns ? until_ns : most_ns;
-        seen = gate_launches(gate);
+        launches_before = gate_launches(gate);
     }
     atomic_store(&gate->state, GATE_OPEN);
     bool lives = lock(gate);
@@ -1091,26 +1106,26 @@ bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of,
     return lives;
 }
 
-bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns)
+bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *device_ns)
 {
     if (!lock(gate))
         return false;
-    bool known = hold_read(&gate->hold, launches, ns);
+    bool known = hold_read(&gate->hold, launches, device_ns);
     unlock(gate);
     return known;
 }
 
 void gate_fence_next(struct gate *gate)
 {
-    if (atomic_load(&gate->fences.backlog) == 0)
-        atomic_store(&gate->fences.fenced, gate_launches(gate) - STRIDE_MOST);
+    if (atomic_load(&gate->fences.pending_count) == 0)
+        atomic_store(&gate->fences.fenced_launch_count, gate_launches(gate) - STRIDE_MOST);
 }
 
 void gate_forget_timing(struct gate *gate)
 {
     if (!lock(gate))
         return;
-    gate->fences.timed_ns = 0;
+    gate->fences.timed_from_ns = 0;
     unlock(gate);
 }
 

@@ -43,67 +43,68 @@ struct gate_callbacks {
     /* Charges device time that was used after the gate was retired; returns the grant's remaining debt in ns. */
     uint64_t (*charge)(void *owner, uint64_t ns);
     void *owner;
-    bool started;       /* the thread */
-    uint64_t logged_ns; /* when it was last logged that it could not be; 0: never */
+    bool is_started;       /* the thread */
+    uint64_t logged_at_ns; /* when it was last logged that it could not be; 0: never */
 };
 
 /* Launchers at the closed gate. */
 struct gate_queue {
-    _Atomic uint32_t waiting; /* so many */
-    _Atomic uint32_t smalls;  /* of them, make small copies */
-    _Atomic uint32_t looks;   /* futex: how often one has come, or looked again */
-    _Atomic uint32_t wakes;   /* futex: how often they were told to look again */
-    _Atomic uint32_t passes;  /* how often each of them was let through for one operation */
-    _Atomic uint32_t small;   /* so many small copies pass */
-    _Atomic uint32_t token;   /* GATE_TOKEN_*: one launcher passes with it, for one operation */
-    _Atomic uint32_t allowed; /* at the end of a row they pass until so many launches were made */
+    _Atomic uint32_t waiting_count;        /* so many */
+    _Atomic uint32_t waiting_small_count;  /* of them, make small copies */
+    _Atomic uint32_t look_count;           /* futex: how often one has come, or looked again */
+    _Atomic uint32_t wake_count;           /* futex: how often they were told to look again */
+    _Atomic uint32_t pass_count;           /* how often each of them was let through for one operation */
+    _Atomic uint32_t passing_small_count;  /* so many small copies pass */
+    _Atomic uint32_t token;                /* GATE_TOKEN_*: one launcher passes with it, for one operation */
+    _Atomic uint32_t allowed_launch_count; /* at the end of a row they pass until so many launches were made */
 };
 
 /* What was launched since the start; each wraps around. */
 struct gate_made {
-    _Atomic uint32_t launches;
-    _Atomic uint32_t graphs;                      /* so many of them of graphs: counted a moment later */
-    _Atomic uint32_t graphs_of[HOLD_GRAPH_KINDS]; /* of each kind */
+    _Atomic uint32_t launch_count;
+    _Atomic uint32_t graph_count;                           /* so many of them of graphs: counted a moment later */
+    _Atomic uint32_t graph_count_by_kind[HOLD_GRAPH_KINDS]; /* of each kind */
 };
 
 /* Launchers between enter and leave. */
 struct gate_inside {
-    _Atomic uintptr_t cells[GATE_CELLS]; /* each a thread's, or 0 (gate.c) */
-    _Atomic uint32_t others;             /* so many more found no cell */
+    _Atomic uintptr_t launcher_cells[GATE_CELLS]; /* each a thread's, or 0 (gate.c) */
+    _Atomic uint32_t uncelled_launcher_count;     /* so many more found no cell */
 };
 
 /* The event behind a launch, by which it is seen how far the device has come. */
 struct gate_fence {
     void *fence;
-    uint64_t set_ns;
+    uint64_t set_at_ns;
     struct tracked_stream *stream;
     unsigned generation;
     void *context;
-    unsigned ends; /* as its stream's */
+    unsigned end_count; /* as its stream's */
 };
 
 struct gate_fences {
-    _Atomic uint32_t backlog;      /* so many are set and have not passed yet */
-    _Atomic uint32_t stride;       /* launches between two; 0: a hold is on, or was: each is counted for it */
-    uint32_t strode;               /* what the stride was before the hold that is on */
-    _Atomic uint32_t fenced;       /* the launch count at the last one */
-    _Atomic uint64_t popped_ns;    /* when one was last seen to have passed */
-    _Atomic uint32_t popped;       /* so many passed, or their context is gone; it wraps around */
-    _Atomic uint32_t known_stride; /* what is launched is known, and so many take as long as one stands for; or 0 */
-    _Atomic uint32_t deep;         /* so many may be in flight, if more than else; written by the thread */
-    _Atomic bool are_short;        /* what one stands for is soon done */
-    struct gate_fence set[GATE_FENCES]; /* the first `backlog` of them, in the order in which they were set */
-    uint64_t asked_ns;                  /* when it was last asked whether some have passed */
-    uint64_t timed_ns;                  /* a moment of this time slice; 0: there was none in it yet */
-    uint32_t passed;                    /* so many have since then */
-    int64_t every_ns;                   /* how often they do, on average */
+    _Atomic uint32_t pending_count;       /* so many are set and have not passed yet */
+    _Atomic uint32_t stride_launches;     /* launches between two; 0: a hold is on, or was: each is counted for it */
+    uint32_t stride_before_hold;          /* what the stride was before the hold that is on */
+    _Atomic uint32_t fenced_launch_count; /* the launch count at the last one */
+    _Atomic uint64_t popped_at_ns;        /* when one was last seen to have passed */
+    _Atomic uint32_t popped_count;        /* so many passed, or their context is gone; it wraps around */
+    _Atomic uint32_t
+        known_stride_launches; /* what is launched is known, and so many take as long as one stands for; or 0 */
+    _Atomic uint32_t most_pending_count;    /* so many may be in flight, if more than else; written by the thread */
+    _Atomic bool are_short;                 /* what one stands for is soon done */
+    struct gate_fence pending[GATE_FENCES]; /* the first `pending_count` of them, in the order in which they were set */
+    uint64_t asked_at_ns;                   /* when it was last asked whether some have passed */
+    uint64_t timed_from_ns;                 /* a moment of this time slice; 0: there was none in it yet */
+    uint32_t timed_count;                   /* so many have since then */
+    int64_t mean_interval_ns;               /* how often they do, on average */
 };
 
 /* A long kernel is launched by one thread at a time. */
 struct gate_sole {
-    _Atomic uintptr_t whose;   /* the thread that is making the launch of one; 0: none is. Set with the lock */
-    uint64_t since_ns;         /* when `whose` was set last */
-    _Atomic bool long_kernels; /* one fence stands for much, or that is not known yet */
+    _Atomic uintptr_t thread_id;   /* the thread that is making the launch of one; 0: none is. Set with the lock */
+    uint64_t taken_at_ns;          /* when `thread_id` was set last */
+    _Atomic bool kernels_are_long; /* one fence stands for much, or that is not known yet */
 };
 
 /* Launches of a process that exits, which are charged without the thread. */
@@ -117,22 +118,23 @@ struct gate_exits {
 struct gate {
     /* Written before the gate is published, then constant; but for what `callbacks` notes. */
     const struct engine *engine;
-    const struct hetero_grant_device *terms;
+    const struct hetero_grant_device *grant_device;
     struct gate_callbacks callbacks;
-    unsigned number; /* of this gate among all that the process made, from 1: an address may be used twice */
+    unsigned gate_number; /* of this gate among all that the process made, from 1: an address may be used twice */
 
-    _Atomic uint32_t state;     /* GATE_*; written by the thread, GATE_SILENT by launchers */
-    _Atomic uint64_t looked_ns; /* when the thread last looked at the open gate; 0: it does not tell */
-    _Atomic uint64_t first_ns;  /* when the time slice's first launch came; 0: not yet */
+    _Atomic uint32_t state;              /* GATE_*; written by the thread, GATE_SILENT by launchers */
+    _Atomic uint64_t looked_at_ns;       /* when the thread last looked at the open gate; 0: it does not tell */
+    _Atomic uint64_t first_launch_at_ns; /* when the time slice's first launch came; 0: not yet */
     struct gate_queue queue;
     struct gate_made made;
     struct gate_inside inside;
     struct gate_sole sole;
-    _Atomic bool beside;      /* others have work in flight, none of high priority; written by the thread */
-    _Atomic bool low_latency; /* a high-priority grant may want the device at any time; written by the thread */
+    _Atomic bool others_work;       /* others have work in flight, none of high priority; written by the thread */
+    _Atomic bool wants_low_latency; /* a high-priority grant may want the device at any time; written by the thread */
 
     pthread_mutex_t lock; /* guards the rest, and is held around every call of the engine but now, pause and power */
-    sigset_t signals; /* those that the holder of the lock had blocked: a handler that launches wants the lock, too */
+    sigset_t blocked_signals;  /* those that the holder of the lock had blocked: a handler that launches wants the lock,
+                                  too */
     struct gate_fences fences; /* what is atomic of it is read without the lock */
     struct tracked_streams streams;
     struct hold hold;
@@ -143,7 +145,7 @@ extern atomic_bool gates_retired; /* the process is exiting: set once, never cle
 
 /* Make a closed gate; `thread(owner)` is to open it. */
 void gate_make(struct gate *gate, const struct engine *engine, const struct hetero_grant_device *terms,
-               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t ns), void *owner);
+               void *(*thread)(void *owner), uint64_t (*charge)(void *owner, uint64_t spent_ns), void *owner);
 
 /* ---------------------------------------------------------------------------------------------------- for launchers */
 
@@ -214,12 +216,13 @@ uint32_t gate_signaled_fences(struct gate *gate);
 void gate_know(struct gate *gate, uint64_t launch_ns);
 
 /* At the open gate, hold a stream that is launched into, and wait until it was released: two milliseconds at most,
- * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most` launches; all
- * graphs, or none. Only where the engine has holds. False: the process exits. */
-bool gate_hold(struct gate *gate, uint32_t most, uint32_t skip, enum hold_of of, bool stalls, uint64_t wait_ns);
+ * without a call of the driver meanwhile. What is launched meanwhile has no fence, so that it is `most_launches`
+ * launches; all graphs, or none. Only where the engine has holds. False: the process exits. */
+bool gate_hold(struct gate *gate, uint32_t most_launches, uint32_t skip_count, enum hold_of held_kind, bool stalls,
+               uint64_t wait_ns);
 
 /* What the hold told (hold.h). */
-bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *ns);
+bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *device_ns);
 
 /* The next launch gets a fence: where few are made, they would be far apart. */
 void gate_fence_next(struct gate *gate);
@@ -233,18 +236,19 @@ void gate_forget_timing(struct gate *gate);
  * grant its share beyond these. */
 void gate_retire(struct gate *gate);
 
-/* Of a retired gate: whether a launch was made whose end is not known. Who sleeps on `looks` is told of the next. */
+/* Of a retired gate: whether a launch was made whose end is not known. Who sleeps on `look_count` is told of the next.
+ */
 bool gate_exits(struct gate *gate);
 
 /* Launches made since the start; it wraps around. */
 static inline uint32_t gate_launches(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->made.launches, memory_order_relaxed);
+    return atomic_load_explicit(&gate->made.launch_count, memory_order_relaxed);
 }
 
 static inline uint32_t gate_graphs(struct gate *gate)
 {
-    return atomic_load_explicit(&gate->made.graphs, memory_order_acquire);
+    return atomic_load_explicit(&gate->made.graph_count, memory_order_acquire);
 }
 
 /* Whether the device has no work of ours, and is not about to: it has passed everything that was launched, or stands at
@@ -257,9 +261,9 @@ bool gate_waits(struct gate *gate);
 
 /* A moment at which something was in flight, for gate_stands. */
 struct gate_moment {
-    uint32_t launches;    /* made by then */
-    uint32_t least, most; /* so many of them were in flight */
-    bool inside;          /* a launcher was between enter and leave */
+    uint32_t launch_count;                    /* made by then */
+    uint32_t least_in_flight, most_in_flight; /* so many of them were in flight */
+    bool launcher_inside;                     /* a launcher was between enter and leave */
 };
 
 /* Whether something is in flight now. False where that cannot be told at once. */

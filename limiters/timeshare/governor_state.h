@@ -24,33 +24,33 @@
 struct spin {
     uint64_t stalled_at_ns;   /* when the device came no further; 0: it was not looked at since the gate was open */
     uint32_t signaled_fences; /* fences that were signaled by then */
-    uint32_t launches;        /* launches that were made by then */
-    unsigned passes;          /* so many launches passed the closed gate since nothing was in flight */
-    bool long_passed;         /* and one into any stream */
+    uint32_t launch_count;    /* launches that were made by then */
+    unsigned pass_count;      /* so many launches passed the closed gate since nothing was in flight */
+    bool has_passed_long;     /* and one into any stream */
 };
 
 /* Holds that are to be made while nobody else has work in flight. */
 struct governor_measure {
-    bool on;                   /* those without a time slice are asked to keep away */
-    bool clear;                /* nobody else had work in flight when the hold was asked for; */
+    bool is_on;                /* those without a time slice are asked to keep away */
+    bool was_clear;            /* nobody else had work in flight when the hold was asked for; */
     uint64_t clear_light_ns;   /* and what neighbours had used without a time slice by then */
-    uint64_t away_ns;          /* for so long it kept away from others that do so */
+    uint64_t kept_away_ns;     /* for so long it kept away from others that do so */
     uint64_t away_began_at_ns; /* when it began to */
 };
 
 /* What neighbours use without a time slice while it has one. */
 struct governor_lights {
-    uint64_t used_ns;     /* what they had used when the device was charged last */
-    uint64_t left_ns;     /* of that, what was not taken off a charge yet */
-    uint64_t switches_ns; /* what the driver may have lost by going over to them, and was not taken off */
-    uint64_t unlit_at_ns; /* when there was last none beside it */
+    uint64_t used_ns;         /* what they had used when the device was charged last */
+    uint64_t unsubtracted_ns; /* of that, what was not taken off a charge yet */
+    uint64_t switch_loss_ns;  /* what the driver may have lost by going over to them, and was not taken off */
+    uint64_t unlit_at_ns;     /* when there was last none beside it */
 };
 
 /* Who else uses the device, and when that was seen. */
 struct governor_company {
     uint64_t others_wanted_at_ns; /* when others last wanted the device or used it; 0: never */
     uint64_t asked_at_ns;         /* when it was last asked whether they keep us from it; 0: we did not want it */
-    uint64_t siblings_ns;         /* what siblings had used */
+    uint64_t siblings_used_ns;    /* what siblings had used */
     uint64_t siblings_grew_at_ns; /* when that was last more than before; 0: never */
     uint64_t account_stamp_at_ns; /* the last moment that the grant's account was brought up to */
     uint64_t stamp_seen_at_ns;    /* when that was seen */
@@ -58,8 +58,8 @@ struct governor_company {
 
 /* What a pause costs a program (pace.h). */
 struct governor_warmup {
-    uint32_t charge_rate; /* when `pace` began, unity or more */
-    uint64_t waived_ns;   /* of what was not charged yet */
+    uint32_t charge_rate;  /* when `pace` began, unity or more */
+    uint64_t uncharged_ns; /* of what was not charged yet */
 };
 
 /* What an ended time slice left in flight. */
@@ -80,13 +80,13 @@ struct governor {
 
     /* Written before the governor is published, then constant. */
     const struct engine *engine;
-    const struct hetero_grant_device *terms;
+    const struct hetero_grant_device *grant_device;
 
     /* The thread's own. */
     struct time_slice time_slice;
     struct power_watch watch;
     struct account account;
-    uint32_t core; /* what `power` was learnt at */
+    uint32_t learnt_core; /* what `power` was learnt at */
     struct power power;
     struct pace pace;
     struct doubt doubt;
@@ -99,58 +99,60 @@ struct governor {
     struct governor_trail trail;
     struct governor_last last;
     struct spin spin;
-    uint64_t rng;
+    uint64_t random_state;
 };
 
 /* Whether what the grant's user owed here before is to be paid now: others want the device, or did a moment ago. It is
  * not paid, and keeps nobody, while nobody does. */
-static inline bool governor_pays(struct governor *governor, uint64_t now)
+static inline bool governor_pays(struct governor *governor, uint64_t now_ns)
 {
     struct account *account = &governor->account;
-    if (now >= terms_owes_until(governor->terms))
+    if (now_ns >= terms_owes_until(governor->grant_device))
         return false;
-    bool unwatched = elapsed(account->pays_ns, now) > ACCOUNT_UNWANTED_NS; /* since then nobody looked */
-    account->pays_ns = now;
+    bool unwatched = elapsed(account->payment_asked_at_ns, now_ns) > ACCOUNT_UNWANTED_NS; /* since then nobody looked */
+    account->payment_asked_at_ns = now_ns;
     if (unwatched || time_slice_contended(&governor->time_slice))
-        account->wanted_ns = now;
-    return elapsed(account->wanted_ns, now) <= ACCOUNT_UNWANTED_NS;
+        account->others_wanted_at_ns = now_ns;
+    return elapsed(account->others_wanted_at_ns, now_ns) <= ACCOUNT_UNWANTED_NS;
 }
 
 /* What the grant may still use: more than a second of debt while a sibling says so whose work is in flight, whatever
  * the account has, which siblings can write; and in debt until what the grant's user owed here before is paid. */
 static inline int64_t governor_balance(struct governor *governor)
 {
-    uint64_t now = governor->engine->now();
-    int64_t balance = account_balance(&governor->account, now);
-    if (balance >= -ACCOUNT_MUCH_NS && time_slice_owed_by_siblings(&governor->time_slice))
+    uint64_t now_ns = governor->engine->now();
+    int64_t balance_ns = account_balance(&governor->account, now_ns);
+    if (balance_ns >= -ACCOUNT_MUCH_NS && time_slice_owed_by_siblings(&governor->time_slice))
         return -ACCOUNT_MUCH_NS - 1;
-    if (!governor_pays(governor, now))
-        return balance;
-    int64_t owed = budget_share(terms_owes_until(governor->terms) - now, terms_core(governor->terms)) + 1;
-    return balance < -owed ? balance : -owed;
+    if (!governor_pays(governor, now_ns))
+        return balance_ns;
+    int64_t owed_ns =
+        budget_share(terms_owes_until(governor->grant_device) - now_ns, terms_core(governor->grant_device)) + 1;
+    return balance_ns < -owed_ns ? balance_ns : -owed_ns;
 }
 
 /* On a card where a service runs several programs at the same time, elastic grants run beside each other: time slices
  * are for those that have a fixed share. */
 static inline bool governor_beside(const struct governor *governor)
 {
-    const struct hetero_grant_device *terms = governor->terms;
+    const struct hetero_grant_device *terms = governor->grant_device;
     return terms_by_service(terms) && terms_policy(terms) == HETERO_POLICY_ELASTIC &&
-           terms_priority(terms) == HETERO_PRIORITY_LOW && !governor->time_slice.ours && !governor->time_slice.joined;
+           terms_priority(terms) == HETERO_PRIORITY_LOW && !governor->time_slice.is_ours &&
+           !governor->time_slice.has_joined;
 }
 
 /* Whether it goes on so. One that had more than its share stops only while another is owed some, whose work waits. */
-static inline bool governor_runs_beside(struct governor *governor, int64_t owed)
+static inline bool governor_runs_beside(struct governor *governor, int64_t balance_ns)
 {
     struct time_slice *time_slice = &governor->time_slice;
     return governor_beside(governor) && !time_slice_wanted(time_slice) && !time_slice_held(time_slice) &&
-           (owed >= 0 || !time_slice_owed(time_slice));
+           (balance_ns >= 0 || !time_slice_owed(time_slice));
 }
 
-static inline uint64_t governor_random(uint64_t *rng, uint64_t most)
+static inline uint64_t governor_random(uint64_t *state, uint64_t most)
 {
-    *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
-    return (*rng >> 32) % most;
+    *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407;
+    return (*state >> 32) % most;
 }
 
 #endif

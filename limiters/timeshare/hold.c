@@ -5,12 +5,12 @@
 
 __thread uint32_t hold_makes_graph;
 
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of, bool stalls)
+void hold_ask(struct hold *hold, uint32_t most_launches, uint32_t skip_count, enum hold_of held_kind, bool stalls)
 {
-    hold->most = most;
-    hold->stalls = stalls;
-    atomic_store(&hold->of, of);
-    atomic_store(&hold->skip, skip);
+    hold->most_launches = most_launches;
+    hold->stalls_stream = stalls;
+    atomic_store(&hold->held_kind, held_kind);
+    atomic_store(&hold->skip_count, skip_count);
     atomic_store(&hold->state, HOLD_ASKED);
 }
 
@@ -21,18 +21,18 @@ static bool switch_state(struct hold *hold, uint32_t from, uint32_t into)
 
 static void release(struct hold *hold)
 {
-    if (atomic_exchange(&hold->goes, true))
+    if (atomic_exchange(&hold->is_releasing, true))
         return;
     hold->engine->release(hold->handle);
-    atomic_store(&hold->gone, true);
+    atomic_store(&hold->is_released, true);
 }
 
 /* What was stamped while everything was held is timed; a stamp from while it was released is not. */
 static void stamp(struct hold *hold)
 {
     hold->engine->stamp(hold->handle, hold->stream.stream);
-    hold->stamped = atomic_load(&hold->launches);
-    if (atomic_load(&hold->goes))
+    hold->stamped_launches = atomic_load(&hold->launch_count);
+    if (atomic_load(&hold->is_releasing))
         atomic_store(&hold->state, HOLD_SPOILED);
 }
 
@@ -59,26 +59,26 @@ bool hold_begin(struct hold *hold, const struct tracked_stream *stream, const st
     if (!switch_state(hold, HOLD_ASKED, HOLD_BEGINS))
         return false;
     hold->stream = *key;
-    hold->stamped = 0;
-    atomic_store(&hold->launches, 0);
+    hold->stamped_launches = 0;
+    atomic_store(&hold->launch_count, 0);
     bool made = take_handle(hold, stream->context);
-    uint64_t now = hold->engine->now();
-    atomic_store(&hold->freed, false);
-    atomic_store(&hold->begun_ns, now);
-    atomic_store(&hold->launch_ns, now);
-    atomic_store(&hold->gone, !made);
-    atomic_store(&hold->goes, !made);
-    bool held = made && hold->engine->hold(hold->handle, key->stream, hold->stalls);
-    if (!held || atomic_load(&hold->freed)) {
+    uint64_t now_ns = hold->engine->now();
+    atomic_store(&hold->has_let_go, false);
+    atomic_store(&hold->begun_at_ns, now_ns);
+    atomic_store(&hold->last_launch_at_ns, now_ns);
+    atomic_store(&hold->is_released, !made);
+    atomic_store(&hold->is_releasing, !made);
+    bool held = made && hold->engine->hold(hold->handle, key->stream, hold->stalls_stream);
+    if (!held || atomic_load(&hold->has_let_go)) {
         if (made)
             hold->engine->release(hold->handle);
-        atomic_store(&hold->goes, true);
-        atomic_store(&hold->gone, true);
+        atomic_store(&hold->is_releasing, true);
+        atomic_store(&hold->is_released, true);
         atomic_store(&hold->state, HOLD_SPOILED);
         return false;
     }
     atomic_store(&hold->state, HOLD_ON);
-    if (hold->most > 0)
+    if (hold->most_launches > 0)
         return true;
     stamp(hold);
     end(hold);
@@ -96,12 +96,12 @@ void hold_note(struct hold *hold, const struct stream_key *key)
         return;
     }
     if (hold_makes_graph > 0)
-        atomic_store(&hold->graph, hold_makes_graph - 1);
-    uint32_t launches = atomic_fetch_add(&hold->launches, 1) + 1;
-    atomic_store(&hold->launch_ns, hold->engine->now());
-    if (!atomic_load(&hold->goes) && (!FAULT(rare_long_kernels_unseen) || launches == 1 || launches == 4))
+        atomic_store(&hold->last_graph_kind, hold_makes_graph - 1);
+    uint32_t launches = atomic_fetch_add(&hold->launch_count, 1) + 1;
+    atomic_store(&hold->last_launch_at_ns, hold->engine->now());
+    if (!atomic_load(&hold->is_releasing) && (!FAULT(rare_long_kernels_unseen) || launches == 1 || launches == 4))
         stamp(hold);
-    if (launches >= hold->most)
+    if (launches >= hold->most_launches)
         end(hold);
 }
 
@@ -109,12 +109,12 @@ void hold_note(struct hold *hold, const struct stream_key *key)
  * held. It is released again at each look, because the first may come before the stream is held. */
 static void free_launcher(struct hold *hold, uint64_t now_ns)
 {
-    atomic_store(&hold->frees, true); /* the handle stays until it is not */
-    if (!atomic_load(&hold->gone) && now_ns >= atomic_load(&hold->begun_ns) + HOLD_MOST_NS) {
-        atomic_store(&hold->freed, true);
+    atomic_store(&hold->is_letting_go, true); /* the handle stays until it is not */
+    if (!atomic_load(&hold->is_released) && now_ns >= atomic_load(&hold->begun_at_ns) + HOLD_MOST_NS) {
+        atomic_store(&hold->has_let_go, true);
         hold->engine->release(hold->handle);
     }
-    atomic_store(&hold->frees, false);
+    atomic_store(&hold->is_letting_go, false);
 }
 
 bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns)
@@ -124,23 +124,23 @@ bool hold_watch(struct hold *hold, uint64_t now_ns, uint64_t until_ns)
         return now_ns >= until_ns && switch_state(hold, HOLD_ASKED, HOLD_SPOILED);
     if (state == HOLD_BEGINS)
         free_launcher(hold, now_ns);
-    else if (atomic_load(&hold->freed)) /* its launcher had come past looking at that */
+    else if (atomic_load(&hold->has_let_go)) /* its launcher had come past looking at that */
         hold_spoil(hold);
     if (state != HOLD_ON)
         return state == HOLD_OVER || state == HOLD_SPOILED;
-    bool paused = now_ns > atomic_load(&hold->launch_ns) + HOLD_PAUSE_NS;
-    if (paused || now_ns > atomic_load(&hold->begun_ns) + HOLD_MOST_NS)
+    bool paused = now_ns > atomic_load(&hold->last_launch_at_ns) + HOLD_PAUSE_NS;
+    if (paused || now_ns > atomic_load(&hold->begun_at_ns) + HOLD_MOST_NS)
         end(hold);
     return atomic_load(&hold->state) != HOLD_ON;
 }
 
-bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *ns)
+bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *device_ns)
 {
-    bool over = atomic_load(&hold->state) == HOLD_OVER && (hold->stamped > 0 || hold->most == 0);
-    if (over && !hold->engine->held_ns(hold->handle, ns))
+    bool over = atomic_load(&hold->state) == HOLD_OVER && (hold->stamped_launches > 0 || hold->most_launches == 0);
+    if (over && !hold->engine->held_ns(hold->handle, device_ns))
         return false;
-    *launches = over ? hold->stamped : 0;
-    *ns = !over ? 0 : *ns > 0 ? *ns : 1;
+    *launches = over ? hold->stamped_launches : 0;
+    *device_ns = !over ? 0 : *device_ns > 0 ? *device_ns : 1;
     atomic_store(&hold->state, HOLD_NONE);
     return true;
 }
@@ -157,7 +157,7 @@ void hold_forget(struct hold *hold, void *context)
     if (hold->handle == NULL || hold->context != context)
         return;
     hold_spoil(hold);
-    while (!atomic_load(&hold->gone) || atomic_load(&hold->frees)) /* the thread releases it */
+    while (!atomic_load(&hold->is_released) || atomic_load(&hold->is_letting_go)) /* the thread releases it */
         ;
     hold->engine->drop_hold(hold->handle);
     hold->handle = NULL;

@@ -28,7 +28,7 @@
 #define HOLD_MOST_NS  MS
 #define HOLD_PAUSE_NS (100 * US)
 
-/* Begins: a launcher calls the driver. On: launches are counted. Over: `stamped` launches are timed. Spoiled: none are.
+/* Begins: a launcher calls the driver. On: launches are counted. Over: `stamped_launches` are timed. Spoiled: none are.
  */
 enum hold_state { HOLD_NONE = 0, HOLD_ASKED, HOLD_BEGINS, HOLD_ON, HOLD_OVER, HOLD_SPOILED };
 
@@ -40,29 +40,29 @@ enum hold_of { HOLD_OF_KERNELS = 0, HOLD_OF_GRAPHS, HOLD_OF_UNKNOWN };
 
 struct hold {
     const struct engine *engine;
-    _Atomic uint32_t state;              /* enum hold_state */
-    _Atomic uint32_t launches;           /* counted since it is on */
-    _Atomic uint64_t begun_ns;           /* when it began */
-    _Atomic uint64_t launch_ns;          /* when the last launch was counted */
-    _Atomic uint32_t skip;               /* so many launches are made first */
-    _Atomic uint32_t of;                 /* enum hold_of */
-    atomic_bool known[HOLD_GRAPH_KINDS]; /* kinds of graphs that were held; written by the thread */
-    _Atomic uint32_t graph;              /* the kind of the last graph in it */
-    atomic_bool goes, gone;              /* it is being released; it was */
-    atomic_bool frees, freed;            /* the thread lets go what is held while it begins; it did */
+    _Atomic uint32_t state;                          /* enum hold_state */
+    _Atomic uint32_t launch_count;                   /* counted since it is on */
+    _Atomic uint64_t begun_at_ns;                    /* when it began */
+    _Atomic uint64_t last_launch_at_ns;              /* when the last launch was counted */
+    _Atomic uint32_t skip_count;                     /* so many launches are made first */
+    _Atomic uint32_t held_kind;                      /* enum hold_of */
+    atomic_bool known_graph_kinds[HOLD_GRAPH_KINDS]; /* kinds of graphs that were held; written by the thread */
+    _Atomic uint32_t last_graph_kind;                /* the kind of the last graph in it */
+    atomic_bool is_releasing, is_released;           /* it is being released; it was */
+    atomic_bool is_letting_go, has_let_go;           /* the thread lets go what is held while it begins; it did */
 
     /* Of launchers, with the gate's lock. */
     void *handle; /* the engine's; NULL: none was made yet */
     void *context;
     struct stream_key stream;
-    uint32_t most; /* launches in it; 0: to learn how long nothing takes */
-    bool stalls;
-    uint32_t stamped;
+    uint32_t most_launches; /* launches in it; 0: to learn how long nothing takes */
+    bool stalls_stream;
+    uint32_t stamped_launches;
 };
 
-/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip` others that it may
- * be of were made. */
-void hold_ask(struct hold *hold, uint32_t most, uint32_t skip, enum hold_of of, bool stalls);
+/* For the governor's thread, with the gate's lock: ask for a hold of so many launches, once `skip_count` others that it
+ * may be of were made. */
+void hold_ask(struct hold *hold, uint32_t most_launches, uint32_t skip_count, enum hold_of held_kind, bool stalls);
 
 /* What the thread is about to launch, or launches: the kind of a graph and one, or 0. */
 extern __thread uint32_t hold_makes_graph;
@@ -80,10 +80,11 @@ static inline bool hold_is_on(const struct hold *hold)
 /* Whether it is of what the thread launches. */
 static inline bool hold_is_of(struct hold *hold)
 {
-    uint32_t of = atomic_load_explicit(&hold->of, memory_order_relaxed);
+    uint32_t of = atomic_load_explicit(&hold->held_kind, memory_order_relaxed);
     if (hold_makes_graph == 0 || of == HOLD_OF_KERNELS)
         return hold_makes_graph == 0 && of == HOLD_OF_KERNELS;
-    return of == HOLD_OF_GRAPHS || !atomic_load_explicit(&hold->known[hold_makes_graph - 1], memory_order_relaxed);
+    return of == HOLD_OF_GRAPHS ||
+           !atomic_load_explicit(&hold->known_graph_kinds[hold_makes_graph - 1], memory_order_relaxed);
 }
 
 /* For launchers, without a lock: whether a launch that is about to be made may begin the hold, or comes before it. */
@@ -91,8 +92,8 @@ static inline bool hold_may_begin(struct hold *hold)
 {
     if (!hold_is_of(hold))
         return false;
-    if (atomic_load_explicit(&hold->skip, memory_order_relaxed) > 0) {
-        atomic_fetch_sub_explicit(&hold->skip, 1, memory_order_relaxed);
+    if (atomic_load_explicit(&hold->skip_count, memory_order_relaxed) > 0) {
+        atomic_fetch_sub_explicit(&hold->skip_count, 1, memory_order_relaxed);
         return false;
     }
     return atomic_load_explicit(&hold->state, memory_order_relaxed) == HOLD_ASKED;
@@ -106,7 +107,7 @@ void hold_note(struct hold *hold, const struct stream_key *key);
 
 /* For the thread, with the gate's lock: so many launches took so long in a row. False: that is not known yet. No
  * launches: the hold told nothing. */
-bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *ns);
+bool hold_read(struct hold *hold, uint32_t *launches, uint64_t *device_ns);
 
 /* Without a lock: whatever is held is released, and is not timed. */
 void hold_spoil(struct hold *hold);

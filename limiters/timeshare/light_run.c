@@ -54,7 +54,7 @@ struct light_count light_count(struct governor *governor)
     struct light_count count = {.graphs = gate_graphs(gate)};
     for (unsigned kind = 0; count.graphs != light->graphs.graphs_at_poll && kind < HOLD_GRAPH_KINDS; kind++) {
         struct light_graph *graph = &light->graphs.kinds[kind];
-        uint32_t made = atomic_load_explicit(&gate->made.graphs_of[kind], memory_order_relaxed) - graph->seen;
+        uint32_t made = atomic_load_explicit(&gate->made.graph_count_by_kind[kind], memory_order_relaxed) - graph->seen;
         light->graphs.graphs_at_poll_ns += made * light_graph_ns(light, graph);
         graph->seen += made;
         light->graphs.has_unknown_kind = light->graphs.has_unknown_kind || (made > 0 && graph->holds == 0);
@@ -69,14 +69,14 @@ struct light_count light_count(struct governor *governor)
 static bool is_clear(struct governor *governor)
 {
     struct time_slice *time_slice = &governor->time_slice;
-    return time_slice_others(time_slice) == 0 && (time_slice->ours || !time_slice_held(time_slice)) &&
-           (governor->measure.on || time_slice_lit(time_slice) == 0);
+    return time_slice_others(time_slice) == 0 && (time_slice->is_ours || !time_slice_held(time_slice)) &&
+           (governor->measure.is_on || time_slice_lit(time_slice) == 0);
 }
 
 /* Whether nobody else had work in flight before and after the hold. */
 static bool was_clear(struct governor *governor)
 {
-    return governor->measure.clear && is_clear(governor) &&
+    return governor->measure.was_clear && is_clear(governor) &&
            time_slice_light(&governor->time_slice) == governor->measure.clear_light_ns;
 }
 
@@ -99,7 +99,7 @@ static bool is_whole(struct governor *governor, uint32_t launches)
 {
     struct light *light = &governor->light;
     const struct hold *hold = &governor->gate.hold;
-    uint64_t took_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns));
+    uint64_t took_ns = elapsed(atomic_load(&hold->begun_at_ns), atomic_load(&hold->last_launch_at_ns));
     bool whole = launches < HOLD_BURST && took_ns < HOLD_MOST_NS - HOLD_PAUSE_NS;
     light->holds.cut_burst_count = whole ? 0 : light->holds.cut_burst_count + 1;
     light->holds.of_bursts = light->holds.cut_burst_count < LIGHT_CUT;
@@ -109,9 +109,9 @@ static bool is_whole(struct governor *governor, uint32_t launches)
 static void learn_graph(struct governor *governor, uint64_t ns, int32_t kernels)
 {
     struct hold *hold = &governor->gate.hold;
-    uint32_t kind = atomic_load(&hold->graph);
+    uint32_t kind = atomic_load(&hold->last_graph_kind);
     light_learn_graph(&governor->light, &governor->light.graphs.kinds[kind], ns, kernels);
-    atomic_store(&hold->known[kind], true);
+    atomic_store(&hold->known_graph_kinds[kind], true);
 }
 
 /* Whether no sibling has work in flight, and no stream of ours waits: a launch that is timed could wait for that. */
@@ -125,7 +125,7 @@ static void time_launch(struct governor *governor, uint32_t launches, uint64_t n
 {
     struct light *light = &governor->light;
     struct hold *hold = &governor->gate.hold;
-    uint64_t made_ns = elapsed(atomic_load(&hold->begun_ns), atomic_load(&hold->launch_ns)) +
+    uint64_t made_ns = elapsed(atomic_load(&hold->begun_at_ns), atomic_load(&hold->last_launch_at_ns)) +
                        light->holds.empty_hold_ns;
     bool clear = was_clear(governor) && is_sole(governor);
     uint64_t now = governor->engine->now(), owed_ns = 0;
@@ -192,7 +192,7 @@ bool light_read_hold(struct governor *governor)
 
 static bool is_high(const struct governor *governor)
 {
-    return terms_priority(governor->terms) == HETERO_PRIORITY_HIGH;
+    return terms_priority(governor->grant_device) == HETERO_PRIORITY_HIGH;
 }
 
 /* One of high priority whose steps are short has nothing of time slices that the driver's turns do not give. */
@@ -205,7 +205,7 @@ static bool may_hold(struct governor *governor)
 {
     const struct light *light = &governor->light;
     return !light->holds.unsupported && !light->holds.is_pending && may_be_light(governor) &&
-           !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
+           !atomic_load_explicit(&governor->gate.sole.kernels_are_long, memory_order_relaxed) &&
            !(light_queues(light) && time_slice_others(&governor->time_slice) == 0);
 }
 
@@ -254,10 +254,10 @@ static void count_unbegun(struct light *light)
 static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint32_t left, enum hold_of of, bool stalls,
                  uint64_t wait_ns)
 {
-    governor->measure.clear = is_clear(governor);
+    governor->measure.was_clear = is_clear(governor);
     governor->measure.clear_light_ns = time_slice_light(&governor->time_slice);
     bool lives = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
-    bool begun = atomic_load(&governor->gate.hold.begun_ns) >= since;
+    bool begun = atomic_load(&governor->gate.hold.begun_at_ns) >= since;
     governor->light.holds.is_pending = lives && begun;
     governor->light.holds.pending_is_unstalled = !stalls;
     return begun;
@@ -314,7 +314,7 @@ static bool hold_graph(struct governor *governor)
         return false;
     uint64_t since = governor->engine->now();
     uint32_t left = 0;
-    bool next = governor->time_slice.ours && light_wants_measure(governor);
+    bool next = governor->time_slice.is_ours && light_wants_measure(governor);
     light->graphs.is_turn = governor_random(&light->rng, 2) > 0;
     if (!light->graphs.is_turn && !(next && light_known(light)))
         return false;
@@ -324,7 +324,7 @@ static bool hold_graph(struct governor *governor)
         return false;
     light->graphs.pending_is_of_graph = hold(governor, since, 1, left, HOLD_OF_GRAPHS, true, graph_wait_ns(governor));
     uint32_t graphs = gate_graphs(&governor->gate);
-    light->graphs.sample_graph_index = graphs + atomic_load(&governor->gate.hold.skip);
+    light->graphs.sample_graph_index = graphs + atomic_load(&governor->gate.hold.skip_count);
     if (light->graphs.pending_is_of_graph) {
         uint64_t pause_ns = light->graphs.all.holds >= LIGHT_GRAPHS ? LIGHT_GRAPH_NS : LIGHT_PAUSE_NS;
         light->graphs.sample_chosen = false;
@@ -350,7 +350,7 @@ static bool times_one(struct governor *governor)
 {
     struct light *light = &governor->light;
     return light_may_hide(light) && !light_surely_heavy(light) && is_clear(governor) && is_sole(governor) &&
-           governor_random(&light->rng, light_times_part(light, governor->time_slice.ours)) == 0;
+           governor_random(&light->rng, light_times_part(light, governor->time_slice.is_ours)) == 0;
 }
 
 void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool begins)
@@ -369,11 +369,11 @@ void light_hold_now_and_then(struct governor *governor, uint64_t wait_ns, bool b
               stalls ? wait_ns : LIGHT_CERTAIN_NS)) {
         count_unbegun(light);
         struct light_count count = light_count(governor);
-        light->holds.sample_launch_index = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip);
+        light->holds.sample_launch_index = count.launches - count.graphs + atomic_load(&governor->gate.hold.skip_count);
         return;
     }
     struct light_count count = light_count(governor);
-    uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_ns);
+    uint64_t now = governor->engine->now(), begun_ns = atomic_load(&governor->gate.hold.begun_at_ns);
     light->holds.unbegun_count = 0;
     uint64_t least_ns = light_known(light) ? LIGHT_PAUSE_NS : LIGHT_UNKNOWN_NS;
     uint64_t pause_ns = least_ns + elapsed(begun_ns, now) * light_pause(light);
@@ -399,9 +399,9 @@ static bool is_lonely(struct governor *governor, bool only)
     uint64_t siblings_ns = account_siblings(&governor->account), now = governor->engine->now();
     if (!only)
         governor->company.others_wanted_at_ns = now;
-    if (siblings_ns != governor->company.siblings_ns)
+    if (siblings_ns != governor->company.siblings_used_ns)
         governor->company.siblings_grew_at_ns = now;
-    governor->company.siblings_ns = siblings_ns;
+    governor->company.siblings_used_ns = siblings_ns;
     return elapsed(governor->company.others_wanted_at_ns, now) > LIGHT_LONELY_NS &&
            (governor->company.siblings_grew_at_ns == 0 ||
             elapsed(governor->company.siblings_grew_at_ns, now) > LIGHT_SINGLE_NS);
@@ -434,7 +434,8 @@ bool light_wants_measure(struct governor *governor)
 {
     const struct light *light = &governor->light;
     return (light->graphs.are_launched || is_unsure(governor)) && !light->holds.unsupported && !light_queues(light) &&
-           may_be_light(governor) && !atomic_load_explicit(&governor->gate.sole.long_kernels, memory_order_relaxed) &&
+           may_be_light(governor) &&
+           !atomic_load_explicit(&governor->gate.sole.kernels_are_long, memory_order_relaxed) &&
            governor->engine->now() >= light->measure_at_ns;
 }
 
@@ -567,7 +568,7 @@ static void charge_long(struct governor *governor, struct light_course *course, 
 {
     struct light_watch *watch = &course->watch;
     bool first = watch->charged_until_at_ns == watch->looked_at_ns;
-    uint64_t small_ns = first ? light_takes(&governor->light, in_flight(watch, watch->moment.least)) : 0;
+    uint64_t small_ns = first ? light_takes(&governor->light, in_flight(watch, watch->moment.least_in_flight)) : 0;
     uint64_t used_ns = budget_part(elapsed(watch->charged_until_at_ns, now), others);
     used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
     watch->charged_until_at_ns = now;
@@ -622,11 +623,11 @@ static void watch(struct governor *governor, struct light_course *course)
     struct light_count done = course->done;
     course->done = light_count(governor);
     bool works = gate_marks(&governor->gate, &watch->moment);
-    course->done.launches = watch->moment.launches;
+    course->done.launches = watch->moment.launch_count;
     if (!works)
         return;
-    uint32_t made = watch->moment.launches - done.launches,
-             most = watch->moment.most < made ? watch->moment.most : made;
+    uint32_t made = watch->moment.launch_count - done.launches,
+             most = watch->moment.most_in_flight < made ? watch->moment.most_in_flight : made;
     watch->graphs = light_between(done, course->done);
     watch->looked_at_ns = watch->charged_until_at_ns = now;
     watch->others = before;
@@ -660,7 +661,7 @@ static bool is_contradicted(struct governor *governor, struct light_course *cour
 /* Whether a kernel of it stands beside others for so long as none of a light program. */
 static bool stands_still(struct governor *governor, const struct light_course *course)
 {
-    uint64_t passed = atomic_load(&governor->gate.fences.popped_ns);
+    uint64_t passed = atomic_load(&governor->gate.fences.popped_at_ns);
     passed = passed > course->settled_at_ns ? passed : course->settled_at_ns;
     uint64_t stands_ns = governor->light.holds.of_bursts ? LIGHT_BURST_STANDS_NS : LIGHT_STANDS_NS;
     return elapsed(passed, governor->engine->now()) > stands_ns && course->launched_at_ns > passed &&
@@ -695,7 +696,7 @@ static bool is_unserved(struct governor *governor, struct light_course *course, 
     served->kept_ns += light_keeps(&governor->light, light_between(course->count_at_look, course->charged_count));
     if (served->ns < LIGHT_SERVED_NS)
         return false;
-    double share = (double)terms_core(governor->terms) / HETERO_CORE_FULL;
+    double share = (double)terms_core(governor->grant_device) / HETERO_CORE_FULL;
     bool is = light_unserved(&governor->light, served, share, governor->engine->now());
     *served = (struct light_served){0};
     return is;
@@ -708,7 +709,7 @@ static void look_at_light(struct governor *governor, struct light_course *course
     governor->light.timed.beside += (time_slice_held(&governor->time_slice) - governor->light.timed.beside) /
                                     LIGHT_LOOKS;
     if (is_only(governor))
-        light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.backlog, memory_order_relaxed));
+        light_queue(&governor->light, atomic_load_explicit(&governor->gate.fences.pending_count, memory_order_relaxed));
     gate_fence_next(&governor->gate);
     unsigned holds = governor->light.all.holds + governor->light.graphs.all.holds;
     if (course->charged_count.launches != course->count_at_look.launches)
@@ -732,14 +733,14 @@ static void look_at_light(struct governor *governor, struct light_course *course
 
 static bool may_run(const struct governor *governor)
 {
-    return terms_limit_core(governor->terms) && !atomic_load(&gates_retired);
+    return terms_limit_core(governor->grant_device) && !atomic_load(&gates_retired);
 }
 
 /* Whether it owes more than so much, and may not go on for that. */
 static bool is_kept_by_debt(struct governor *governor, int64_t least)
 {
-    bool lent = terms_policy(governor->terms) == HETERO_POLICY_ELASTIC && !time_slice_wanted(&governor->time_slice) &&
-                !time_slice_held(&governor->time_slice);
+    bool lent = terms_policy(governor->grant_device) == HETERO_POLICY_ELASTIC &&
+                !time_slice_wanted(&governor->time_slice) && !time_slice_held(&governor->time_slice);
     return !lent && governor_balance(governor) < least;
 }
 
@@ -747,7 +748,7 @@ static bool is_kept_by_debt(struct governor *governor, int64_t least)
 static bool keeps_away(struct governor *governor)
 {
     return time_slice_measured(&governor->time_slice) &&
-           governor->measure.away_ns <
+           governor->measure.kept_away_ns <
                LIGHT_AWAY_NS + elapsed(governor->measure.away_began_at_ns, governor->engine->now()) / LIGHT_AWAY_PART;
 }
 
@@ -756,12 +757,12 @@ static uint64_t wait_closed(struct governor *governor, uint64_t ns)
 {
     struct gate *gate = &governor->gate;
     uint64_t since = governor->engine->now();
-    uint32_t looks = atomic_load(&gate->queue.looks);
-    if (!governor->light.graphs.are_launched || atomic_load(&gate->queue.waiting) > 0) {
+    uint32_t looks = atomic_load(&gate->queue.look_count);
+    if (!governor->light.graphs.are_launched || atomic_load(&gate->queue.waiting_count) > 0) {
         governor->engine->pause(ns);
         return 0;
     }
-    futex_sleep(&gate->queue.looks, looks, ns);
+    futex_sleep(&gate->queue.look_count, looks, ns);
     return elapsed(since, governor->engine->now());
 }
 
@@ -775,11 +776,11 @@ static void pay(struct governor *governor, struct light_course *course)
     gate_set(&governor->gate, GATE_CLOSED);
     for (bool away = keeps_away(governor); may_run(governor) && (away || is_kept_by_debt(governor, paid_ns));
          away = keeps_away(governor)) {
-        uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->terms));
+        uint64_t wait_ns = budget_wait(governor_balance(governor) - paid_ns, terms_core(governor->grant_device));
         uint64_t most_ns = course->watch.looked_at_ns != 0 ? watch_pause(governor, course) : LIGHT_WAIT_NS;
         wait_ns = away ? LIGHT_AWAY_LOOK_NS : wait_ns < most_ns ? wait_ns : most_ns;
         ran_ns += wait_closed(governor, wait_ns);
-        governor->measure.away_ns += away ? wait_ns : 0;
+        governor->measure.kept_away_ns += away ? wait_ns : 0;
         if (away)
             time_slice_busy(&governor->time_slice, !gate_is_idle(&governor->gate));
         if (course->watch.looked_at_ns != 0)
@@ -811,11 +812,11 @@ static void begin_light(struct governor *governor, uint64_t now)
              light->holds.of_single_launch ? "one" : "several");
     if (light->timed.vouch_at_ns < now) /* at first, and where a time slice told nothing */
         light->timed.vouch_at_ns = now + (light->timed.vouch_at_ns == 0 ? LIGHT_UNVOUCHED_NS : LIGHT_RETRIED_NS);
-    uint64_t asked_ns = governor->account.asked_ns;
+    uint64_t asked_ns = governor->account.asked_at_ns;
     account_stopped(&governor->account,
                     now - (asked_ns > governor->last.gate_closed_at_ns ? asked_ns : governor->last.gate_closed_at_ns));
-    atomic_store(&governor->gate.first_ns, now);
-    atomic_store_explicit(&governor->gate.low_latency, false, memory_order_relaxed);
+    atomic_store(&governor->gate.first_launch_at_ns, now);
+    atomic_store_explicit(&governor->gate.wants_low_latency, false, memory_order_relaxed);
     gate_deepen(&governor->gate, GOVERNOR_IN_FLIGHT);
     gate_set(&governor->gate, GATE_OPEN);
 }

@@ -23,23 +23,23 @@
 #define PACE_ERROR       0.03 /* standard error of a rate that is known */
 
 struct pace {
-    double lost_ms; /* what a pause costs, as far as is known */
-    double rate;    /* launches a millisecond of the last time slices, whole; 0: not known */
+    double lost_ms;         /* what a pause costs, as far as is known */
+    double launches_per_ms; /* launches a millisecond of the last time slices, whole; 0: not known */
     double recent_ms, recent_launches;
     double slices, ms, launches, ms_ms, ms_launches, launches_launches; /* sums, the older the fainter */
 };
 
 /* A time slice has ended in which a program was busy from its first launch until the device had done all of its
- * `count` launches. Returns what of it is not charged. */
-static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t count)
+ * `launch_count` launches. Returns what of it is not charged. */
+static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t launch_count)
 {
-    double ms = (double)took_ns / 1e6, launches = count, kept = 1 - 1.0 / PACE_TIME_SLICES;
-    pace->slices = kept * pace->slices + 1;
-    pace->ms = kept * pace->ms + ms;
-    pace->launches = kept * pace->launches + launches;
-    pace->ms_ms = kept * pace->ms_ms + ms * ms;
-    pace->ms_launches = kept * pace->ms_launches + ms * launches;
-    pace->launches_launches = kept * pace->launches_launches + launches * launches;
+    double ms = (double)took_ns / 1e6, launches = launch_count, kept_part = 1 - 1.0 / PACE_TIME_SLICES;
+    pace->slices = kept_part * pace->slices + 1;
+    pace->ms = kept_part * pace->ms + ms;
+    pace->launches = kept_part * pace->launches + launches;
+    pace->ms_ms = kept_part * pace->ms_ms + ms * ms;
+    pace->ms_launches = kept_part * pace->ms_launches + ms * launches;
+    pace->launches_launches = kept_part * pace->launches_launches + launches * launches;
     pace->recent_ms = (1 - 1.0 / PACE_RECENT) * pace->recent_ms + ms;
     pace->recent_launches = (1 - 1.0 / PACE_RECENT) * pace->recent_launches + launches;
 
@@ -53,10 +53,10 @@ static inline uint64_t pace_end(struct pace *pace, uint64_t took_ns, uint32_t co
     pace->lost_ms = lost_ms > 0 ? lost_ms : 0;
 
     /* How far off they are a line through zero, in squares of launches. */
-    double rate = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
-    double off = spread_launches - 2 * rate * together + rate * rate * spread_ms;
+    double launches_per_ms = mean_launches / mean_ms, error = PACE_ERROR * mean_launches;
+    double off = spread_launches - 2 * launches_per_ms * together + launches_per_ms * launches_per_ms * spread_ms;
     bool even = pace->slices >= PACE_RECENT && off <= PACE_RECENT * error * error;
-    pace->rate = even ? pace->recent_launches / pace->recent_ms : 0;
+    pace->launches_per_ms = even ? pace->recent_launches / pace->recent_ms : 0;
     return (uint64_t)((pace->lost_ms < most_ms ? pace->lost_ms : most_ms) * 1e6);
 }
 

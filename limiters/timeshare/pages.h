@@ -46,7 +46,7 @@ struct hetero_board_row {
 struct hetero_board {
     uint64_t magic;
     uint32_t version;
-    _Atomic uint32_t count;      /* rows in use */
+    _Atomic uint32_t row_count;  /* rows in use */
     _Atomic uint64_t generation; /* odd while the node writes */
     uint64_t overrun_ns;         /* for how long a gang may run over the end of its row; 0: for a period */
     struct hetero_board_row rows[HETERO_BOARD_ROWS];
@@ -58,14 +58,14 @@ enum page_state { PAGE_IDLE = 0, PAGE_WANTS, PAGE_ENTERS, PAGE_RUNS, PAGE_ENDS }
 struct hetero_page {
     uint64_t magic;
     uint32_t version;
-    _Atomic uint32_t state;     /* enum page_state, of whoever has the grant's lead */
-    _Atomic uint32_t beat;      /* counts its looks */
-    _Atomic uint32_t busy;      /* how many processes of the grant have work in flight */
-    _Atomic uint32_t busy_beat; /* counts their looks */
-    _Atomic uint32_t recent;    /* counts rounds of a grant that wants short answers */
-    _Atomic uint32_t owed;      /* steps of device time (time_slice.h) */
-    _Atomic uint32_t measures;  /* not 0: it runs, and those without a time slice are to keep away for a moment */
-    _Atomic uint64_t light_ns;  /* device time of the grant without a time slice, beside whoever has one */
+    _Atomic uint32_t state;              /* enum page_state, of whoever has the grant's lead */
+    _Atomic uint32_t look_beat;          /* counts its looks */
+    _Atomic uint32_t busy_process_count; /* how many processes of the grant have work in flight */
+    _Atomic uint32_t busy_beat;          /* counts their looks */
+    _Atomic uint32_t recent_beat;        /* counts rounds of a grant that wants short answers */
+    _Atomic uint32_t owed_steps;         /* steps of device time (time_slice.h) */
+    _Atomic uint32_t is_measuring; /* not 0: it runs, and those without a time slice are to keep away for a moment */
+    _Atomic uint64_t light_ns;     /* device time of the grant without a time slice, beside whoever has one */
     uint64_t reserved[2];
 }; /* 64 bytes */
 
@@ -80,70 +80,70 @@ _Static_assert(sizeof(struct hetero_page) == 64, "page layout");
 
 /* What another's counters were, and since when by our clock. */
 struct neighbour_beats {
-    bool known;
-    uint32_t looks, busy, recent;
-    int64_t looks_ns, busy_ns, recent_ns;
+    bool is_known;
+    uint32_t look_beat, busy_beat, recent_beat;
+    int64_t look_beat_at_ns, busy_beat_at_ns, recent_beat_at_ns;
 };
 
 /* What another may still claim. */
 struct neighbour_book {
-    int64_t ns;       /* of time that it runs, or says that it does */
-    int64_t light_ns; /* of time that it says it used without a time slice */
-    int64_t lit_ns;   /* when it was last believed that it used some so; 0: never */
-    bool overdrawn;   /* until the book is even it is ignored */
+    int64_t run_claim_ns;   /* of time that it runs, or says that it does */
+    int64_t light_claim_ns; /* of time that it says it used without a time slice */
+    int64_t light_at_ns;    /* when it was last believed that it used some so; 0: never */
+    bool is_overdrawn;      /* until the book is even it is ignored */
 };
 
 /* Another grant, and what it is believed. */
 struct neighbour {
     struct hetero_board_row row;
-    struct descriptor file;
-    int64_t tried_ns; /* when it was last tried to open its page */
-    int64_t ask_ns;   /* what locks it has is not asked before */
+    struct descriptor page_file;
+    int64_t open_tried_at_ns;    /* when it was last tried to open its page */
+    int64_t locks_asked_from_ns; /* what locks it has is not asked before */
 
     /* As the last look found it. */
-    enum page_state state; /* idle where it is silent, dead, or not believed */
-    unsigned busy;         /* so many of its processes have work in flight */
-    bool recent;
-    bool measures;
-    bool overruns;    /* it is busy, and not in a time slice of usual length */
-    unsigned doubted; /* so many more processes it says are busy than its book has room for */
-    unsigned owed;
+    enum page_state state;       /* idle where it is silent, dead, or not believed */
+    unsigned busy_process_count; /* so many of its processes have work in flight */
+    bool is_recent;
+    bool is_measuring;
+    bool overruns_slice;            /* it is busy, and not in a time slice of usual length */
+    unsigned doubted_process_count; /* so many more processes it says are busy than its book has room for */
+    unsigned owed_steps;
     uint64_t light_ns; /* what the page says */
 
-    int64_t ran_ns; /* since when it runs; 0: it does not */
+    int64_t runs_since_ns; /* since when it runs; 0: it does not */
 
     struct neighbour_beats beats;
     struct neighbour_book book;
-    int64_t absent_until_ns, absent_ns; /* it did not come when it could: until when, for how long */
+    int64_t absent_until_ns, absence_ns; /* it did not come when it could: until when, for how long */
 };
 
 /* What we say of work in flight, and which siblings do. */
 struct pages_busy {
-    bool said;          /* we say that work of ours is in flight */
-    bool counted;       /* and are counted in `busy` of our page */
-    uint32_t beats;     /* what its `busy_beat` was when we looked last */
-    int64_t sibling_ns; /* when another process of the grant was last seen to have counted there; 0: never */
+    bool is_advertised;         /* we say that work of ours is in flight */
+    bool is_counted;            /* and are counted in our page */
+    uint32_t seen_busy_beat;    /* what its `busy_beat` was when we looked last */
+    int64_t sibling_seen_at_ns; /* when another process of the grant was last seen to have counted there; 0: never */
 };
 
 struct pages {
     const struct hetero_board *board; /* NULL: no neighbour is ever there */
-    struct hetero_page *own;          /* NULL: it could not be opened yet */
-    struct descriptor file;           /* of the own page */
-    int64_t tried_ns;
-    int64_t hush_ns; /* our lock is not taken off it before */
-    bool shown;      /* it has our lock that says that we ask or run */
-    bool worked;     /* and the one that says that work of ours is in flight */
+    struct hetero_page *own_page;     /* NULL: it could not be opened yet */
+    struct descriptor own_page_file;  /* of the own page */
+    int64_t open_tried_at_ns;
+    int64_t unlock_from_ns; /* our lock is not taken off it before */
+    bool holds_state_lock;  /* it has our lock that says that we ask or run */
+    bool holds_work_lock;   /* and the one that says that work of ours is in flight */
     char board_path[PATH_MAX], own_path[PATH_MAX];
-    uint64_t generation;         /* of the board that `neighbours` was made from */
-    unsigned place;              /* of our own row */
-    uint32_t core;               /* in it; all of the device where it is not known */
-    struct hetero_board_row row; /* and all of it; zero where it is not known */
-    unsigned count;
+    uint64_t generation;             /* of the board that `neighbours` was made from */
+    unsigned own_row_index;          /* of our own row */
+    uint32_t own_core;               /* in it; all of the device where it is not known */
+    struct hetero_board_row own_row; /* and all of it; zero where it is not known */
+    unsigned neighbour_count;
     struct neighbour *neighbours;
-    int64_t looked_ns;
-    uint64_t light_ns;    /* what neighbours were believed to have used without a time slice since the start */
-    bool asks;            /* we wait for a time slice, or have one: neighbours' books count */
-    enum page_state said; /* the last that we said; our siblings may have said something since */
+    int64_t looked_at_ns;
+    uint64_t neighbours_light_ns; /* what neighbours were believed to have used without a time slice since the start */
+    bool is_asking;               /* we wait for a time slice, or have one: neighbours' books count */
+    enum page_state advertised_state; /* the last that we said; our siblings may have said something since */
     struct pages_busy busy;
 };
 
@@ -175,12 +175,12 @@ void pages_hush(struct pages *pages);
 void pages_say_busy(struct pages *pages, bool busy, bool counts);
 
 /* So many other processes of our grant that count live: ones that were killed no longer do. */
-void pages_count_busy(struct pages *pages, unsigned others);
+void pages_count_busy(struct pages *pages, unsigned other_count);
 
 void pages_say_recent(struct pages *pages);
 void pages_say_light(struct pages *pages, uint64_t used_ns); /* so much more */
 void pages_say_measures(struct pages *pages, bool measures);
-void pages_say_owed(struct pages *pages, unsigned steps);
+void pages_say_owed(struct pages *pages, unsigned owed_steps);
 
 /* Whoever wants the device now, and does not have it, has not come when it could. */
 void pages_note_absent(struct pages *pages, int64_t now_ns);

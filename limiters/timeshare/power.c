@@ -41,9 +41,9 @@ static double to_eighths(double x, uint32_t eighths)
     return result;
 }
 
-double power_slowdown(const struct power_model *model, double wanted, double available)
+double power_slowdown(const struct power_model *model, double wanted_mw, double available_mw)
 {
-    double more = wanted / available - 1;
+    double more = wanted_mw / available_mw - 1;
     return more <= 0 ? 1 : 1 + model->slowdown[0] * more + model->slowdown[1] * more * more;
 }
 
@@ -57,20 +57,20 @@ void power_begin(struct power *power, const struct power_model *model, uint64_t 
         .model = model,
         .idle_mw = idle_mw,
         .charge_rate = POWER_UNITY,
-        .looked_ns = now_ns,
-        .newest = now_ns / MS,
-        .clock = POWER_UNITY,
+        .looked_at_ns = now_ns,
+        .newest_ms = now_ns / MS,
+        .mean_clock_units = POWER_UNITY,
     };
     power_unwatched(power, now_ns);
 }
 
 static void remember_until(struct power *power, uint64_t ms)
 {
-    if (ms > power->newest + POWER_BINS)
-        power->newest = ms - POWER_BINS;
-    while (power->newest < ms) {
-        power->newest++;
-        power->own[bin(power->newest)] = power->others[bin(power->newest)] = 0;
+    if (ms > power->newest_ms + POWER_BINS)
+        power->newest_ms = ms - POWER_BINS;
+    while (power->newest_ms < ms) {
+        power->newest_ms++;
+        power->own_us[bin(power->newest_ms)] = power->others_us[bin(power->newest_ms)] = 0;
     }
 }
 
@@ -79,25 +79,25 @@ void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own)
     if (own)
         power->worked_ns += (double)(to_ns - from_ns);
     remember_until(power, to_ns / MS);
-    if (from_ns / MS + POWER_BINS <= power->newest)
-        from_ns = (power->newest - POWER_BINS + 1) * MS;
+    if (from_ns / MS + POWER_BINS <= power->newest_ms)
+        from_ns = (power->newest_ms - POWER_BINS + 1) * MS;
     while (from_ns < to_ns) {
         uint64_t next = (from_ns / MS + 1) * MS, end = next < to_ns ? next : to_ns;
-        uint16_t *filled = &(own ? power->own : power->others)[bin(from_ns / MS)];
+        uint16_t *filled = &(own ? power->own_us : power->others_us)[bin(from_ns / MS)];
         uint64_t sum = *filled + (end - from_ns) / 1000;
         *filled = sum < 1000 ? (uint16_t)sum : 1000;
         from_ns = end;
     }
 }
 
-void power_rested(struct power *power, uint64_t ns)
+void power_rested(struct power *power, uint64_t rest_ns)
 {
-    power->rested_ns += (double)ns;
+    power->rested_ns += (double)rest_ns;
 }
 
 void power_unwatched(struct power *power, uint64_t now_ns)
 {
-    power->sampled_ns = now_ns + power->model->memory_ms * MS;
+    power->sampled_until_ns = now_ns + power->model->memory_ms * MS;
 }
 
 void power_forget(struct power *power)
@@ -107,7 +107,7 @@ void power_forget(struct power *power)
 
 bool power_due(const struct power *power, uint64_t now_ns)
 {
-    return now_ns - power->looked_ns >= POWER_EVERY_NS;
+    return now_ns - power->looked_at_ns >= POWER_EVERY_NS;
 }
 
 static void take(struct power_fit *fit, double own, double others, double above_idle, double weight)
@@ -130,7 +130,7 @@ static double above_idle(const struct power *power, uint32_t mw)
 static uint64_t sampling_phase_ms(const struct power_reading *reading, uint32_t period_ms)
 {
     unsigned samples_at_phase[POWER_PERIOD_MAX_MS] = {0};
-    for (unsigned i = 0; i < reading->count; i++)
+    for (unsigned i = 0; i < reading->sample_count; i++)
         samples_at_phase[reading->samples[i].at_ns / MS % period_ms]++;
     unsigned phase_ms = 0;
     for (unsigned ms = 1; ms < period_ms; ms++)
@@ -145,19 +145,19 @@ static void take_samples(struct power *power, struct power_fit *fit, uint64_t la
                          const struct power_reading *reading)
 {
     const struct power_model *model = power->model;
-    uint64_t first = power->newest > POWER_BINS ? power->newest - POWER_BINS + 1 : 0, ms = first;
+    uint64_t first = power->newest_ms > POWER_BINS ? power->newest_ms - POWER_BINS + 1 : 0, ms = first;
     uint64_t phase_ms = sampling_phase_ms(reading, model->period_ms);
     double own = 0, others = 0;
-    for (unsigned i = 0; i < reading->count; i++) {
+    for (unsigned i = 0; i < reading->sample_count; i++) {
         uint64_t stamp_ms = reading->samples[i].at_ns / MS;
         /* A timestamp may be a little early as well. */
         uint64_t at_ms = (stamp_ms + 2 - phase_ms) / model->period_ms * model->period_ms + phase_ms;
-        if (reading->samples[i].at_ns <= power->sampled_ns || at_ms < first + model->memory_ms + late_ms ||
-            at_ms >= power->newest)
+        if (reading->samples[i].at_ns <= power->sampled_until_ns || at_ms < first + model->memory_ms + late_ms ||
+            at_ms >= power->newest_ms)
             continue;
         for (; ms <= at_ms - late_ms; ms++) {
-            own += model->forgotten * (power->own[bin(ms)] / 1e3 - own);
-            others += model->forgotten * (power->others[bin(ms)] / 1e3 - others);
+            own += model->forgotten * (power->own_us[bin(ms)] / 1e3 - own);
+            others += model->forgotten * (power->others_us[bin(ms)] / 1e3 - others);
         }
         take(fit, own, others, above_idle(power, reading->samples[i].mw), 1);
     }
@@ -166,12 +166,12 @@ static void take_samples(struct power *power, struct power_fit *fit, uint64_t la
 /* A driver without samples has the last second's mean, which weighs as much as the samples of a look. */
 static void take_mean(struct power *power, struct power_fit *fit, const struct power_reading *reading)
 {
-    if (power->newest * MS < power->sampled_ns + 1000 * MS)
+    if (power->newest_ms * MS < power->sampled_until_ns + 1000 * MS)
         return;
     double own = 0, others = 0;
-    for (uint64_t ms = power->newest - 1000; ms < power->newest; ms++) {
-        own += power->own[bin(ms)] / 1e6;
-        others += power->others[bin(ms)] / 1e6;
+    for (uint64_t ms = power->newest_ms - 1000; ms < power->newest_ms; ms++) {
+        own += power->own_us[bin(ms)] / 1e6;
+        others += power->others_us[bin(ms)] / 1e6;
     }
     take(fit, own, others, above_idle(power, reading->mean_mw),
          (double)POWER_EVERY_NS / (double)(power->model->period_ms * MS));
@@ -193,12 +193,12 @@ static double drawn_by_us(const struct power_fit *fit, double belief, double *un
  * arithmetic more than in proportion. Its launches tell, once their rate at full clocks is known; they are believed
  * down to the model's `least` power of the clock, because the driver's clock lags behind. Where they do not tell, the
  * model's `unknown` power is a middle: on an H200 a point off for training, and four for one warp's arithmetic. */
-static double speed_left(const struct power *power, double rate, double drawn, double available)
+static double speed_left(const struct power *power, double launches_per_ms, double drawn, double available)
 {
     const struct power_model *model = power->model;
-    double clock = power->clock / POWER_UNITY;
+    double clock = power->mean_clock_units / POWER_UNITY;
     double alone = to_eighths(drawn > 0 ? drawn / available : 0, model->at_limit);
-    double speed = power->usual_rate > 0 ? rate / power->usual_rate : 0;
+    double speed = power->usual_launches_per_ms > 0 ? launches_per_ms / power->usual_launches_per_ms : 0;
     if (speed == 0)
         return to_eighths(clock > alone ? clock : alone, model->unknown);
     double believed = to_eighths(clock, model->least), least = believed > alone ? believed : alone;
@@ -206,22 +206,24 @@ static double speed_left(const struct power *power, double rate, double drawn, d
 }
 
 /* What the driver's clocks and our launches say of our speed at full clocks. */
-static void look_at_clock(struct power *power, uint32_t clock, double rate)
+static void look_at_clock(struct power *power, uint32_t clock, double launches_per_ms)
 {
-    power->clock = KEPT * power->clock + (1 - KEPT) * clock;
-    power->full = clock == POWER_UNITY ? power->full + 1 : 0;
-    if (power->full >= FULL && rate > 0)
-        power->usual_rate = power->usual_rate > 0 ? KEPT * power->usual_rate + (1 - KEPT) * rate : rate;
+    power->mean_clock_units = KEPT * power->mean_clock_units + (1 - KEPT) * clock;
+    power->full_clock_readings = clock == POWER_UNITY ? power->full_clock_readings + 1 : 0;
+    if (power->full_clock_readings >= FULL && launches_per_ms > 0)
+        power->usual_launches_per_ms = power->usual_launches_per_ms > 0
+                                           ? KEPT * power->usual_launches_per_ms + (1 - KEPT) * launches_per_ms
+                                           : launches_per_ms;
 }
 
 /* What we draw, by the delay that leaves least unexplained; `kept` of what was learnt before counts. */
 static double look_at_power(struct power *power, const struct power_reading *reading, double kept)
 {
-    double belief = reading->count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
+    double belief = reading->sample_count > 0 ? BELIEF : BELIEF_MEAN, drawn = 0, least = 0;
     for (unsigned d = 0; d < POWER_DELAYS; d++) {
         struct power_fit *fit = &power->fits[d];
         fit->oo *= kept, fit->ot *= kept, fit->tt *= kept, fit->op *= kept, fit->tp *= kept, fit->pp *= kept;
-        if (reading->count > 0)
+        if (reading->sample_count > 0)
             take_samples(power, fit, d * power->model->late_step_ms, reading);
         else
             take_mean(power, fit, reading);
@@ -232,23 +234,23 @@ static double look_at_power(struct power *power, const struct power_reading *rea
         }
     }
     /* The driver stamps by a clock that may be set back: what was stamped before is then of later than now. */
-    uint64_t last_ns = reading->count > 0 ? reading->samples[reading->count - 1].at_ns : 0;
-    last_ns = last_ns < power->looked_ns ? last_ns : power->looked_ns;
-    if (last_ns > power->sampled_ns)
-        power->sampled_ns = last_ns;
+    uint64_t last_ns = reading->sample_count > 0 ? reading->samples[reading->sample_count - 1].at_ns : 0;
+    last_ns = last_ns < power->looked_at_ns ? last_ns : power->looked_at_ns;
+    if (last_ns > power->sampled_until_ns)
+        power->sampled_until_ns = last_ns;
     return drawn;
 }
 
-void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate)
+void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double launches_per_ms)
 {
     if (power->idle_mw == 0)
         return;
     double kept = KEPT;
-    for (uint64_t at = power->looked_ns + 2 * POWER_EVERY_NS; at <= now_ns && kept > 1e-3; at += POWER_EVERY_NS)
+    for (uint64_t at = power->looked_at_ns + 2 * POWER_EVERY_NS; at <= now_ns && kept > 1e-3; at += POWER_EVERY_NS)
         kept *= KEPT;
-    power->looked_ns = now_ns;
+    power->looked_at_ns = now_ns;
     remember_until(power, now_ns / MS);
-    look_at_clock(power, reading->clock, rate);
+    look_at_clock(power, reading->clock_units, launches_per_ms);
     double wants_ns = power->worked_ns + power->rested_ns, works = wants_ns > 0 ? power->worked_ns / wants_ns : 1;
     power->worked_ns *= kept;
     power->rested_ns *= kept;
@@ -259,6 +261,6 @@ void power_look(struct power *power, uint64_t now_ns, const struct power_reading
         return;
     double charge_rate = power_slowdown(power->model, drawn, available) * POWER_UNITY;
     if (drawn < available)
-        charge_rate = speed_left(power, rate, drawn, available) * POWER_UNITY;
+        charge_rate = speed_left(power, launches_per_ms, drawn, available) * POWER_UNITY;
     power->charge_rate = charge_rate > POWER_MOST ? POWER_MOST : (uint32_t)charge_rate;
 }

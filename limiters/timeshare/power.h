@@ -31,8 +31,8 @@
 /* What the driver says of a device. */
 struct power_reading {
     uint32_t mean_mw, limit_mw; /* about the last second's mean; what it may draw at most */
-    uint32_t clock;             /* its clock now, of POWER_UNITY when no power limit lowers it */
-    unsigned count;             /* of samples, oldest first; 0: the driver keeps none */
+    uint32_t clock_units;       /* its clock now, of POWER_UNITY when no power limit lowers it */
+    unsigned sample_count;      /* of samples, oldest first; 0: the driver keeps none */
     struct {
         uint64_t at_ns; /* CLOCK_MONOTONIC */
         uint32_t mw;
@@ -41,25 +41,26 @@ struct power_reading {
 
 struct power {
     const struct power_model *model;
-    uint32_t idle_mw;     /* what the card draws with contexts on it and nothing to do; 0: not known, or neutral */
-    uint32_t charge_rate; /* what a nanosecond is charged at, of POWER_UNITY; while idle_mw is 0, unity */
-    uint64_t looked_ns;   /* when the driver was asked last */
-    uint64_t sampled_ns;  /* samples up to here are not, or no longer, taken into account */
-    uint64_t newest;      /* the last millisecond that has a bin */
-    uint16_t own[POWER_BINS], others[POWER_BINS]; /* how many microseconds of each millisecond we, or others, ran */
+    uint32_t idle_mw;          /* what the card draws with contexts on it and nothing to do; 0: not known, or neutral */
+    uint32_t charge_rate;      /* what a nanosecond is charged at, of POWER_UNITY; while idle_mw is 0, unity */
+    uint64_t looked_at_ns;     /* when the driver was asked last */
+    uint64_t sampled_until_ns; /* samples up to here are not, or no longer, taken into account */
+    uint64_t newest_ms;        /* the last millisecond that has a bin */
+    uint16_t own_us[POWER_BINS],
+        others_us[POWER_BINS]; /* how many microseconds of each millisecond we, or others, ran */
     /* Of the samples so far, newer ones weighing more: sums of squares and products of our activity (o), theirs (t) and
      * the power above idle in milliwatt (p); for each of the delays that their time stamps may have. */
     struct power_fit {
         double oo, ot, tt, op, tp, pp;
     } fits[POWER_DELAYS];
-    double worked_ns, rested_ns; /* how long the device worked for us, and we wanted nothing of it; old is faint */
-    double clock;                /* mean of the readings' so far */
-    unsigned full;               /* readings in a row whose clock was not lowered */
-    double usual_rate;           /* our launches a millisecond at full clocks; 0: not known */
+    double worked_ns, rested_ns;  /* how long the device worked for us, and we wanted nothing of it; old is faint */
+    double mean_clock_units;      /* mean of the readings' so far */
+    unsigned full_clock_readings; /* readings in a row whose clock was not lowered */
+    double usual_launches_per_ms; /* our launches a millisecond at full clocks; 0: not known */
 };
 
 /* By how much a program that wants so much power is slowed down by a limit. */
-double power_slowdown(const struct power_model *model, double wanted, double available);
+double power_slowdown(const struct power_model *model, double wanted_mw, double available_mw);
 
 /* Begin, with what the driver says now. */
 void power_begin(struct power *power, const struct power_model *model, uint64_t now_ns,
@@ -69,7 +70,7 @@ void power_begin(struct power *power, const struct power_model *model, uint64_t 
 void power_ran(struct power *power, uint64_t from_ns, uint64_t to_ns, bool own);
 
 /* We wanted nothing of the device for so long. */
-void power_rested(struct power *power, uint64_t ns);
+void power_rested(struct power *power, uint64_t rest_ns);
 
 /* It was not recorded until now whose time slice it was: what the card drew meanwhile says nothing. */
 void power_unwatched(struct power *power, uint64_t now_ns);
@@ -81,7 +82,7 @@ void power_forget(struct power *power);
 bool power_due(const struct power *power, uint64_t now_ns);
 
 /* Work out the charge rate from the driver's answer and our launches a millisecond (0: not known). */
-void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double rate);
+void power_look(struct power *power, uint64_t now_ns, const struct power_reading *reading, double launches_per_ms);
 
 /* What device time is charged at. */
 static inline uint64_t power_charge(const struct power *power, uint64_t spent_ns)

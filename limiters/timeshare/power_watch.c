@@ -79,7 +79,7 @@ void power_watch_done(struct power_watch *watch)
 
 void power_watch_retire(struct power_watch *watch)
 {
-    uint64_t since = watch->engine->now(), waited_ns = 0;
-    for (; atomic_load(&watch->state) == ASKS && waited_ns < EXIT_NS; waited_ns = watch->engine->now() - since)
+    uint64_t since_ns = watch->engine->now(), waited_ns = 0;
+    for (; atomic_load(&watch->state) == ASKS && waited_ns < EXIT_NS; waited_ns = watch->engine->now() - since_ns)
         futex_sleep(&watch->state, ASKS, EXIT_NS - waited_ns);
 }

@@ -33,15 +33,15 @@ static inline bool row_is_by_hand(const struct hetero_board_row *row)
 /* How long ago its row began last. */
 static inline uint64_t row_position(const struct hetero_board_row *row, uint64_t wall_ns)
 {
-    uint64_t period = row->period_ns;
-    return (wall_ns % period + period - row->begin_ns % period) % period;
+    uint64_t period_ns = row->period_ns;
+    return (wall_ns % period_ns + period_ns - row->begin_ns % period_ns) % period_ns;
 }
 
 /* How much of the row is left; 0: it is not in it. And how long until the next begins. */
 static inline uint64_t row_left(const struct hetero_board_row *row, uint64_t wall_ns)
 {
-    uint64_t at = row_position(row, wall_ns);
-    return at < row->length_ns ? row->length_ns - at : 0;
+    uint64_t position_ns = row_position(row, wall_ns);
+    return position_ns < row->length_ns ? row->length_ns - position_ns : 0;
 }
 
 static inline uint64_t row_until_next(const struct hetero_board_row *row, uint64_t wall_ns)

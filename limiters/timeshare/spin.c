@@ -25,10 +25,10 @@ void spin_note(struct governor *governor, uint64_t now_ns, bool works)
     uint32_t signaled_fences = gate_signaled_fences(&governor->gate), launches = gate_launches(&governor->gate);
     if (!works)
         *spin = (struct spin){0};
-    if (!works || signaled_fences != spin->signaled_fences || launches != spin->launches)
+    if (!works || signaled_fences != spin->signaled_fences || launches != spin->launch_count)
         spin->stalled_at_ns = now_ns;
     spin->signaled_fences = signaled_fences;
-    spin->launches = launches;
+    spin->launch_count = launches;
 }
 
 void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
@@ -39,17 +39,18 @@ void spin_pass(struct governor *governor, uint64_t now_ns, bool works)
     spin_note(governor, now_ns, any_works);
     if (!any_works)
         gate_give_token(gate, GATE_TOKEN_NONE);
-    bool small = works && atomic_load(&gate->queue.smalls) > 0 && governor_balance(governor) >= -ACCOUNT_MUCH_NS;
+    bool small = works && atomic_load(&gate->queue.waiting_small_count) > 0 &&
+                 governor_balance(governor) >= -ACCOUNT_MUCH_NS;
     gate_let_small_through(gate, small ? SPINS_SMALL : 0);
-    if (!any_works || atomic_load(&gate->queue.waiting) == 0)
+    if (!any_works || atomic_load(&gate->queue.waiting_count) == 0)
         return;
     uint64_t stood_ns = elapsed(spin->stalled_at_ns, now_ns);
-    if (stood_ns > SPINS_LONG_NS && !spin->long_passed) {
-        spin->long_passed = true;
+    if (stood_ns > SPINS_LONG_NS && !spin->has_passed_long) {
+        spin->has_passed_long = true;
         gate_give_token(gate, GATE_TOKEN_ANY);
-    } else if (atomic_load(&gate->queue.token) == GATE_TOKEN_NONE && spin->passes < SPINS &&
-               stood_ns >= SPINS_NS << spin->passes && governor_balance(governor) >= -ACCOUNT_MUCH_NS) {
-        spin->passes++;
+    } else if (atomic_load(&gate->queue.token) == GATE_TOKEN_NONE && spin->pass_count < SPINS &&
+               stood_ns >= SPINS_NS << spin->pass_count && governor_balance(governor) >= -ACCOUNT_MUCH_NS) {
+        spin->pass_count++;
         gate_give_token(gate, works ? GATE_TOKEN_APART : GATE_TOKEN_ANY);
     }
 }

@@ -58,7 +58,8 @@ static void sleep_ns(long ns)
 
 static bool lock_in(int file, const struct time_slice *time_slice, int byte, int count, short type)
 {
-    struct flock range = {.l_type = type, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
+    struct flock range = {
+        .l_type = type, .l_whence = SEEK_SET, .l_start = time_slice->first_byte + byte, .l_len = count};
     int result;
     do
         result = fcntl(file, F_OFD_SETLK, &range);
@@ -70,15 +71,16 @@ static bool lock_in(int file, const struct time_slice *time_slice, int byte, int
 
 static bool lock(const struct time_slice *time_slice, int byte, int count, short type)
 {
-    return descriptor_stands(&time_slice->siblings) &&
-           lock_in(time_slice->siblings.number, time_slice, byte, count, type);
+    return descriptor_stands(&time_slice->usage_file) &&
+           lock_in(time_slice->usage_file.number, time_slice, byte, count, type);
 }
 
 /* Not looked at first: a question changes nothing, whatever file it is asked of. */
 static bool taken(const struct time_slice *time_slice, int byte, int count)
 {
-    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = time_slice->at + byte, .l_len = count};
-    return fcntl(time_slice->siblings.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    struct flock range = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = time_slice->first_byte + byte, .l_len = count};
+    return fcntl(time_slice->usage_file.number, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
 }
 
 static bool open_usage(const struct time_slice *time_slice, struct descriptor *file)
@@ -93,7 +95,7 @@ static bool open_usage(const struct time_slice *time_slice, struct descriptor *f
 
 static bool open_siblings(struct time_slice *time_slice)
 {
-    return open_usage(time_slice, &time_slice->siblings);
+    return open_usage(time_slice, &time_slice->usage_file);
 }
 
 /* Without the lock the debt stays as it is, and siblings do not know of it. */
@@ -108,8 +110,8 @@ static void begin_owing(struct time_slice *time_slice)
     off_t offset = (off_t)((int)HETERO_REGION_SLOTS + byte) * HETERO_REGION_SLOT_OFFSET; /* which is no slot's */
     void *keeper = byte == OWES_END ? MAP_FAILED : mmap(NULL, 1, PROT_NONE, MAP_SHARED, file.number, offset);
     if (keeper != MAP_FAILED && madvise(keeper, 1, MADV_DONTFORK) == 0) {
-        time_slice->owing.byte = byte;
-        time_slice->owing.keeper = keeper;
+        time_slice->owing.claimed_byte = byte;
+        time_slice->owing.keeper_mapping = keeper;
     } else if (keeper != MAP_FAILED) {
         munmap(keeper, 1);
     }
@@ -118,8 +120,8 @@ static void begin_owing(struct time_slice *time_slice)
 
 static void end_owing(struct time_slice *time_slice)
 {
-    munmap(time_slice->owing.keeper, 1);
-    time_slice->owing.byte = 0;
+    munmap(time_slice->owing.keeper_mapping, 1);
+    time_slice->owing.claimed_byte = 0;
 }
 
 bool time_slice_open(struct time_slice *time_slice, const char *directory, unsigned device)
@@ -127,7 +129,7 @@ bool time_slice_open(struct time_slice *time_slice, const char *directory, unsig
     *time_slice = (struct time_slice){
         .directory = directory,
         .device = device,
-        .at = HETERO_REGION_LOCK_TIME_SLICE(device),
+        .first_byte = HETERO_REGION_LOCK_TIME_SLICE(device),
     };
     if (!open_siblings(time_slice))
         return false;
@@ -138,18 +140,18 @@ bool time_slice_open(struct time_slice *time_slice, const char *directory, unsig
 bool time_slice_renew(struct time_slice *time_slice)
 {
     pages_renew(&time_slice->pages);
-    if (descriptor_stands(&time_slice->siblings))
+    if (descriptor_stands(&time_slice->usage_file))
         return true;
-    time_slice->leads = false;
-    time_slice->waited = 0;
-    time_slice->works = 0;
+    time_slice->has_lead = false;
+    time_slice->waited_steps = 0;
+    time_slice->work_byte = 0;
     return open_siblings(time_slice);
 }
 
 void time_slice_close(struct time_slice *time_slice)
 {
-    time_slice->owing.byte = 0; /* a child has not the mapping that keeps it */
-    descriptor_close(&time_slice->siblings);
+    time_slice->owing.claimed_byte = 0; /* a child has not the mapping that keeps it */
+    descriptor_close(&time_slice->usage_file);
     pages_close(&time_slice->pages);
 }
 
@@ -170,8 +172,8 @@ bool time_slice_wanted_by_siblings(const struct time_slice *time_slice)
 
 static void advertise_wait(struct time_slice *time_slice)
 {
-    int64_t waited_ns = time_slice->waits_ns == 0 ? 0 : clock_ns() - time_slice->waits_ns;
-    unsigned steps = 0, before = time_slice->waited;
+    int64_t waited_ns = time_slice->waits_since_ns == 0 ? 0 : clock_ns() - time_slice->waits_since_ns;
+    unsigned steps = 0, before = time_slice->waited_steps;
     for (int64_t step_ns = WAIT_STEP_NS; steps < WAIT_STEPS && waited_ns >= step_ns; step_ns += step_ns / 3 * 2)
         steps++;
     if (steps == before)
@@ -180,29 +182,29 @@ static void advertise_wait(struct time_slice *time_slice)
         lock(time_slice, WAITED, (int)steps, F_RDLCK);
     else
         lock(time_slice, WAITED + (int)steps, (int)(WAIT_STEPS - steps), F_UNLCK);
-    time_slice->waited = steps;
+    time_slice->waited_steps = steps;
 }
 
 void time_slice_waits(struct time_slice *time_slice, bool waits)
 {
     if (!waits)
-        time_slice->waits_ns = time_slice->deferring_ns = 0;
-    else if (time_slice->waits_ns == 0)
-        time_slice->waits_ns = clock_ns();
+        time_slice->waits_since_ns = time_slice->defers_since_ns = 0;
+    else if (time_slice->waits_since_ns == 0)
+        time_slice->waits_since_ns = clock_ns();
     advertise_wait(time_slice);
 }
 
 static bool take_lead(struct time_slice *time_slice)
 {
-    time_slice->leads = time_slice->leads || lock(time_slice, LEAD, 1, F_WRLCK);
-    return time_slice->leads;
+    time_slice->has_lead = time_slice->has_lead || lock(time_slice, LEAD, 1, F_WRLCK);
+    return time_slice->has_lead;
 }
 
 static void leave_lead(struct time_slice *time_slice)
 {
-    if (time_slice->leads)
+    if (time_slice->has_lead)
         lock(time_slice, LEAD, 1, F_UNLCK);
-    time_slice->leads = false;
+    time_slice->has_lead = false;
 }
 
 /* ------------------------------------------------------------------------------------------------------- neighbours */
@@ -224,10 +226,10 @@ static bool runs(const struct neighbour *neighbour)
 }
 
 /* A gang that is there has its row, or it begins within so long. Outside of rows it waits for nothing. */
-static bool row_comes(const struct neighbour *neighbour, uint64_t wall, uint64_t within_ns)
+static bool row_comes(const struct neighbour *neighbour, uint64_t wall_now_ns, uint64_t within_ns)
 {
     return neighbour->state >= PAGE_WANTS &&
-           (row_left(&neighbour->row, wall) > 0 || row_until_next(&neighbour->row, wall) <= within_ns);
+           (row_left(&neighbour->row, wall_now_ns) > 0 || row_until_next(&neighbour->row, wall_now_ns) <= within_ns);
 }
 
 /* Asks, and comes when it can. */
@@ -235,7 +237,7 @@ static bool waits(const struct pages *pages, const struct neighbour *neighbour)
 {
     if (row_is(&neighbour->row))
         return false;
-    return (neighbour->state == PAGE_WANTS && pages->looked_ns >= neighbour->absent_until_ns) ||
+    return (neighbour->state == PAGE_WANTS && pages->looked_at_ns >= neighbour->absent_until_ns) ||
            neighbour->state == PAGE_ENTERS;
 }
 
@@ -253,12 +255,12 @@ static bool in_the_way(const struct pages *pages, const struct neighbour *neighb
 bool time_slice_row_comes(struct time_slice *time_slice)
 {
     const struct pages *pages = glance(time_slice);
-    uint64_t wall = 0;
-    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++) {
+    uint64_t wall_now_ns = 0;
+    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->neighbour_count; it++) {
         if (!row_is(&it->row))
             continue;
-        wall = wall == 0 ? wall_ns() : wall;
-        if (row_comes(it, wall, time_slice->drains_ns + ROW_BEFORE_NS))
+        wall_now_ns = wall_now_ns == 0 ? wall_ns() : wall_now_ns;
+        if (row_comes(it, wall_now_ns, time_slice->drain_ns + ROW_BEFORE_NS))
             return true;
     }
     return false;
@@ -266,7 +268,7 @@ bool time_slice_row_comes(struct time_slice *time_slice)
 
 #define ANY(time_slice, condition)                                                                                     \
     const struct pages *pages = glance(time_slice);                                                                    \
-    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->count; it++)                  \
+    for (const struct neighbour *it = pages->neighbours; it < pages->neighbours + pages->neighbour_count; it++)        \
         if (condition)                                                                                                 \
             return true;                                                                                               \
     return false
@@ -276,22 +278,22 @@ void time_slice_announce(struct time_slice *time_slice)
     pages_say_recent(&time_slice->pages);
 }
 
-void time_slice_owe(struct time_slice *time_slice, int64_t ns)
+void time_slice_owe(struct time_slice *time_slice, int64_t owed_ns)
 {
-    int64_t steps = ns < 0 ? 0 : ns / TIME_SLICE_STEP_NS;
-    time_slice->owed = steps < TIME_SLICE_STEPS ? (unsigned)steps : TIME_SLICE_STEPS;
-    pages_say_owed(&time_slice->pages, time_slice->owed);
+    int64_t owed_steps = owed_ns < 0 ? 0 : owed_ns / TIME_SLICE_STEP_NS;
+    time_slice->owed_steps = owed_steps < TIME_SLICE_STEPS ? (unsigned)owed_steps : TIME_SLICE_STEPS;
+    pages_say_owed(&time_slice->pages, time_slice->owed_steps);
 }
 
 bool time_slice_owed_more(struct time_slice *time_slice)
 {
-    unsigned owed = time_slice->owed;
-    ANY(time_slice, it->state >= PAGE_WANTS && owed < TIME_SLICE_STEPS && it->owed > owed);
+    unsigned owed = time_slice->owed_steps;
+    ANY(time_slice, it->state >= PAGE_WANTS && owed < TIME_SLICE_STEPS && it->owed_steps > owed);
 }
 
 bool time_slice_owed(struct time_slice *time_slice)
 {
-    ANY(time_slice, it->owed >= OWED_STEPS);
+    ANY(time_slice, it->owed_steps >= OWED_STEPS);
 }
 
 bool time_slice_held(struct time_slice *time_slice)
@@ -308,7 +310,7 @@ bool time_slice_claimed(struct time_slice *time_slice)
 
 bool time_slice_yields(struct time_slice *time_slice)
 {
-    return time_slice->ours && !time_slice->high && time_slice_claimed(time_slice);
+    return time_slice->is_ours && !time_slice->is_high_priority && time_slice_claimed(time_slice);
 }
 
 bool time_slice_sought(struct time_slice *time_slice)
@@ -340,12 +342,12 @@ bool time_slice_wanted(struct time_slice *time_slice)
 
 bool time_slice_beside_high(struct time_slice *time_slice)
 {
-    ANY(time_slice, is_high(it) && it->recent);
+    ANY(time_slice, is_high(it) && it->is_recent);
 }
 
 bool time_slice_overrun(struct time_slice *time_slice)
 {
-    ANY(time_slice, it->overruns);
+    ANY(time_slice, it->overruns_slice);
 }
 
 unsigned time_slice_others(struct time_slice *time_slice)
@@ -372,10 +374,10 @@ unsigned time_slice_siblings(struct time_slice *time_slice)
 static void count_siblings(struct time_slice *time_slice)
 {
     unsigned count = 0;
-    int64_t now = clock_ns();
-    if (now - time_slice->counted_ns < COUNT_NS)
+    int64_t now_ns = clock_ns();
+    if (now_ns - time_slice->siblings_counted_at_ns < COUNT_NS)
         return;
-    time_slice->counted_ns = now;
+    time_slice->siblings_counted_at_ns = now_ns;
     for (int byte = WORKS; byte < WORKS_END; byte++)
         count += taken(time_slice, byte, 1);
     pages_count_busy(&time_slice->pages, count);
@@ -383,37 +385,37 @@ static void count_siblings(struct time_slice *time_slice)
 
 void time_slice_owes_much(struct time_slice *time_slice, bool owes)
 {
-    time_slice->owing.much = owes;
+    time_slice->owing.owes_much = owes;
 }
 
 bool time_slice_owed_by_siblings(struct time_slice *time_slice)
 {
-    int64_t now = clock_ns();
-    if (now - time_slice->owing.asked_ns < COUNT_NS)
-        return time_slice->owing.siblings;
-    int own = time_slice->owing.byte == 0 ? OWES_END : time_slice->owing.byte;
-    time_slice->owing.asked_ns = now;
-    time_slice->owing.siblings = (own > OWES && taken(time_slice, OWES, own - OWES)) ||
-                                 (own + 1 < OWES_END && taken(time_slice, own + 1, OWES_END - own - 1));
-    return time_slice->owing.siblings;
+    int64_t now_ns = clock_ns();
+    if (now_ns - time_slice->owing.asked_at_ns < COUNT_NS)
+        return time_slice->owing.siblings_owe_much;
+    int own = time_slice->owing.claimed_byte == 0 ? OWES_END : time_slice->owing.claimed_byte;
+    time_slice->owing.asked_at_ns = now_ns;
+    time_slice->owing.siblings_owe_much = (own > OWES && taken(time_slice, OWES, own - OWES)) ||
+                                          (own + 1 < OWES_END && taken(time_slice, own + 1, OWES_END - own - 1));
+    return time_slice->owing.siblings_owe_much;
 }
 
 void time_slice_busy(struct time_slice *time_slice, bool busy)
 {
-    bool owes = busy && time_slice->owing.much;
-    if (owes && time_slice->owing.byte == 0)
+    bool owes = busy && time_slice->owing.owes_much;
+    if (owes && time_slice->owing.claimed_byte == 0)
         begin_owing(time_slice);
-    else if (!owes && time_slice->owing.byte != 0)
+    else if (!owes && time_slice->owing.claimed_byte != 0)
         end_owing(time_slice);
-    for (int byte = WORKS; busy && time_slice->works == 0 && byte < WORKS_END; byte++)
-        time_slice->works = lock(time_slice, byte, 1, F_WRLCK) ? byte : 0;
-    pages_say_busy(glance(time_slice), busy, busy && time_slice->works != 0);
+    for (int byte = WORKS; busy && time_slice->work_byte == 0 && byte < WORKS_END; byte++)
+        time_slice->work_byte = lock(time_slice, byte, 1, F_WRLCK) ? byte : 0;
+    pages_say_busy(glance(time_slice), busy, busy && time_slice->work_byte != 0);
     if (busy && pages_siblings(&time_slice->pages) > 0)
         count_siblings(time_slice);
-    if (busy || time_slice->works == 0)
+    if (busy || time_slice->work_byte == 0)
         return;
-    lock(time_slice, time_slice->works, 1, F_UNLCK);
-    time_slice->works = 0;
+    lock(time_slice, time_slice->work_byte, 1, F_UNLCK);
+    time_slice->work_byte = 0;
 }
 
 void time_slice_say_light(struct time_slice *time_slice, uint64_t used_ns)
@@ -428,12 +430,12 @@ void time_slice_measure(struct time_slice *time_slice, bool measures)
 
 bool time_slice_measured(struct time_slice *time_slice)
 {
-    ANY(time_slice, it->measures);
+    ANY(time_slice, it->is_measuring);
 }
 
 uint64_t time_slice_light(struct time_slice *time_slice)
 {
-    return glance(time_slice)->light_ns;
+    return glance(time_slice)->neighbours_light_ns;
 }
 
 unsigned time_slice_lit(struct time_slice *time_slice)
@@ -447,16 +449,17 @@ unsigned time_slice_lit(struct time_slice *time_slice)
 /* Whether a neighbour keeps us from running. */
 static bool is_kept(struct time_slice *time_slice)
 {
-    if (!time_slice->high && time_slice_row_comes(time_slice))
+    if (!time_slice->is_high_priority && time_slice_row_comes(time_slice))
         return true;
-    ANY(time_slice, in_the_way(pages, it, time_slice->high));
+    ANY(time_slice, in_the_way(pages, it, time_slice->is_high_priority));
 }
 
 /* Of two that enter: who is owed more, and then who is first on the board. */
-static bool goes_first(const struct time_slice *time_slice, unsigned n)
+static bool goes_first(const struct time_slice *time_slice, unsigned neighbour_index)
 {
-    unsigned theirs = time_slice->pages.neighbours[n].owed;
-    return theirs != time_slice->owed ? theirs > time_slice->owed : n < time_slice->pages.place;
+    unsigned theirs = time_slice->pages.neighbours[neighbour_index].owed_steps;
+    return theirs != time_slice->owed_steps ? theirs > time_slice->owed_steps
+                                            : neighbour_index < time_slice->pages.own_row_index;
 }
 
 /* With our page saying that we enter: 1 if we may run, 0 if another does or goes first, -1 if another is deciding. */
@@ -464,25 +467,25 @@ static int decide(const struct time_slice *time_slice)
 {
     const struct pages *pages = &time_slice->pages;
     int decided = 1;
-    for (unsigned n = 0; n < pages->count; n++) {
-        const struct neighbour *neighbour = &pages->neighbours[n];
-        if (in_the_way(pages, neighbour, time_slice->high))
+    for (unsigned neighbour_index = 0; neighbour_index < pages->neighbour_count; neighbour_index++) {
+        const struct neighbour *neighbour = &pages->neighbours[neighbour_index];
+        if (in_the_way(pages, neighbour, time_slice->is_high_priority))
             return 0;
-        if (neighbour->state != PAGE_ENTERS || is_high(neighbour) != time_slice->high)
+        if (neighbour->state != PAGE_ENTERS || is_high(neighbour) != time_slice->is_high_priority)
             continue;
-        if (goes_first(time_slice, n))
+        if (goes_first(time_slice, neighbour_index))
             return 0;
         decided = -1;
     }
     return decided;
 }
 
-/* Say that we run, who began to enter at `since`. Who entered meanwhile did not wait for us for longer than ENTERS_NS:
- * after about that, false if another says that it runs, too. */
-static bool say_runs(struct time_slice *time_slice, int64_t since)
+/* Say that we run, who began to enter at `since_ns`. Who entered meanwhile did not wait for us for longer than
+ * ENTERS_NS: after about that, false if another says that it runs, too. */
+static bool say_runs(struct time_slice *time_slice, int64_t since_ns)
 {
     pages_say(&time_slice->pages, PAGE_RUNS);
-    if (clock_ns() - since < ENTERS_NS / 2)
+    if (clock_ns() - since_ns < ENTERS_NS / 2)
         return true;
     __sync_synchronize();
     pages_look(&time_slice->pages, clock_ns());
@@ -493,24 +496,24 @@ static bool say_runs(struct time_slice *time_slice, int64_t since)
 static bool seize(struct time_slice *time_slice)
 {
     struct pages *pages = &time_slice->pages;
-    int64_t since = clock_ns();
+    int64_t since_ns = clock_ns();
     if (!take_lead(time_slice))
         return false;
-    pages_look(pages, since);
-    bool row = !time_slice->high && time_slice_row_comes(time_slice);
+    pages_look(pages, since_ns);
+    bool row = !time_slice->is_high_priority && time_slice_row_comes(time_slice);
     int decided = row ? 0 : decide(time_slice);
     if (decided != 0) {
         pages_say(pages, PAGE_ENTERS);
-        int64_t entered = clock_ns(), now = entered;
-        for (decided = -1; decided < 0 && now - entered < ENTERS_NS; now = clock_ns()) {
+        int64_t entered_at_ns = clock_ns(), now_ns = entered_at_ns;
+        for (decided = -1; decided < 0 && now_ns - entered_at_ns < ENTERS_NS; now_ns = clock_ns()) {
             __sync_synchronize();
-            pages_look(pages, now);
+            pages_look(pages, now_ns);
             decided = decide(time_slice);
             if (decided < 0)
                 sleep_ns(LOOK_ENDS_NS);
         }
     }
-    bool runs = decided != 0 && say_runs(time_slice, since);
+    bool runs = decided != 0 && say_runs(time_slice, since_ns);
     if (!runs) {
         pages_say(pages, PAGE_WANTS);
         leave_lead(time_slice);
@@ -521,17 +524,17 @@ static bool seize(struct time_slice *time_slice)
 /* Whether a sibling that has waited longer is to go first, and comes. */
 static bool defers(struct time_slice *time_slice)
 {
-    unsigned waited = time_slice->waited;
+    unsigned waited = time_slice->waited_steps;
     bool behind = waited < WAIT_STEPS && taken(time_slice, WAITED + (int)waited, (int)(WAIT_STEPS - waited));
     if (behind)
         pages_look(&time_slice->pages, clock_ns()); /* what is known may be a moment old */
     if (!behind || taken(time_slice, LEAD, 1) || is_kept(time_slice)) {
-        time_slice->deferring_ns = 0;
+        time_slice->defers_since_ns = 0;
         return false;
     }
-    if (time_slice->deferring_ns == 0)
-        time_slice->deferring_ns = clock_ns();
-    return clock_ns() - time_slice->deferring_ns < COME_NS;
+    if (time_slice->defers_since_ns == 0)
+        time_slice->defers_since_ns = clock_ns();
+    return clock_ns() - time_slice->defers_since_ns < COME_NS;
 }
 
 /* Whether whoever is in the way says that it is about to be out of it. */
@@ -539,9 +542,9 @@ static bool is_ending(const struct time_slice *time_slice)
 {
     const struct pages *pages = &time_slice->pages;
     bool ends = false;
-    for (unsigned n = 0; n < pages->count; n++)
-        if (in_the_way(pages, &pages->neighbours[n], time_slice->high)) {
-            if (pages->neighbours[n].state != PAGE_ENDS)
+    for (unsigned neighbour_index = 0; neighbour_index < pages->neighbour_count; neighbour_index++)
+        if (in_the_way(pages, &pages->neighbours[neighbour_index], time_slice->is_high_priority)) {
+            if (pages->neighbours[neighbour_index].state != PAGE_ENDS)
                 return false;
             ends = true;
         }
@@ -550,21 +553,21 @@ static bool is_ending(const struct time_slice *time_slice)
 
 static bool wait_for(struct time_slice *time_slice, const struct time_slice_waiter *waiter)
 {
-    int64_t since = clock_ns(), now = since, ends_since = 0;
-    for (int64_t before = since; now - since < TIME_SLICE_PATIENCE_NS; now = clock_ns()) {
-        if (!time_slice->high && time_slice_row_comes(time_slice))
-            since += now - before; /* rows end by the clock */
-        before = now;
+    int64_t since_ns = clock_ns(), now_ns = since_ns, ends_since = 0;
+    for (int64_t before = since_ns; now_ns - since_ns < TIME_SLICE_PATIENCE_NS; now_ns = clock_ns()) {
+        if (!time_slice->is_high_priority && time_slice_row_comes(time_slice))
+            since_ns += now_ns - before; /* rows end by the clock */
+        before = now_ns;
         advertise_wait(time_slice);
         if (!defers(time_slice) && seize(time_slice))
             return true;
         glance(time_slice);
         bool ends = is_ending(time_slice);
-        ends_since = !ends ? 0 : ends_since == 0 ? now : ends_since;
-        time_slice->joined = waiter != NULL && waiter->look(waiter->owner, ends);
-        if (time_slice->joined)
+        ends_since = !ends ? 0 : ends_since == 0 ? now_ns : ends_since;
+        time_slice->has_joined = waiter != NULL && waiter->look(waiter->owner, ends);
+        if (time_slice->has_joined)
             return false;
-        if (ends && now - ends_since < ENDS_MOST_NS)
+        if (ends && now_ns - ends_since < ENDS_MOST_NS)
             sleep_ns(LOOK_ENDS_NS);
         else
             sleep_ns(time_slice_claimed(time_slice) ? LOOK_HIGH_NS : LOOK_NS);
@@ -576,74 +579,74 @@ static bool wait_for(struct time_slice *time_slice, const struct time_slice_wait
 
 void time_slice_take(struct time_slice *time_slice, bool high, const struct time_slice_waiter *waiter)
 {
-    time_slice->high = high;
-    time_slice->deferring_ns = 0;
-    time_slice->pages.asks = true;
-    time_slice->ours = (time_slice->late || !defers(time_slice)) && seize(time_slice);
-    if (!time_slice->ours && !time_slice->late) {
+    time_slice->is_high_priority = high;
+    time_slice->defers_since_ns = 0;
+    time_slice->pages.is_asking = true;
+    time_slice->is_ours = (time_slice->is_late || !defers(time_slice)) && seize(time_slice);
+    if (!time_slice->is_ours && !time_slice->is_late) {
         queue(time_slice, true);
-        time_slice->ours = wait_for(time_slice, waiter);
+        time_slice->is_ours = wait_for(time_slice, waiter);
         queue(time_slice, false);
     }
-    time_slice->late = !time_slice->ours && !time_slice->joined;
-    if (time_slice->late)
+    time_slice->is_late = !time_slice->is_ours && !time_slice->has_joined;
+    if (time_slice->is_late)
         pages_hush(&time_slice->pages);
 }
 
 bool time_slice_try(struct time_slice *time_slice, bool high)
 {
-    time_slice->high = high;
+    time_slice->is_high_priority = high;
     if (time_slice_wanted(time_slice) || time_slice_held(time_slice) || time_slice_others(time_slice) > 0 ||
         defers(time_slice))
         return false;
-    time_slice->ours = seize(time_slice);
-    time_slice->late = time_slice->late && !time_slice->ours;
-    if (!time_slice->ours)
+    time_slice->is_ours = seize(time_slice);
+    time_slice->is_late = time_slice->is_late && !time_slice->is_ours;
+    if (!time_slice->is_ours)
         pages_hush(&time_slice->pages); /* nobody is to yield to one that does not wait */
-    time_slice->pages.asks = time_slice->ours;
-    return time_slice->ours;
+    time_slice->pages.is_asking = time_slice->is_ours;
+    return time_slice->is_ours;
 }
 
 void time_slice_join(struct time_slice *time_slice)
 {
-    time_slice->joined = true;
+    time_slice->has_joined = true;
 }
 
 enum page_state time_slice_of_sibling(const struct time_slice *time_slice)
 {
-    const struct hetero_page *own = time_slice->pages.own;
-    uint32_t said = own == NULL || time_slice->leads ? PAGE_IDLE : atomic_load(&own->state);
+    const struct hetero_page *own = time_slice->pages.own_page;
+    uint32_t said = own == NULL || time_slice->has_lead ? PAGE_IDLE : atomic_load(&own->state);
     return said >= PAGE_RUNS && taken(time_slice, LEAD, 1) ? (enum page_state)said : PAGE_IDLE;
 }
 
 void time_slice_ends(struct time_slice *time_slice)
 {
-    if (time_slice->ours && !time_slice->high)
+    if (time_slice->is_ours && !time_slice->is_high_priority)
         pages_say(&time_slice->pages, PAGE_ENDS);
 }
 
 void time_slice_ends_for_siblings(struct time_slice *time_slice)
 {
-    if (time_slice->ours)
+    if (time_slice->is_ours)
         pages_say(&time_slice->pages, PAGE_ENDS);
 }
 
 void time_slice_give(struct time_slice *time_slice)
 {
-    bool wanted = time_slice->ours && time_slice_wanted(time_slice) && !time_slice_row_comes(time_slice);
-    if (time_slice->ours)
+    bool wanted = time_slice->is_ours && time_slice_wanted(time_slice) && !time_slice_row_comes(time_slice);
+    if (time_slice->is_ours)
         pages_say(&time_slice->pages, PAGE_IDLE);
     leave_lead(time_slice);
-    time_slice->ours = time_slice->joined = time_slice->pages.asks = false;
-    time_slice->deferring_ns = 0;
+    time_slice->is_ours = time_slice->has_joined = time_slice->pages.is_asking = false;
+    time_slice->defers_since_ns = 0;
     /* A new request of ours would overtake a waiter, which looks only now and then. */
-    int64_t since = clock_ns(), now = since;
-    for (; wanted && now - since < COME_NS; now = clock_ns()) {
-        pages_look(&time_slice->pages, now);
+    int64_t since_ns = clock_ns(), now_ns = since_ns;
+    for (; wanted && now_ns - since_ns < COME_NS; now_ns = clock_ns()) {
+        pages_look(&time_slice->pages, now_ns);
         if (time_slice_held(time_slice))
             return;
         sleep_ns(LOOK_ENDS_NS);
     }
     if (wanted)
-        pages_note_absent(&time_slice->pages, now);
+        pages_note_absent(&time_slice->pages, now_ns);
 }

@@ -26,32 +26,33 @@
 
 /* That the grant owes more than a second, which siblings are told by locks. */
 struct owing {
-    bool much;
-    int byte;         /* which of the bytes that say that, with work of ours in flight, is ours; 0: none */
-    void *keeper;     /* the mapping that keeps it locked, whatever descriptors the program closes */
-    int64_t asked_ns; /* when it was last asked whether siblings have one, */
-    bool siblings;    /* and whether one had */
+    bool owes_much;
+    int claimed_byte;       /* which of the bytes that say that, with work of ours in flight, is ours; 0: none */
+    void *keeper_mapping;   /* the mapping that keeps it locked, whatever descriptors the program closes */
+    int64_t asked_at_ns;    /* when it was last asked whether siblings have one, */
+    bool siblings_owe_much; /* and whether one had */
 };
 
 struct time_slice {
     struct pages pages;
     const char *directory; /* the caller's */
     unsigned device;
-    struct descriptor siblings; /* GRANT_DIR/usage; looked at before it is locked: the program may have closed it */
-    int at;                     /* the first of its bytes */
-    unsigned owed;              /* steps advertised by time_slice_owe */
-    unsigned waited;            /* steps advertised by time_slice_waits */
-    int64_t waits_ns;           /* since when it waits; 0: it does not */
-    int64_t deferring_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
-    int works;            /* which of the bytes that say that our work is in flight is ours; 0: none */
-    int64_t counted_ns;   /* when siblings' were counted last */
+    struct descriptor usage_file; /* GRANT_DIR/usage; looked at before it is locked: the program may have closed it */
+    int first_byte;               /* the first of its bytes */
+    unsigned owed_steps;          /* steps advertised by time_slice_owe */
+    unsigned waited_steps;        /* steps advertised by time_slice_waits */
+    int64_t waits_since_ns;       /* since when it waits; 0: it does not */
+    int64_t
+        defers_since_ns; /* since when a sibling that waited longer might take the time slice and does not; 0: none */
+    int work_byte;       /* which of the bytes that say that our work is in flight is ours; 0: none */
+    int64_t siblings_counted_at_ns; /* when siblings' were counted last */
     struct owing owing;
-    bool high;  /* the priority with which it was asked for */
-    bool leads; /* no sibling enters, or has a time slice */
-    bool ours;
-    bool joined;        /* we run in a sibling's */
-    bool late;          /* it was waited for in vain: until it can be had again, the owner runs without */
-    uint64_t drains_ns; /* how long what the owner has in flight takes: so long before a gang's row it ends */
+    bool is_high_priority; /* the priority with which it was asked for */
+    bool has_lead;         /* no sibling enters, or has a time slice */
+    bool is_ours;
+    bool has_joined;   /* we run in a sibling's */
+    bool is_late;      /* it was waited for in vain: until it can be had again, the owner runs without */
+    uint64_t drain_ns; /* how long what the owner has in flight takes: so long before a gang's row it ends */
 };
 
 /* Called while a time slice is waited for, at each look; `soon`: it is about to be free. Whether the waiter joins the
@@ -76,7 +77,7 @@ void time_slice_announce(struct time_slice *time_slice);
  * lies about it costs its neighbours three and a half points of the device at most. */
 #define TIME_SLICE_STEP_NS INT64_C(10000000)
 #define TIME_SLICE_STEPS   8u
-void time_slice_owe(struct time_slice *time_slice, int64_t ns);
+void time_slice_owe(struct time_slice *time_slice, int64_t owed_ns);
 
 /* Whether somebody else who asks is owed more, by a step or so. */
 bool time_slice_owed_more(struct time_slice *time_slice);

@@ -30,30 +30,30 @@ struct stream_key {
 /* An operation at which a stream may stand while the device does nothing for it: a word of memory that somebody is to
  * write, or a function on the host. It is between two fences. */
 struct stream_wait {
-    void *before, *after;
+    void *before_fence, *after_fence;
     unsigned generation; /* of its stream, in which they are */
 };
 
 struct tracked_stream {
     struct stream_key key; /* all NULL: the stream is gone, or the entry was never used */
     void *context;
-    void *tail;
-    void *spare[TRACKED_STREAM_FENCES]; /* fences ready for use in this stream's context */
-    unsigned spares;
+    void *tail_fence;
+    void *spare_fences[TRACKED_STREAM_FENCES]; /* fences ready for use in this stream's context */
+    unsigned spare_count;
     struct stream_wait *waits; /* TRACKED_STREAM_WAITS of them; NULL: there never was any */
     unsigned wait_count;       /* the first so many are known, in the stream's order */
-    uint64_t stood_ns;         /* when it was last seen to stand at a wait */
-    bool pending;
-    unsigned ends;          /* so many calls that may end its context go on: its fences are neither asked nor dropped */
+    uint64_t stood_at_ns;      /* when it was last seen to stand at a wait */
+    bool is_pending;
+    unsigned end_count;     /* so many calls that may end its context go on: its fences are neither asked nor dropped */
     atomic_uint generation; /* counts the streams this entry has been */
-    atomic_bool dirty;
+    atomic_bool is_dirty;
 };
 
 struct tracked_streams {
     const struct engine *engine;
     struct tracked_stream *chunks[TRACKED_STREAM_CHUNKS];
-    unsigned highest;       /* entries beyond were never used */
-    _Atomic uint32_t waits; /* of all streams, that are known and not over; read without the lock */
+    unsigned reached_count;      /* entries beyond were never used */
+    _Atomic uint32_t wait_count; /* of all streams, that are known and not over; read without the lock */
     _Atomic uint32_t
         passed_count; /* tail fences and waits that were seen to have passed; it wraps around; read without the lock */
 };

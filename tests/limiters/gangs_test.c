@@ -433,7 +433,7 @@ TEST(a_gang_that_is_never_idle_keeps_its_neighbours_share)
 static bool has_the_lead(const struct tenant *tenant)
 {
     const struct hetero_region_gang *shared = &tenant->region->gang;
-    return (atomic_load(&shared->lead) & 0xff) == (uint64_t)(tenant->governor->gang.member - shared->members) + 1;
+    return (atomic_load(&shared->lead) & 0xff) == (uint64_t)(tenant->governor->gang.own_member - shared->members) + 1;
 }
 
 TEST(a_rank_that_is_stopped_or_killed_stalls_nobody)
@@ -785,7 +785,7 @@ static bool waits_out_of_debt(const struct tenant *tenant)
     if (tenant->region == NULL)
         return tenant_is_kept(tenant);
     const struct hetero_region *region = tenant->region;
-    bool waits = atomic_load(&tenant->governor->gate.queue.waiting) > 0;
+    bool waits = atomic_load(&tenant->governor->gate.queue.waiting_count) > 0;
     for (unsigned card = 0; card < 2; card++)
         waits = waits && budget_balance(&region->devices[card], region->gang.asked_ns, machine_now(),
                                         tenant->row.gang_core) >= 0;

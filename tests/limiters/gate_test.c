@@ -195,12 +195,12 @@ TEST(the_sole_launch_does_not_end_with_one_that_interrupts_it)
     struct stream_key key = {.stream = stream_handles};
     open_a_gate_for_long_kernels(&gate);
     EXPECT(true, gate_enter(&gate, &key));
-    EXPECT(true, gate.sole.whose != 0);
+    EXPECT(true, gate.sole.thread_id != 0);
     EXPECT(true, gate_enter(&gate, &key));
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole.whose != 0);
+    EXPECT(true, gate.sole.thread_id != 0);
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole.whose == 0);
+    EXPECT(true, gate.sole.thread_id == 0);
 }
 
 /* It cannot begin as another launch is being made, and the next fence is far. */
@@ -209,13 +209,13 @@ TEST(the_sole_launch_ends_where_a_hold_could_not_begin)
     static struct gate gate;
     struct stream_key key = {.stream = stream_handles};
     open_a_gate_for_long_kernels(&gate);
-    gate.fences.stride = 64;
-    gate.inside.others = 1;
+    gate.fences.stride_launches = 64;
+    gate.inside.uncelled_launcher_count = 1;
     hold_ask(&gate.hold, 1, 0, HOLD_OF_KERNELS, true);
     gate_set(&gate, GATE_HOLDS);
     EXPECT(true, gate_enter(&gate, &key));
     gate_leave(&gate, &key);
-    EXPECT(true, gate.sole.whose == 0);
+    EXPECT(true, gate.sole.thread_id == 0);
 }
 
 /* Whether no thread can be started: its stack would take more than there is. */
@@ -285,14 +285,14 @@ TEST(of_five_thousand_streams_each_is_waited_for)
             struct tracked_stream *stream = tracked_streams_get(&streams, &(struct stream_key){.stream = (void *)s});
             EXPECT(true, stream != NULL);
             atomic_store(&device_free_at, s == busy ? UINT64_MAX : 0);
-            atomic_store(&stream->dirty, true);
+            atomic_store(&stream->is_dirty, true);
             tracked_stream_flush(&streams, stream);
         }
         EXPECT(false, tracked_streams_settled(&streams));
-        *(uint64_t *)tracked_streams_find(&streams, &(struct stream_key){.stream = (void *)busy})->tail = 0;
+        *(uint64_t *)tracked_streams_find(&streams, &(struct stream_key){.stream = (void *)busy})->tail_fence = 0;
         EXPECT(true, tracked_streams_settled(&streams));
     }
-    EXPECT(true, streams.highest <= 5000);
+    EXPECT(true, streams.reached_count <= 5000);
 }
 
 /* A clock and a device of the next test's own. */
@@ -447,7 +447,7 @@ TEST(a_hold_that_its_watcher_released_can_be_forgotten)
         .stamp = stamp_nothing,
         .release = release_nothing,
     };
-    static struct hold hold = {.engine = &engine, .gone = true};
+    static struct hold hold = {.engine = &engine, .is_released = true};
     const struct tracked_stream stream = {.context = stream_handles};
     const struct stream_key key = {.stream = stream_handles};
     pthread_t watcher;
@@ -484,7 +484,7 @@ TEST(a_fence_given_up_while_its_context_may_end_is_used_again_if_it_lives)
     for (int end = 0; end < 5; end++) {
         launch_for(&gate, 500 * MS);
         gate_before_context_ends(&gate, stream_handles);
-        gate.sole.long_kernels = true;
+        gate.sole.kernels_are_long = true;
         launch_for(&gate, 0); /* by patience */
         gate_after_context_ended(&gate, stream_handles, true);
         moment_ns = done_ns;

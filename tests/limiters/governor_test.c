@@ -33,7 +33,7 @@ static void program(void)
         return;
     if (sim.rest_ns == 0 && sim.free_at > sim.clock + (sim.in_flight - 1) * sim.kernel_ns)
         return;
-    atomic_store(&sim.governor->gate.queue.waiting, 1);
+    atomic_store(&sim.governor->gate.queue.waiting_count, 1);
     if (atomic_load(&sim.governor->gate.state) == GATE_CLOSED)
         return;
     sim.inside = true;
@@ -46,7 +46,7 @@ static void program(void)
     sim.host_until = sim.clock + sim.host_ns;
     if (sim.rest_ns > 0)
         sim.host_until = sim.free_at + sim.rest_ns;
-    atomic_store(&sim.governor->gate.queue.waiting, 0);
+    atomic_store(&sim.governor->gate.queue.waiting_count, 0);
     sim.inside = false;
 }
 
@@ -109,8 +109,8 @@ static bool sim_power(const char *uuid, struct power_reading *reading)
     last_busy = sim.busy_ns;
     reading->limit_mw = 600000;
     reading->mean_mw = 100000 + (uint32_t)(busy * 500 * (double)sim_power_permille);
-    reading->clock = 1024;
-    reading->count = 0;
+    reading->clock_units = 1024;
+    reading->sample_count = 0;
     return sim_power_permille > 0;
 }
 
@@ -142,12 +142,12 @@ static void govern(uint32_t core, uint64_t ns)
     uint64_t end = sim.clock + ns;
     while (sim.clock < end) {
         program();
-        if (atomic_load(&sim.governor->gate.queue.waiting) == 0) {
+        if (atomic_load(&sim.governor->gate.queue.waiting_count) == 0) {
             sim_pause(50 * US);
             continue;
         }
         if (gate_launches(&sim.governor->gate) == 0)
-            sim.governor->account.asked_ns = sim.clock;
+            sim.governor->account.asked_at_ns = sim.clock;
         if (forging)
             atomic_store(&account.balance_ns, INT64_MAX);
         governor_round(sim.governor);

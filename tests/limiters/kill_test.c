@@ -93,7 +93,7 @@ int main(int count, char **arguments)
         REQUIRE(ledger_used(&region, 0) <= LIMIT);
         time_slice_take(&time_slice, false, NULL);
         waits_us[kill_] = (int)(now_us() - start_us);
-        REQUIRE(time_slice.ours);
+        REQUIRE(time_slice.is_ours);
         usleep(100);
         REQUIRE(!time_slice_held(&time_slice)); /* nobody else has it */
         time_slice_give(&time_slice);

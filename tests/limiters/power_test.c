@@ -20,7 +20,7 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
                                  bool samples, uint32_t clock)
 {
     struct power power;
-    struct power_reading reading = {.mean_mw = IDLE_MW, .limit_mw = LIMIT_MW, .clock = clock};
+    struct power_reading reading = {.mean_mw = IDLE_MW, .limit_mw = LIMIT_MW, .clock_units = clock};
     double shares[] = {own_share, others_share, 1 - own_share - others_share};
     uint64_t ms = 1000000, ends = ms;
     int whose = 2;
@@ -28,8 +28,8 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
     power_begin(&power, model, ms * MS, &reading);
     for (unsigned look = 0; look < power_looks; look++) {
         unsigned unwatched = look == power_looks - 2 ? unwatched_ms : 0;
-        reading.count = 0;
-        reading.clock = look < 10 ? 1024 : clock;
+        reading.sample_count = 0;
+        reading.clock_units = look < 10 ? 1024 : clock;
         for (unsigned i = 0; i < 250 + unwatched; i++, ms++) {
             while (ms == ends) { /* ours, theirs, and whatever is left is nobody's */
                 whose = (whose + 1) % 3;
@@ -46,10 +46,10 @@ static double charge_rate_beside(double own_share, uint32_t own_mw, double other
             uint64_t more_ns = ms % 20 == 7 && rand() % 4 == 0 ? 9 * MS : 0;
             h200_meter(&reading, &filtered, drawn, ms, stamped_late_ms * MS + more_ns + 300 * US);
         }
-        for (unsigned i = 0; look == 0 && i < reading.count; i++)
+        for (unsigned i = 0; look == 0 && i < reading.sample_count; i++)
             reading.samples[i].at_ns += set_back_ns;
         reading.mean_mw = IDLE_MW + (uint32_t)mean;
-        reading.count *= samples;
+        reading.sample_count *= samples;
         power_look(&power, ms * MS, &reading, look < 10 ? usual_rate : late_rate);
     }
     return power.charge_rate / 1024.0;
@@ -151,7 +151,7 @@ static double rate_of(unsigned slices, double lost_ms, double at_random)
 {
     struct pace pace;
     time_slices_of(&pace, slices, lost_ms, at_random);
-    return pace.rate;
+    return pace.launches_per_ms;
 }
 
 TEST(the_launches_a_millisecond_are_known_of_programs_that_launch_evenly)
@@ -166,7 +166,7 @@ TEST(the_launches_a_millisecond_are_known_of_programs_that_launch_evenly)
     time_slices_of(&pace, 200, 0, 0);
     for (unsigned time_slice = 0; time_slice < 32; time_slice++)
         pace_end(&pace, (10 + time_slice % 7) * MS, (10 + time_slice % 7) * 9);
-    EXPECT_NEAR(9, 0.2, pace.rate);
+    EXPECT_NEAR(9, 0.2, pace.launches_per_ms);
 }
 
 TEST(what_a_pause_costs_a_program_is_not_charged)

@@ -60,10 +60,10 @@ static void lie(const struct tenant *tenant)
 {
     struct hetero_page *page = tenant_page(tenant);
     page->state = roll(6);
-    page->beat += roll(2);
+    page->look_beat += roll(2);
     page->busy_beat += roll(2);
-    page->busy = roll(2) * roll(9);
-    page->owed = roll(3) * 8;
+    page->busy_process_count = roll(2) * roll(9);
+    page->owed_steps = roll(3) * 8;
     page->light_ns += roll(2) * roll(200) * MS;
     page->version = roll(8) == 0 ? roll(3) : HETERO_BOARD_VERSION;
 }

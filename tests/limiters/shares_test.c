@@ -134,7 +134,7 @@ TEST(a_tenant_that_says_that_processes_of_its_own_are_busy_has_its_share)
             struct hetero_page *page = liar->governor == NULL ? NULL : tenant_page(liar);
             EXPECT(true, machine_run(2 * MS));
             if (page != NULL) {
-                page->busy = 5;
+                page->busy_process_count = 5;
                 page->busy_beat++;
             }
         }
@@ -153,8 +153,8 @@ static void forge(const struct tenant *liar, enum page_state state, unsigned bus
     for (uint64_t until = machine_now() + seconds * SECOND; machine_now() < until;) {
         EXPECT(true, machine_run(500 * US));
         page->state = state;
-        page->beat++;
-        page->busy = busy;
+        page->look_beat++;
+        page->busy_process_count = busy;
         page->busy_beat += busy > 0;
     }
 }

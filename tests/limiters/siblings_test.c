@@ -177,7 +177,7 @@ TEST(a_process_that_goes_while_others_are_in_its_time_slice_costs_nobody_much)
         while (machine_now() < (RUN_S + 1) * SECOND) {
             EXPECT(true, machine_run(170 * MS));
             unsigned t = 0, looks = 0;
-            while (looks++ < 4000 && !tenants[t].governor->time_slice.ours) {
+            while (looks++ < 4000 && !tenants[t].governor->time_slice.is_ours) {
                 EXPECT(true, machine_run(50 * US));
                 t = (t + 1) % PROCESSES;
             }

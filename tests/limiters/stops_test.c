@@ -114,7 +114,7 @@ TEST(a_launcher_kept_at_the_gate_costs_its_neighbour_nothing)
         tenant_start(&tenants[0]);
         tenant_start(&tenants[1]);
         EXPECT(true, machine_run(800 * MS));
-        while (tenant_runs(&tenants[0]) || atomic_load(&tenants[0].governor->gate.queue.waiting) == 0)
+        while (tenant_runs(&tenants[0]) || atomic_load(&tenants[0].governor->gate.queue.waiting_count) == 0)
             EXPECT(true, machine_run(20 * US));
         tenant_stop_launchers(&tenants[0]);
         EXPECT(true, machine_run(8 * SECOND));

@@ -74,7 +74,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what tells a wait from work": (
         (
             "timeshare/tracked_streams.c",
-            "streams->engine->passed(stream->waits[0].before);",
+            "streams->engine->passed(stream->waits[0].before_fence);",
             "false;",
         ),
         "waits_test: a_program_that_waits_for_a_launch_of_its_own_goes_on",
@@ -82,8 +82,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what is done behind a wait": (
         (
             "timeshare/governor.c",
-            "charged_until_at_ns = works || gate_waits(&governor->gate) ? now : 0;",
-            "charged_until_at_ns = works ? now : 0;",
+            "charged_until_at_ns = works || gate_waits(&governor->gate) ? now_ns : 0;",
+            "charged_until_at_ns = works ? now_ns : 0;",
         ),
         "waits_test: work_behind_functions_on_the_host_has_its_share",
     ),
@@ -99,8 +99,9 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "a launch that came after the clock was read": (
         (
             "timeshare/governor.c",
-            "if (elapsed(course->charged_until_at_ns, now) > PAGES_STOPPED_NS) /* it was stopped",
-            "if (now - course->charged_until_at_ns > PAGES_STOPPED_NS) /* it was stopped",
+            "if (elapsed(course->charged_until_at_ns, now_ns) > PAGES_STOPPED_NS) "
+            "/* it was stopped",
+            "if (now_ns - course->charged_until_at_ns > PAGES_STOPPED_NS) /* it was stopped",
         ),
         "priority_test: shares_beside_high_priority_are_shares",
     ),
@@ -116,8 +117,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what neighbours in debt took": (
         (
             "timeshare/governor.c",
-            "        account_keep(&governor->account, elapsed(since, now));",
-            "        (void)since;",
+            "        account_keep(&governor->account, elapsed(since_ns, now_ns));",
+            "        (void)since_ns;",
         ),
         "long_kernels_test: what_a_kernel_of_twelve_seconds_took_from_its_neighbour_is_given_back",
     ),
@@ -134,13 +135,13 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "shares_test: a_tenant_that_said_that_it_was_busy_for_long_buys_another_nothing_afterwards",
     ),
     "that launches in debt become rare": (
-        ("timeshare/spin.c", "SPINS_LONG_NS && !spin->long_passed", "SPINS_LONG_NS"),
+        ("timeshare/spin.c", "SPINS_LONG_NS && !spin->has_passed_long", "SPINS_LONG_NS"),
         "long_kernels_test: kernels_of_most_of_a_minute_in_a_row_start_ever_more_seldom",
     ),
     "that turns of others make no kernel long": (
         (
             "timeshare/gate.c",
-            "elastic && !atomic_load_explicit(&gate->beside, memory_order_relaxed);",
+            "elastic && !atomic_load_explicit(&gate->others_work, memory_order_relaxed);",
             "elastic;",
         ),
         "long_kernels_test: "
@@ -149,28 +150,28 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what a time slice leaves in flight": (
         (
             "timeshare/governor.c",
-            "begin_trail(governor, now, !drained);",
-            "governor->trails_ns = 0;",
+            "begin_trail(governor, now_ns, !drained);",
+            "governor->trail.charged_until_at_ns = 0;",
         ),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
     ),
     "one's part of what several have": (
         (
             "timeshare/governor.c",
-            "uint64_t ran_ns = budget_part(ours_ns, others);",
+            "uint64_t ran_ns = budget_part(ours_ns, other_count);",
             "uint64_t ran_ns = budget_part(ours_ns, 0);",
         ),
         "long_kernels_test: two_with_kernels_of_seconds_have_their_shares",
     ),
     "the book": (
-        ("timeshare/pages.c", "    if (neighbour->book.overdrawn) {", "    if (false) {"),
+        ("timeshare/pages.c", "    if (neighbour->book.is_overdrawn) {", "    if (false) {"),
         "shares_test: a_tenant_that_never_gives_its_time_slice_up_"
         "costs_its_neighbour_its_own_share_at_most",
     ),
     "that a launcher waits for longer beside others": (
         (
             "timeshare/gate.c",
-            "THROTTLE_NS << atomic_load_explicit(&gate->beside, memory_order_relaxed);",
+            "THROTTLE_NS << atomic_load_explicit(&gate->others_work, memory_order_relaxed);",
             "THROTTLE_NS;",
         ),
         "random_test: on_short_machines_nobody_is_kept_from_a_card_by_what_others_do",
@@ -206,7 +207,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "what a page may say that it used without a time slice": (
         (
             "timeshare/pages.c",
-            "used_ns = used_ns < neighbour->book.light_ns ? used_ns : neighbour->book.light_ns;",
+            "used_ns = used_ns < neighbour->book.light_claim_ns ? used_ns : "
+            "neighbour->book.light_claim_ns;",
             "",
         ),
         "shares_test: a_tenant_that_says_that_it_used_much_buys_another_no_more_than_its_own_share",
@@ -232,7 +234,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "that processes of a grant are in its time slice together": (
         (
             "timeshare/governor.c",
-            "elapsed(governor->company.stamp_seen_at_ns, now) < IDLE_NS && account_allows",
+            "elapsed(governor->company.stamp_seen_at_ns, now_ns) < IDLE_NS && account_allows",
             "false && account_allows",
         ),
         "siblings_test: "
@@ -259,8 +261,8 @@ REVERTS: dict[str, tuple[Edit, str]] = {
     "for how long one that was stopped is charged": (
         (
             "timeshare/governor.c",
-            "elapsed(from, to) < PAGES_STOPPED_NS ? from : to - PAGES_STOPPED_NS, to);",
-            "from, to);",
+            "elapsed(from_ns, to_ns) < PAGES_STOPPED_NS ? from_ns : to_ns - PAGES_STOPPED_NS",
+            "from_ns",
         ),
         "stops_test: "
         "a_tenant_stopped_for_long_behind_its_time_slice_does_not_pay_for_all_of_the_stop",

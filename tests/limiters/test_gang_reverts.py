@@ -11,7 +11,7 @@ Edit = tuple[str, str, str]
 #: By what is taken out: in which file which text becomes which, and the test that fails then.
 REVERTS: dict[str, tuple[Edit, str]] = {
     "rows": (
-        ("timeshare/gang_run.c", "return row_is(&pages->row);", "return false;"),
+        ("timeshare/gang_run.c", "return row_is(&pages->own_row);", "return false;"),
         "a_gang_alone_has_its_share",
     ),
     "what keeps clear of rows": (
@@ -95,7 +95,7 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         "whether_processes_wait_for_each_other_is_found_out",
     ),
     "who falls asleep while it is told to come": (
-        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->queue.wakes, 1);", "{"),
+        ("timeshare/gate.c", "{\n    atomic_fetch_add(&gate->queue.wake_count, 1);", "{"),
         "a_launcher_that_is_let_through_as_it_falls_asleep_comes_at_once",
     ),
     "what high priority is not charged": (

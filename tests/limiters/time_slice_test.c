@@ -92,10 +92,10 @@ TEST(the_slice_is_one_tenants_of_a_priority_at_a_time)
         struct time_slice time_slice = opened((unsigned)t % 4, high);
         for (int round = 0; round < ROUNDS; round++) {
             time_slice_take(&time_slice, high, NULL);
-            if (time_slice.ours && atomic_fetch_add(&running[high], 1) != 0)
+            if (time_slice.is_ours && atomic_fetch_add(&running[high], 1) != 0)
                 _exit(1);
             usleep(10);
-            if (time_slice.ours)
+            if (time_slice.is_ours)
                 atomic_fetch_sub(&running[high], 1);
             time_slice_give(&time_slice);
         }
@@ -161,12 +161,12 @@ TEST(a_lease_on_a_page_keeps_nobody)
     time_slice_take(&time_slice, false, NULL);
     printf("opened beside a lease in %lld ms\n", (long long)(now_ms() - before));
     EXPECT(true, now_ms() - before < 1000);
-    EXPECT(true, time_slice.pages.own == NULL);
+    EXPECT(true, time_slice.pages.own_page == NULL);
     EXPECT(0, fcntl(file, F_SETLEASE, F_UNLCK));
     time_slice_give(&time_slice);
     usleep(150000);
     time_slice_take(&time_slice, false, NULL);
-    EXPECT(true, time_slice.pages.own != NULL);
+    EXPECT(true, time_slice.pages.own_page != NULL);
     time_slice_close(&time_slice);
 }
 
@@ -180,7 +180,7 @@ TEST(a_page_that_is_short_or_torn_or_another_is_silent)
     time_slice_take(&other, false, NULL);
     usleep(100);
     EXPECT(true, time_slice_held(&time_slice));
-    other.pages.own = NULL; /* it must not touch what is truncated */
+    other.pages.own_page = NULL; /* it must not touch what is truncated */
     for (unsigned c = 0; c < sizeof commands / sizeof *commands; c++) {
         char page[PATH_MAX];
         int length = snprintf(page, sizeof page, "%s/device/1", grants_root), status = -1;
@@ -213,7 +213,7 @@ TEST(a_page_that_is_not_the_boards_is_silent)
     EXPECT(0, system(command));
     struct time_slice other = opened(1, HETERO_PRIORITY_LOW);
     time_slice_take(&other, false, NULL);
-    EXPECT(true, other.ours && other.pages.own->state == PAGE_RUNS);
+    EXPECT(true, other.is_ours && other.pages.own_page->state == PAGE_RUNS);
     usleep(100);
     EXPECT(false, time_slice_held(&time_slice));
     EXPECT(true, time_slice_try(&time_slice, false));

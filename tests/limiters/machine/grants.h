@@ -63,12 +63,12 @@ static inline const char *grant_directory(unsigned number, uint32_t core, uint32
     grants_write(page, &empty, sizeof empty, HETERO_PAGE_BYTES);
     struct stat found;
     grants_expect(stat(page, &found) == 0, "stat");
-    struct hetero_board_row *row = &board.rows[board.count];
+    struct hetero_board_row *row = &board.rows[board.row_count];
     snprintf(row->id, sizeof row->id, "%u", number);
     row->inode = found.st_ino;
     row->core = core;
     row->priority = priority;
-    board.count++;
+    board.row_count++;
     board.generation += 2;
     snprintf(path, sizeof path, "%s/device/board", grants_root);
     grants_write(path, &board, sizeof board, sizeof board);

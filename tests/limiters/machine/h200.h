@@ -17,10 +17,10 @@ static inline void h200_meter(struct power_reading *kept, double *filtered_mw, d
     *filtered_mw += 0.0769 * (drawn_mw - *filtered_mw);
     if (ms % 20 != 7)
         return;
-    if (kept->count == POWER_SAMPLES)
-        memmove(kept->samples, kept->samples + 1, --kept->count * sizeof *kept->samples);
-    kept->samples[kept->count].at_ns = ms * 1000000 + late_ns;
-    kept->samples[kept->count++].mw = IDLE_MW + (uint32_t)*filtered_mw;
+    if (kept->sample_count == POWER_SAMPLES)
+        memmove(kept->samples, kept->samples + 1, --kept->sample_count * sizeof *kept->samples);
+    kept->samples[kept->sample_count].at_ns = ms * 1000000 + late_ns;
+    kept->samples[kept->sample_count++].mw = IDLE_MW + (uint32_t)*filtered_mw;
 }
 
 #endif

@@ -258,7 +258,7 @@ static void task_wake(struct task *task)
 static bool has_time_slice(const struct tenant *tenant)
 {
     const struct time_slice *time_slice = tenant->governor == NULL ? NULL : &tenant->governor->time_slice;
-    return time_slice != NULL && time_slice->ours && time_slice->pages.own->state >= PAGE_RUNS;
+    return time_slice != NULL && time_slice->is_ours && time_slice->pages.own_page->state >= PAGE_RUNS;
 }
 
 /* After a step of the tenant, in which its gate has opened once at most. */
@@ -1199,7 +1199,7 @@ static bool engine_power(const char *uuid, struct power_reading *reading)
     *reading = machine.power;
     reading->mean_mw = IDLE_MW;
     reading->limit_mw = LIMIT_MW;
-    reading->clock = card_clock();
+    reading->clock_units = card_clock();
     bool draws = false;
     for (unsigned i = 0; i < machine.tenant_count; i++)
         draws = draws || machine.tenants[i]->draws_mw > 0;
@@ -1363,7 +1363,7 @@ static void stop_in_call(struct tenant *tenant, unsigned stream, struct stop mad
 void tenant_follow(struct tenant *tenant, unsigned stream)
 {
     struct stop event = {.communicator = 1 - stream, .until = *asked_of(tenant, 1 - stream)};
-    if (tenant->governor != NULL && atomic_load(&tenant->governor->gate.streams.waits) > 0) {
+    if (tenant->governor != NULL && atomic_load(&tenant->governor->gate.streams.wait_count) > 0) {
         stop_in_call(tenant, stream, event);
         return;
     }
@@ -1454,7 +1454,7 @@ static void *program(void *tenant_)
     uint64_t batch_ns = machine.now_ns;
     for (;;) {
         if (tenant->lies)
-            tenant_page(tenant)->owed = TIME_SLICE_STEPS;
+            tenant_page(tenant)->owed_steps = TIME_SLICE_STEPS;
         uint64_t came_ns = machine.now_ns;
         launch(tenant, tenant->handler_ns);
         uint64_t warmup_ns = machine.now_ns - came_ns > COLD_AFTER_NS ? tenant->warmup_ns : 0;
@@ -1545,7 +1545,7 @@ static void write_row(const struct tenant *tenant)
     row->core = tenant->terms.core;
     row->policy = tenant->terms.policy;
     row->priority = tenant->terms.priority;
-    board->count = grant + 1 > board->count ? grant + 1 : board->count;
+    board->row_count = grant + 1 > board->row_count ? grant + 1 : board->row_count;
     board->generation++;
 }
 
@@ -1567,7 +1567,7 @@ void tenant_start(struct tenant *tenant)
         governor_share(tenant->governor, &tenant->region->gang, tenant->region->devices, tenant->card,
                        tenant->several > 0 ? tenant->several : 2);
     machine.several = machine.several || tenant->card > 0;
-    demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own != NULL, "no page");
+    demand(tenant->governor != NULL && tenant->governor->time_slice.pages.own_page != NULL, "no page");
     tenant->launched = tenant->asked_ns = tenant->done_ns = 0;
     tenant->side_asked_ns = tenant->side_done_ns = tenant->steps = tenant->spun_ns = 0;
     memset(tenant->stop_at, 0, sizeof tenant->stop_at);
@@ -1602,8 +1602,8 @@ static void forget_governor(struct tenant *tenant)
 {
     if (tenant->governor == NULL)
         return;
-    if (tenant->governor->time_slice.owing.byte != 0)
-        virtual_munmap(tenant->governor->time_slice.owing.keeper, 1);
+    if (tenant->governor->time_slice.owing.claimed_byte != 0)
+        virtual_munmap(tenant->governor->time_slice.owing.keeper_mapping, 1);
     governor_after_fork(tenant->governor); /* lets go of its descriptor */
     for (unsigned chunk = 0; chunk < TRACKED_STREAM_CHUNKS; chunk++)
         free(tenant->governor->gate.streams.chunks[chunk]);
@@ -1651,7 +1651,7 @@ bool tenant_runs(const struct tenant *tenant)
 bool tenant_waits(const struct tenant *tenant)
 {
     const struct time_slice *time_slice = &tenant->governor->time_slice;
-    return time_slice->pages.asks && !time_slice->ours && !time_slice->late;
+    return time_slice->pages.is_asking && !time_slice->is_ours && !time_slice->is_late;
 }
 
 bool tenant_is_idle(const struct tenant *tenant)
@@ -1664,7 +1664,7 @@ bool tenant_is_kept(const struct tenant *tenant)
 {
     struct governor *governor = tenant->governor;
     uint64_t now = machine.now_ns + (uint64_t)tenant->skew_ns;
-    return atomic_load(&governor->gate.queue.waiting) > 0 && pending_ns(tenant) == 0 &&
+    return atomic_load(&governor->gate.queue.waiting_count) > 0 && pending_ns(tenant) == 0 &&
            account_balance(&governor->account, now) >= 0;
 }
 
