@@ -28,7 +28,7 @@ from scipy.sparse import coo_matrix
 
 from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.state import Cluster
-from hetero.simulate.baselines import WHOLE, BaselinePod, Room, demand
+from hetero.simulate.baselines import WHOLE_MILLI, BaselinePod, Room, demand
 from hetero.simulate.replay import arrivals
 from hetero.simulate.trace import read
 
@@ -38,7 +38,7 @@ Pattern = tuple[tuple[int, int], ...]  # how many of which size go on one card
 def best_pattern(value: dict[int, float], grain: int) -> tuple[float, Pattern]:
     """Return the most valuable pattern of a card and its value (a knapsack)."""
     sizes = [(size // grain, size, worth) for size, worth in value.items() if worth > 1e-12]
-    room = WHOLE // grain
+    room = WHOLE_MILLI // grain
     best, last = [0.0] * (room + 1), [0] * (room + 1)
     for left in range(1, room + 1):
         best[left] = best[left - 1]
@@ -56,22 +56,24 @@ def best_pattern(value: dict[int, float], grain: int) -> tuple[float, Pattern]:
 
 def none_refused(wants: list[BaselinePod]) -> float:
     """Return percent: thousandths asked for, of those a perfect packing of all pods opens."""
-    shares = Counter(want.share for want in wants if want.count and want.share < WHOLE)
-    whole = sum(want.count for want in wants if want.share == WHOLE)
+    shares = Counter(
+        want.share_milli for want in wants if want.card_count and want.share_milli < WHOLE_MILLI
+    )
+    whole = sum(want.card_count for want in wants if want.share_milli == WHOLE_MILLI)
     sizes = sorted(shares)
-    patterns: list[Pattern] = [((size, WHOLE // size),) for size in sizes]
+    patterns: list[Pattern] = [((size, WHOLE_MILLI // size),) for size in sizes]
     while True:
         matrix = np.array([[-dict(p).get(size, 0) for p in patterns] for size in sizes])
         solved = linprog(
             np.ones(len(patterns)), A_ub=matrix, b_ub=[-shares[size] for size in sizes]
         )
         prices = dict(zip(sizes, -solved.ineqlin.marginals, strict=True))
-        worth, pattern = best_pattern(prices, int(np.gcd.reduce([*sizes, WHOLE])))
+        worth, pattern = best_pattern(prices, int(np.gcd.reduce([*sizes, WHOLE_MILLI])))
         if worth <= 1 + 1e-9:
             break
         patterns.append(pattern)
-    asked = sum(want.count * want.share for want in wants)
-    return 100 * asked / (WHOLE * (whole + float(solved.fun)))
+    asked = sum(want.card_count * want.share_milli for want in wants)
+    return 100 * asked / (WHOLE_MILLI * (whole + float(solved.fun)))
 
 
 def any_choice(nodes: list[PlacedNode], wants: list[BaselinePod], models: dict[str, int]) -> float:
@@ -81,15 +83,17 @@ def any_choice(nodes: list[PlacedNode], wants: list[BaselinePod], models: dict[s
         for n in nodes
         if n.devices
     )
-    shapes = Counter(want for want in wants if want.count)
+    shapes = Counter(want for want in wants if want.card_count)
     pairs = [
         (shape, kind)
         for shape in shapes
         for kind in kinds
-        if shape.count <= kind[1] and shape.cpu <= kind[2] and shape.memory <= kind[3]
+        if shape.card_count <= kind[1]
+        and shape.cpu_milli <= kind[2]
+        and shape.host_memory_bytes <= kind[3]
         if not shape.models or kind[0] in {models[m] for m in shape.models if m in models}
     ]
-    sizes = sorted({shape.share for shape in shapes})
+    sizes = sorted({shape.share_milli for shape in shapes})
     rows: dict[object, int] = {("pods", shape): row for row, shape in enumerate(shapes)}
     for kind in kinds:
         for of in ("cards", "cpu", "memory", *sizes):
@@ -106,14 +110,14 @@ def any_choice(nodes: list[PlacedNode], wants: list[BaselinePod], models: dict[s
     for column, (shape, kind) in enumerate(pairs):
         entries += [
             (rows["pods", shape], column, 1),
-            (rows["cpu", kind], column, shape.cpu),
-            (rows["memory", kind], column, shape.memory / 2**30),
-            (rows[shape.share, kind], column, shape.count),
+            (rows["cpu", kind], column, shape.cpu_milli),
+            (rows["memory", kind], column, shape.host_memory_bytes / 2**30),
+            (rows[shape.share_milli, kind], column, shape.card_count),
         ]
-        gains.append(shape.count * shape.share)
-    grain = int(np.gcd.reduce([*sizes, WHOLE]))
+        gains.append(shape.card_count * shape.share_milli)
+    grain = int(np.gcd.reduce([*sizes, WHOLE_MILLI]))
     patterns: list[tuple[tuple[int, int, int, int], Pattern]] = [
-        (kind, ((size, WHOLE // size),)) for kind in kinds for size in sizes
+        (kind, ((size, WHOLE_MILLI // size),)) for kind in kinds for size in sizes
     ]
     while True:
         more = [
@@ -136,7 +140,7 @@ def any_choice(nodes: list[PlacedNode], wants: list[BaselinePod], models: dict[s
             if most > prices[rows["cards", kind]] + 1e-6:
                 patterns_of_kind.append((kind, pattern))
         if not patterns_of_kind:
-            total = sum(len(node.devices) for node in nodes) * WHOLE
+            total = sum(len(node.devices) for node in nodes) * WHOLE_MILLI
             return float(-100 * solved.fun / total)
         patterns += patterns_of_kind
 
@@ -155,8 +159,8 @@ def main() -> None:
         above, ordered = [], []
         for seed in range(42, 42 + flags.seeds):
             nodes, pods = arrivals(trace, seed)
-            wants = _demands(pods, room.card)
-            above.append(any_choice(nodes, wants, room.models))
+            wants = _demands(pods, room.card_bytes)
+            above.append(any_choice(nodes, wants, room.model_number_by_name))
             ordered.append(none_refused(wants))
         print(f"{name:12}  {fmean(above):8.2f} %  {fmean(ordered):10.2f} %", flush=True)
 

@@ -111,10 +111,10 @@ def record(machine: Machine, name: str, seconds: float, policy: Policy) -> dict[
         "shares": shares_of(grants, device),
         "samples": [
             {
-                "at": each.at,
-                "busy": each.busy,
-                "worked": [[*key, part] for key, part in each.worked.items()],
-                "charged": dict(each.charged),
+                "at": each.sampled_at_s,
+                "busy": each.busy_part,
+                "worked": [[*key, part] for key, part in each.worked_parts.items()],
+                "charged": dict(each.charged_s),
             }
             for each in samples
         ],
@@ -145,8 +145,15 @@ def resample(run: dict[str, Any], windows: int) -> None:
             for name in charged:
                 charged[name] += after["charged"][name] - before["charged"][name]
             worked = {(grant, pid): part for grant, pid, part in after["worked"]}
-            drawn.append(Sample(at=at, busy=after["busy"], worked=worked, charged={**charged}))
-            while drawn[0].at < at - LENGTH:
+            drawn.append(
+                Sample(
+                    sampled_at_s=at,
+                    busy_part=after["busy"],
+                    worked_parts=worked,
+                    charged_s={**charged},
+                )
+            )
+            while drawn[0].sampled_at_s < at - LENGTH:
                 drawn.popleft()
             if overuse(drawn, run["shares"]):
                 alarms += 1

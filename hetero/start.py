@@ -13,7 +13,7 @@ from hetero import __version__
 
 #: Objects between two searches for garbage: what a command imports stays until it ends, and is not
 #: to be searched again and again while it is imported.
-_YOUNG = 100_000
+_YOUNG_OBJECT_COUNT = 100_000
 
 
 # Until all is imported Ctrl-C simply ends this process: there is nothing to undo or to say.
@@ -27,7 +27,7 @@ def main() -> None:
         with suppress(OSError):  # the command line says what is wrong
             print(f"hetero {__version__}", flush=True)
             return
-    gc.set_threshold(_YOUNG)
+    gc.set_threshold(_YOUNG_OBJECT_COUNT)
     import threading  # which the version does without, too
 
     from hetero.cli import main as command_line

@@ -30,7 +30,7 @@ _COMMANDS = sorted(
 )
 #: The commands and their sentences, which a test compares with their own: help imports none of
 #: them. One that is in no section is imported for its sentence.
-_SECTIONS: dict[str, dict[str, str]] = {
+_SENTENCES_BY_SECTION: dict[str, dict[str, str]] = {
     "Look": {
         "inventory": "Show every card, what is free of it, and who has the rest.",
         "describe": "Show all that is known of a card.",
@@ -81,7 +81,7 @@ _SECTIONS: dict[str, dict[str, str]] = {
     },
 }
 #: What people of docker, git and kubectl type first, and what is meant.
-_HABITS: dict[str, tuple[str, ...]] = {
+_WORDS_BY_HABIT: dict[str, tuple[str, ...]] = {
     "ls": ("inventory",),
     "rm": ("release",),
     "kill": ("release", "--force"),
@@ -102,7 +102,7 @@ class _Lazy(click.Group):
         is_help = args[:1] == ["help"]
         words = args[1:] if is_help else args
         if words:
-            words = [*_HABITS.get(words[0], words[:1]), *words[1:]]
+            words = [*_WORDS_BY_HABIT.get(words[0], words[:1]), *words[1:]]
         return super().parse_args(ctx, [*words, "--help"] if is_help else words)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's
@@ -131,26 +131,26 @@ class _Lazy(click.Group):
                 formatter.write_dl([*sentence_by_name.items()])
 
     def _sections(self, ctx: click.Context) -> dict[str, dict[str, str]]:
-        listed_names = {name for sentences in _SECTIONS.values() for name in sentences}
+        listed_names = {name for sentences in _SENTENCES_BY_SECTION.values() for name in sentences}
         commands = {
             name: self.get_command(ctx, name) for name in _COMMANDS if name not in listed_names
         }
         others = {
-            name: command.get_short_help_str(limit=_UNCUT)
+            name: command.get_short_help_str(limit=_UNCUT_CHARACTERS)
             for name, command in commands.items()
             if command
         }
-        return {**_SECTIONS, **({"Others": others} if others else {})}
+        return {**_SENTENCES_BY_SECTION, **({"Others": others} if others else {})}
 
 
 #: As wide as the tables, where the terminal is.
-_WIDTH = 100
-_UNCUT = 1000
+_HELP_COLUMNS = 100
+_UNCUT_CHARACTERS = 1000
 
 
 @click.group(
     cls=_Lazy,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _HELP_COLUMNS},
 )
 @click.version_option(__version__, message="hetero %(version)s")
 def hetero() -> None:

@@ -10,13 +10,13 @@ from hetero.model import CORE, MEMORY
 from hetero.node.view.observe import DeviceView
 
 #: The columns of a bar.
-LENGTH = 10
+BAR_COLUMNS = 10
 #: What the shades of a bar mean, told apart without colours, too.
 USED, GRANTED, FOREIGN, FREE = "█", "▓", "▒", "·"
-_STYLES = {USED: "green", GRANTED: "cyan", FOREIGN: "yellow", FREE: "dim"}
+_STYLE_BY_SIGN = {USED: "green", GRANTED: "cyan", FOREIGN: "yellow", FREE: "dim"}
 LEGEND = Flow(
     tuple(
-        (Text(sign, _STYLES[sign]), Text(f" {meaning}", "dim"))
+        (Text(sign, _STYLE_BY_SIGN[sign]), Text(f" {meaning}", "dim"))
         for sign, meaning in (
             (USED, "granted and in use"),
             (GRANTED, "granted"),
@@ -59,16 +59,16 @@ def _bar(*parts: float, unobtainable: float = 0.0) -> tuple[Text, ...]:
 
     The rest is free but for its end, which is blank where nobody can have so much of it.
     """
-    ends = [round(min(end, 1.0) * LENGTH) for end in accumulate(parts)]
-    free_end = max(round((1 - max(unobtainable, 0.0)) * LENGTH), ends[-1])
-    return _shaded([*ends, free_end, LENGTH])
+    ends = [round(min(end, 1.0) * BAR_COLUMNS) for end in accumulate(parts)]
+    free_end = max(round((1 - max(unobtainable, 0.0)) * BAR_COLUMNS), ends[-1])
+    return _shaded([*ends, free_end, BAR_COLUMNS])
 
 
 def _shaded(ends: Sequence[int]) -> tuple[Text, ...]:
     lengths = [end - begin for begin, end in zip((0, *ends), ends, strict=False)]
     return tuple(
-        Text(sign * length, _STYLES.get(sign, ""))
-        for sign, length in zip((*_STYLES, " "), lengths, strict=True)
+        Text(sign * length, _STYLE_BY_SIGN.get(sign, ""))
+        for sign, length in zip((*_STYLE_BY_SIGN, " "), lengths, strict=True)
         if length
     )
 

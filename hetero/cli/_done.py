@@ -47,8 +47,8 @@ def limits(grant: Grant) -> Iterator[str]:
             line_start += (
                 f", of which {format_memory(limit.context_bytes)} are the driver's context"
             )
-        if piece.sm is not None:
-            yield f"{line_start}  {piece.sm} % of the multiprocessors, at any time"
+        if piece.sm_percent is not None:
+            yield f"{line_start}  {piece.sm_percent} % of the multiprocessors, at any time"
         elif piece.core is None and piece.takes[CORE] and not piece.template:
             yield f"{line_start}  all of the core"
         else:
@@ -67,22 +67,23 @@ def gang(grant: Grant, row: GangRow | None) -> Iterator[str]:
     """Yield a line where a grant of several devices has less of their time than its shares say."""
     if row is None:
         return
-    if not row.length:
+    if not row.length_ns:
         yield (
             f"{grant.id}  no row is free on its devices: each has time slices of its own, and "
             "processes that wait for each other get little"
         )
         return
-    if row.length < row.asked:
+    if row.length_ns < row.asked_length_ns:
         yield (
-            f"{grant.id}  beside others it has {_ms(row.length)} of each {_ms(row.period)} ms "
-            f"on its devices, where its share is {_ms(row.asked)}"
+            f"{grant.id}  beside others it has {_ms(row.length_ns)} of each "
+            f"{_ms(row.period_ns)} ms on its devices, where its share is "
+            f"{_ms(row.asked_length_ns)}"
         )
     if len({limit.core for limit in grant.limits if limit.core < CORE_FULL}) > 1:
         yield (
             f"{grant.id}  runs on all its devices at the same time, at "
-            f"{format_percent(row.core / 100)}, the smallest of its shares: the rest of the others "
-            "is free"
+            f"{format_percent(row.core_share / 100)}, the smallest of its shares: "
+            "the rest of the others is free"
         )
 
 

@@ -44,10 +44,10 @@ class Pipe:
 
 
 #: More columns than any line has: those of a pipe.
-_ENDLESS = 1_000_000
-_GAP, _FLOW_GAP = 2, 3
+_PIPE_COLUMNS = 1_000_000
+_GAP_COLUMNS, _FLOW_GAP_COLUMNS = 2, 3
 #: A column of sentences, or of words that may end in `…`, is never narrower.
-_LEAST = 20
+_LEAST_COLUMN_WIDTH = 20
 
 
 def console_of(stream: TextIO) -> Console | Pipe:
@@ -57,7 +57,7 @@ def console_of(stream: TextIO) -> Console | Pipe:
     """
     if stream.isatty():
         return terminal_of(stream)
-    return Pipe(unescaped(stream), _width(stream, is_smart=False) or _ENDLESS)
+    return Pipe(unescaped(stream), _width(stream, is_smart=False) or _PIPE_COLUMNS)
 
 
 def terminal_of(stream: TextIO) -> Console:
@@ -99,7 +99,9 @@ def _width(stream: TextIO, *, is_smart: bool) -> int | None:
     if is_smart:
         return None
     # rich takes each dumb terminal for one of 80 columns.
-    return os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else _ENDLESS
+    return (
+        os.get_terminal_size(stream.fileno()).columns or None if stream.isatty() else _PIPE_COLUMNS
+    )
 
 
 def draw(shown_part: Part, console: Console | Pipe, *, wide: bool = False) -> None:
@@ -128,18 +130,18 @@ def joined(lines: Iterable[Line], console: Console) -> SegmentLines:
 
 def layout(shown_part: Part, console: Console | Pipe, *, wide: bool = False) -> list[Line]:
     """Return the lines of what is to be shown, no wider than the console where that can be."""
-    width = _ENDLESS if wide else console.width
+    width = _PIPE_COLUMNS if wide else console.width
     if isinstance(shown_part, str):
         shown_part = Text(shown_part)
     if isinstance(shown_part, Text):
         # A sentence in a pipe is as long as it is.
-        return _sentence(shown_part, console, width if console.is_terminal else _ENDLESS)
+        return _sentence(shown_part, console, width if console.is_terminal else _PIPE_COLUMNS)
     if isinstance(shown_part, Table):
         return _table(shown_part, console, width)
     if isinstance(shown_part, Outline):
         return _outline(shown_part, console, width)
     if isinstance(shown_part, Flow):
-        return _flow(shown_part, console, width if console.is_terminal else _ENDLESS)
+        return _flow(shown_part, console, width if console.is_terminal else _PIPE_COLUMNS)
     return [line for part in shown_part for line in layout(part, console, wide=wide)]
 
 
@@ -174,14 +176,14 @@ def _wrapped(shown_text: str, width: int) -> list[str]:
 
 def _flow(flow: Flow, console: Console | Pipe, width: int) -> list[Line]:
     lines: list[Line] = []
-    length = 0
-    for pieces, piece_length in (_pieces(each, console) for each in flow.texts):
-        if lines and length + _FLOW_GAP + piece_length <= width:
-            lines[-1] += [Text(" " * _FLOW_GAP), *pieces]
-            length += _FLOW_GAP + piece_length
+    line_columns = 0
+    for pieces, piece_columns in (_pieces(each, console) for each in flow.texts):
+        if lines and line_columns + _FLOW_GAP_COLUMNS + piece_columns <= width:
+            lines[-1] += [Text(" " * _FLOW_GAP_COLUMNS), *pieces]
+            line_columns += _FLOW_GAP_COLUMNS + piece_columns
         else:
             lines.append([*pieces])
-            length = piece_length
+            line_columns = piece_columns
     return lines
 
 
@@ -207,7 +209,7 @@ def _outline(outline: Outline, console: Console | Pipe, width: int) -> list[Line
             lines += next(rest[id(entry)])
         elif isinstance(entry, Text):
             # A sentence in a pipe is as long as it is.
-            lines += _sentence(entry, console, width if console.is_terminal else _ENDLESS)
+            lines += _sentence(entry, console, width if console.is_terminal else _PIPE_COLUMNS)
     return lines
 
 
@@ -256,7 +258,7 @@ def _widths(
         {
             column: 0
             if column in long_columns
-            else min(natural, _LEAST)
+            else min(natural, _LEAST_COLUMN_WIDTH)
             if column in soft_columns
             else natural
             for column, natural in natural_widths.items()
@@ -313,7 +315,7 @@ def _fitting(widths: Mapping[str, int], drops: Iterable[str], width: int) -> dic
 def _span(widths: Iterable[int]) -> int:
     """Return how wide columns of these widths are together."""
     width_list = [*widths]
-    return sum(width_list) + _GAP * (len(width_list) - 1)
+    return sum(width_list) + _GAP_COLUMNS * (len(width_list) - 1)
 
 
 def _row_lines(
@@ -363,7 +365,7 @@ def _line(
         if pieces:
             line += [Text(" " * spaces), *pieces] if spaces else pieces
             spaces = 0
-        spaces += behind + _GAP
+        spaces += behind + _GAP_COLUMNS
     return _trimmed(line)
 
 

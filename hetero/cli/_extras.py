@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from hetero.model.errors import BadInput
 
 #: Packages by the extra of pyproject.toml that brings them.
-_PACKAGES = {
+_PACKAGES_BY_EXTRA = {
     "kube": (
         "aiohttp", "cel", "cryptography", "google", "grpc", "kubernetes", "msgspec",
         "prometheus_client", "yaml",
     ),
     "simulate": ("matplotlib", "numpy"),
 }  # fmt: skip
-EXTRAS = {package: extra for extra, packages in _PACKAGES.items() for package in packages}
+EXTRA_BY_PACKAGE = {
+    package: extra for extra, packages in _PACKAGES_BY_EXTRA.items() for package in packages
+}
 
 
 @contextmanager
@@ -25,8 +27,8 @@ def installed() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        if package not in EXTRA_BY_PACKAGE:
             raise
         raise BadInput(
-            f"{package} is not installed: pip install 'hetero[{EXTRAS[package]}]'"
+            f"{package} is not installed: pip install 'hetero[{EXTRA_BY_PACKAGE[package]}]'"
         ) from None

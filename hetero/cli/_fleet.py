@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from hetero.kube.cluster_view import ClusterView, ContainerView, MemberView
 
 #: Nodes up to which all their cards are shown.
-_FEW_NODES = 16
+_MOST_UNSUMMED_NODES = 16
 #: Lines of sums, and of cards that are not well: with what stands around them less than 60.
 _MOST_SUMS, _MOST_SICK, _FEW_NOTES = 30, 12, 2
 #: From these amounts on sums are shown in a larger unit.
-_TIB = 1024 * GiB
+_TIB_BYTES = 1024 * GiB
 
 
 @frozen(kw_only=True)
@@ -69,7 +69,9 @@ def read_fleet(saved: Path | None, node: str | None, choice: Choice, *, full: bo
     """
     objects = _objects(saved, node)
     by_cards = choice != Choice(vendor=choice.vendor, model=choice.model)
-    in_sums = not full and node is None and not by_cards and len(objects.nodes) > _FEW_NODES
+    in_sums = (
+        not full and node is None and not by_cards and len(objects.nodes) > _MOST_UNSUMMED_NODES
+    )
     if in_sums:
         return Fleet(totals=_chosen(_totals(objects), choice))
     from hetero.kube.cluster_view import totals_of, view_of
@@ -199,7 +201,7 @@ def _sums(totals: ClusterTotals, *, folded: bool) -> list[Part]:
     parts: list[Part] = [_headline(totals), sums_table if sums_table.rows else "no devices"]
     rest = totals.totals[_MOST_SUMS:]
     if rest:
-        cards = sum(each.total.devices for each in rest)
+        cards = sum(each.total.device_count for each in rest)
         parts.append(f"and {counted(cards, 'card')} of {len(rest)} more models and pools")
     return [*parts, LEGEND] if folded and sums_table.rows else parts
 
@@ -214,7 +216,7 @@ def _troubles(totals: ClusterTotals) -> list[Part]:
     )
     for card in totals.sick[:_MOST_SICK]:
         sick_table.add_row(
-            *(Text(card.node, "red"), str(card.number), card.vendor, card.model),
+            *(Text(card.node, "red"), str(card.device_number), card.vendor, card.model),
             *(Text(card.ailment, "bold red"), card.health),
         )
     more = len(totals.sick) - _MOST_SICK
@@ -228,12 +230,17 @@ def _troubles(totals: ClusterTotals) -> list[Part]:
 
 def _headline(totals: ClusterTotals) -> Flow:
     sums = [each.total for each in totals.totals]
+    card_count = sum(t.device_count for t in sums)
+    core_free_percent, core_percent = (
+        sum(t.core_free_percent for t in sums),
+        sum(t.core_percent for t in sums),
+    )
     words = (
-        f"{counted(totals.nodes, 'node')} with {counted(sum(t.devices for t in sums), 'card')}",
+        f"{counted(totals.nodes, 'node')} with {counted(card_count, 'card')}",
         Text(f"{len(totals.sick)} not well" if totals.sick else "", "bold red"),
-        f"{counted(sum(t.whole for t in sums), 'card')} whole",
-        f"free {_share(sum(t.core_free for t in sums), sum(t.core for t in sums))} of core, "
-        f"{_large(sum(t.memory_free for t in sums), sum(t.memory for t in sums))}",
+        f"{counted(sum(t.whole_count for t in sums), 'card')} whole",
+        f"free {_share(core_free_percent, core_percent)} of core, "
+        f"{_large(sum(t.memory_free_bytes for t in sums), sum(t.memory_bytes for t in sums))}",
         f"{totals.pods} pods and claims hold some",
     )
     return flow(words)
@@ -241,21 +248,21 @@ def _headline(totals: ClusterTotals) -> Flow:
 
 def _sums_cells(pool_total: PoolTotal) -> dict[str, str | Cell]:
     sums = pool_total.total
-    granted_core = 1 - sums.core_free / sums.core if sums.core else 0
-    granted_memory = 1 - sums.memory_free / sums.memory if sums.memory else 0
+    granted_core = 1 - sums.core_free_percent / sums.core_percent if sums.core_percent else 0
+    granted_memory = 1 - sums.memory_free_bytes / sums.memory_bytes if sums.memory_bytes else 0
     return {
         "vendor": sums.vendor,
         "model": sums.model,
         "pool": pool_total.pool or "",
         "nodes": str(pool_total.nodes),
-        "cards": str(sums.devices),
-        "whole": str(sums.whole),
-        "not well": Text(str(sums.sick) if sums.sick else "", "bold red"),
-        "cordoned": Text(str(sums.cordoned) if sums.cordoned else "", "yellow"),
+        "cards": str(sums.device_count),
+        "whole": str(sums.whole_count),
+        "not well": Text(str(sums.sick_count) if sums.sick_count else "", "bold red"),
+        "cordoned": Text(str(sums.cordoned_count) if sums.cordoned_count else "", "yellow"),
         " ": part_bar(granted_core),
-        "core free": _share(sums.core_free, sums.core),
+        "core free": _share(sums.core_free_percent, sums.core_percent),
         "": part_bar(granted_memory),
-        "memory free": _large(sums.memory_free, sums.memory),
+        "memory free": _large(sums.memory_free_bytes, sums.memory_bytes),
     }
 
 
@@ -265,14 +272,14 @@ def _share(part: float, whole: float) -> str:
 
 def _large(part_bytes: int, whole_bytes: int) -> str:
     """Return bytes of a sum in TiB where they are many, both rounded down."""
-    if whole_bytes < 10 * _TIB:
+    if whole_bytes < 10 * _TIB_BYTES:
         return free_of(part_bytes, whole_bytes)
     return f"{_tebibytes(part_bytes)} of {_tebibytes(whole_bytes)} TiB"
 
 
 def _tebibytes(size_bytes: int) -> str:
     """Return bytes in TiB, with a decimal below a thousand."""
-    tenths = size_bytes * 10 // _TIB
+    tenths = size_bytes * 10 // _TIB_BYTES
     return f"{tenths / 10:.1f}" if tenths < 10_000 else str(tenths // 10)
 
 
@@ -300,9 +307,9 @@ def _cards(view: ClusterView) -> list[Part]:
             containers_table.add_row(
                 *(container.namespace, container.claim or "", container.pod_name),
                 *(container.container_name, container.node),
-                UNKNOWN if share.number is None else str(share.number),
+                UNKNOWN if share.device_number is None else str(share.device_number),
                 core_limit_of(share),
-                rounded_memory(share.memory),
+                rounded_memory(share.memory_bytes),
                 container.phase,
             )
     return [*parts, "", containers_table]
@@ -324,7 +331,7 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     is_whole = isinstance(device.granularity, Whole) and not row.grants
     free_core = "whole only" if is_whole else percent(row.free[CORE], device)
     return (
-        str(row.number),
+        str(row.device_number),
         device.vendor,
         model_of(device),
         free_core if device.usable else UNKNOWN,
@@ -338,7 +345,7 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
 
 # --- one node ---------------------------------------------------------------------------------
 
-_HOLDER = ("namespace", "claim", "pod", "container", "core", "memory", "phase")
+_HOLDER_COLUMNS = ("namespace", "claim", "pod", "container", "core", "memory", "phase")
 
 
 def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> Part:
@@ -349,7 +356,7 @@ def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> P
         picture = Picture(
             folded=folded,
             wide=wide,
-            number_by_uuid={row.device.uuid: row.number for row in member.devices},
+            number_by_uuid={row.device.uuid: row.device_number for row in member.devices},
         )
         parts.append(draw_cards(member.devices, *_tree(member, view.containers), picture))
         parts += [Text(member.inventory_error, "red")] if member.inventory_error else []
@@ -365,21 +372,21 @@ def _tree(
 ) -> tuple[Table, dict[int, list[tuple[str, ...]]]]:
     """Return the table of who holds what below each card, and its rows by the card's number."""
     holders_table = table(
-        *("", *_HOLDER),
+        *("", *_HOLDER_COLUMNS),
         right=("core", "memory"),
         elides=("claim", "pod", "container"),
         optional=("claim",),
         drops=("phase", "container", "namespace"),
     )
-    rows: dict[int, list[tuple[str, ...]]] = {row.number: [] for row in member.devices}
+    rows: dict[int, list[tuple[str, ...]]] = {row.device_number: [] for row in member.devices}
     for container in containers:
         for share in container.shares:
-            if share.number in rows:
-                rows[share.number].append(
+            if share.device_number in rows:
+                rows[share.device_number].append(
                     (
                         *(container.namespace, container.claim or "", container.pod_name),
                         *(container.container_name, core_limit_of(share)),
-                        *(rounded_memory(share.memory), container.phase),
+                        *(rounded_memory(share.memory_bytes), container.phase),
                     )
                 )
     return holders_table, rows

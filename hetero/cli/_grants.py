@@ -15,7 +15,7 @@ from hetero.node.node import Node
 from hetero.node.view.observe import DeviceView, ForeignView, GrantView, QueuedRequest, Share
 
 #: How many programs without a grant are named on a card.
-_FEW = 4
+_MOST_NAMED_PROGRAMS = 4
 
 
 class Name(click.ParamType[str]):
@@ -70,7 +70,9 @@ def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantVie
     """Return the grants that have some of a device, all of them where none is named."""
 
     def is_named(share: Share) -> bool:
-        return device is None or device == str(share.number) or share.device.startswith(device)
+        return (
+            device is None or device == str(share.device_number) or share.device.startswith(device)
+        )
 
     return tuple(grant for grant in grants if any(map(is_named, grant.shares)))
 
@@ -82,7 +84,7 @@ def foreign_on(
     return tuple(
         view
         for view in views
-        if device is None or device == str(view.number) or view.device.startswith(device)
+        if device is None or device == str(view.device_number) or view.device.startswith(device)
         if user is None or any(process.user == user for process in view.use.processes)
     )
 
@@ -92,7 +94,7 @@ _COLUMNS = (
     *("grant", "name", "user", "core used", "memory used", "note", "template", "driver"),
     *("policy", "age", "pids", "container", "command"),
 )
-_DROPS = (
+_DROPPED_COLUMNS = (
     *("driver", "age", "policy", "user", "template", "command", "container", "pids", "name"),
     "note",
 )
@@ -104,7 +106,7 @@ def _grants_table(first_column: str) -> Table:
         right=("#", "core used", "memory used", "driver", "age"),
         elides=("name", "container", "command"),
         optional=("name", "note", "template", "driver", "container"),
-        drops=_DROPS,
+        drops=_DROPPED_COLUMNS,
     )
 
 
@@ -129,14 +131,14 @@ def tree(
     The rows lack the first column, in which the branch of the tree stands. Behind grants come
     programs without one.
     """
-    cells_by_number: dict[int, list[dict[str, Text]]] = {row.number: [] for row in rows}
+    cells_by_number: dict[int, list[dict[str, Text]]] = {row.device_number: [] for row in rows}
     for grant in grants:
         for share in grant.shares:
-            if share.number in cells_by_number:
+            if share.device_number in cells_by_number:
                 row_cells = _cells(grant, share, is_first=True, wide=wide)
-                cells_by_number[share.number].append(row_cells)
+                cells_by_number[share.device_number].append(row_cells)
     for row in rows:
-        cells_by_number[row.number] += _foreign_cells(row)
+        cells_by_number[row.device_number] += _foreign_cells(row)
     return _grants_table(""), {
         number: [[cells.get(column, Text()) for column in _COLUMNS] for cells in all_cells]
         for number, all_cells in cells_by_number.items()
@@ -157,11 +159,13 @@ def _foreign_cells(row: DeviceView) -> list[dict[str, Text]]:
             "pids": str(process.pid),
             "command": process.program or "",
         }
-        for process in use.processes[:_FEW]
+        for process in use.processes[:_MOST_NAMED_PROGRAMS]
     ]
-    more_bytes = use.memory - sum(process.memory for process in use.processes[:_FEW])
+    more_bytes = use.memory - sum(
+        process.memory for process in use.processes[:_MOST_NAMED_PROGRAMS]
+    )
     if more_bytes > 0:
-        more_count = len(use.processes[_FEW:])
+        more_count = len(use.processes[_MOST_NAMED_PROGRAMS:])
         cells.append(
             {
                 "grant": "no grant",
@@ -192,9 +196,12 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
     owing_lines = [Text(str(owes), "yellow") for grant in grants for owes in grant.owing]
     wait_lines = [Text(str(wait), "yellow") for grant in grants for wait in grant.waits]
     unknown_lines = [
-        Text(f"grant {grant.id} asked for {_functions(grant.unknown)} its limiter does not know")
+        Text(
+            f"grant {grant.id} asked for {_functions(grant.unknown_function_count)} "
+            "its limiter does not know"
+        )
         for grant in grants
-        if grant.unknown
+        if grant.unknown_function_count
     ]
     gone_lines = [
         Text(f"grant {grant.id} lost its work on its card: {grant.hurt}", "red")
@@ -212,9 +219,9 @@ def _functions(count: int) -> str:
 
 def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dict[str, Text]:
     """Return the cells of one device of a grant; what is the grant's own only with the first."""
-    overhead_mib = None if share.overhead is None or not wide else share.overhead // MiB
+    overhead_mib = None if share.overhead_bytes is None or not wide else share.overhead_bytes // MiB
     share_cells = {
-        "#": UNKNOWN if share.number is None else str(share.number),
+        "#": UNKNOWN if share.device_number is None else str(share.device_number),
         "core used": core_of(share, wide=wide),
         "template": share.template or "",
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
@@ -224,7 +231,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
         "name": name_of(grant),
         "user": grant.user,
         "policy": grant.policy.value,
-        "age": age(grant.since),
+        "age": age(grant.since_utc),
         "pids": few(grant.processes),
         "container": ", ".join(
             container_of(container, wide=wide) for container in grant.containers
@@ -243,14 +250,16 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
 
 def share_memory(share: Share) -> Text:
     """Return the memory that a share used of its limit; more than that stands out."""
-    is_over = (share.memory_used or 0) > share.memory and not share.spill
-    return Text(memory_of(share.memory_used, share.memory), "bold red" if is_over else "")
+    is_over = (share.memory_used_bytes or 0) > share.memory_bytes and not share.spill
+    return Text(
+        memory_of(share.memory_used_bytes, share.memory_bytes), "bold red" if is_over else ""
+    )
 
 
 def note_of(grant: GrantView, share: Share) -> Text:
     """Return what its user should know of a share: refusals, an end, memory with the host."""
-    if share.denied:
-        return Text(f"{share.denied} refused", "bold red")
+    if share.denied_count:
+        return Text(f"{share.denied_count} refused", "bold red")
     if grant.ended:
         return Text("ended")
     return Text("spills" if share.spill else "")
@@ -276,16 +285,16 @@ def wanted(view: QueuedRequest) -> str:
     """Return what a request asks for, in a few words: `20 GiB, 30 %, 2 devices`."""
     sizes = [
         f"{view.memory_percent} % of memory" if view.memory_percent else None,
-        None if view.memory is None else format_memory(view.memory),
-        None if view.core is None else format_percent(view.core),
+        None if view.memory_bytes is None else format_memory(view.memory_bytes),
+        None if view.core_percent is None else format_percent(view.core_percent),
     ]
     words = [*filter(None, sizes)]
     if view.whole or not any(sizes[:2]):
         words.insert(0, "whole")
     if view.device is not None:
         words.append(f"device {view.device}")
-    elif view.count > 1:
-        words.append(f"{view.count} devices")
+    elif view.device_count > 1:
+        words.append(f"{view.device_count} devices")
     return ", ".join((*words, *view.vendors, *view.models))
 
 
@@ -293,7 +302,10 @@ def queue_lines(waiting_views: Sequence[QueuedRequest]) -> list[Part]:
     """Return who waits: what is kept for them is not shown as free."""
     if not waiting_views:
         return []
-    texts = [f"{view.id} of {view.user} ({wanted(view)})" for view in waiting_views[:_FEW]]
+    texts = [
+        f"{view.id} of {view.user} ({wanted(view)})"
+        for view in waiting_views[:_MOST_NAMED_PROGRAMS]
+    ]
     more_count = len(waiting_views) - len(texts)
     if more_count:
         texts.append(f"{more_count} more")

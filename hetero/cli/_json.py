@@ -105,7 +105,7 @@ def topology(view: NodeView) -> Plain:
         "topology",
         (
             {
-                "number": row.number,
+                "number": row.device_number,
                 **{
                     field_name: getattr(row.device, field_name)
                     for field_name in ("uuid", "vendor", "model", "numa", "pci")
@@ -174,7 +174,11 @@ def what_if(answer: SimulatedPlacement) -> Plain:
 
 def cordon(result: CordonResult) -> Plain:
     """Return the document of `cordon`, `uncordon` and `health clear`."""
-    card = {"node": result.node, **_card(result.number, result.device), "grants": result.holders}
+    card = {
+        "node": result.node,
+        **_card(result.device_number, result.device),
+        "grants": result.holders,
+    }
     return document("cordon", [card], notes=result.notes)
 
 
@@ -182,7 +186,10 @@ def faults(noted_faults: Iterable[CardFault]) -> Plain:
     """Return the document of `health`."""
     return document(
         "faults",
-        ({**_card(fault.number, fault.device), "since": fault.since} for fault in noted_faults),
+        (
+            {**_card(fault.device_number, fault.device), "since": fault.since_utc}
+            for fault in noted_faults
+        ),
     )
 
 
@@ -194,9 +201,10 @@ def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
     percent of the card and `sm` in percent of the multiprocessors. `since` is a UTC timestamp, and
     `policy` says whether idle core time is lent.
     """
-    inventory_indices = grant.numbers or (None,) * len(grant.limits)
+    inventory_indices = grant.device_numbers or (None,) * len(grant.limits)
     item = {
-        **{name: getattr(grant, name) for name in ("id", "label", "share", "user", "since")},
+        **{name: getattr(grant, name) for name in ("id", "label", "share", "user")},
+        "since": grant.since_utc,
         "policy": grant.allocation.policy,
         "priority": grant.allocation.priority,
         "shares": [
@@ -206,7 +214,7 @@ def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
                 "number": inventory_index,
                 "memory": limit.memory,
                 "core": limit.granted_percent,
-                "sm": piece.sm,
+                "sm": piece.sm_percent,
                 "template": piece.template,
             }
             for limit, piece, inventory_index in zip(
@@ -231,9 +239,9 @@ def shares(settled: Shares) -> Plain:
 # --- parts ------------------------------------------------------------------------------------
 
 
-def _card(number: int, device: Device) -> Plain:
+def _card(device_number: int, device: Device) -> Plain:
     field_names = ("uuid", "vendor", "model", "health", "cordon")
-    return {"number": number, **{name: getattr(device, name) for name in field_names}}
+    return {"number": device_number, **{name: getattr(device, name) for name in field_names}}
 
 
 def _percent(units: int | None, device: Device | None) -> float | None:
@@ -245,7 +253,7 @@ def _device(row: DeviceView) -> Plain:
     capacity, held_amounts = device.capacity, row.held
     other_counters = [counter for counter in capacity if counter not in (CORE, MEMORY, SLOTS)]
     return {
-        "number": row.number,
+        "number": row.device_number,
         **{
             field_name: getattr(device, field_name)
             for field_name in ("uuid", "vendor", "model", "index", "health", "cordon")
@@ -286,7 +294,7 @@ def _device(row: DeviceView) -> Plain:
 
 
 def _foreign(view: ForeignView) -> Plain:
-    return {"number": view.number, "device": view.device, **to_plain(view.use)}
+    return {"number": view.device_number, "device": view.device, **to_plain(view.use)}
 
 
 def _member(member: MemberView) -> Plain:
@@ -372,7 +380,7 @@ def _share(view: ShareView) -> Plain:
         "name": view.name,
         "grant": grant.id,
         "user": grant.user,
-        "since": grant.since,
+        "since": grant.since_utc,
         "policy": grant.allocation.policy,
         "priority": grant.allocation.priority,
         "cdi": view.devices,

@@ -23,7 +23,7 @@ LISTENING = ("host", "port", "cert", "key", "insecure")
 def listen_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say where to listen and which settings to read."""
     for option in (
-        click.option("--config", type=_File, help="The settings, a TOML file."),
+        click.option("--config", "config_path", type=_File, help="The settings, a TOML file."),
         click.option("--insecure", is_flag=True, help="Serve plain HTTP. For tests alone."),
         click.option("--key", type=_File, help="The certificate's private key."),
         click.option("--cert", type=_File, help="The certificate; it is reloaded when it changes."),

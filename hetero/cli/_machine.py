@@ -40,7 +40,7 @@ from hetero.node.view.topology import PCIE_WEIGHT
 from hetero.node.view.totals import Total, total, totals
 
 #: From how many idle cards on that are alike one line says so.
-_ALIKE = 3
+_LEAST_ALIKE_CARDS = 3
 #: Columns by which what belongs to a card stands behind its number.
 _INDENT = "   "
 
@@ -96,13 +96,13 @@ def draw_cards(
     if sick_rows:
         outline.add_line(Text("not well: nothing is given of these", "bold red"))
     for row in sick_rows:
-        _add_card(outline, row, holder_rows.get(row.number, ()), picture)
+        _add_card(outline, row, holder_rows.get(row.device_number, ()), picture)
     well_rows = sorted((row for row in rows if row.device.healthy), key=_place)
     for block_name, block_rows in groupby(well_rows, key=_block):
         outline.add_line(Text(block_name, "bold cyan"))
         for group in _alike([*block_rows], fold=picture.folded and not picture.wide):
             if len(group) == 1:
-                _add_card(outline, group[0], holder_rows.get(group[0].number, ()), picture)
+                _add_card(outline, group[0], holder_rows.get(group[0].device_number, ()), picture)
             else:
                 outline.add_line(_idle_line(group))
     return outline
@@ -110,7 +110,12 @@ def draw_cards(
 
 def _place(row: DeviceView) -> tuple[int, str, str, int]:
     device = row.device
-    return (-1 if device.numa is None else device.numa, device.vendor, _driver(device), row.number)
+    return (
+        -1 if device.numa is None else device.numa,
+        device.vendor,
+        _driver(device),
+        row.device_number,
+    )
 
 
 def _block(row: DeviceView) -> str:
@@ -128,7 +133,7 @@ def _alike(rows: Sequence[DeviceView], *, fold: bool) -> Iterator[list[DeviceVie
     keys = [_likeness(row) if fold and row.idle else None for row in rows]
     for position, (row, key) in enumerate(zip(rows, keys, strict=True)):
         group = [other for other, other_key in zip(rows, keys, strict=True) if other_key == key]
-        if key is None or len(group) < _ALIKE:
+        if key is None or len(group) < _LEAST_ALIKE_CARDS:
             yield [row]
         elif key not in keys[:position]:
             yield group
@@ -148,7 +153,7 @@ def _idle_line(rows: Sequence[DeviceView]) -> Text:
     heat_text = f"   {_range(temperatures)} °C" if temperatures else ""
     memory_text = free_memory(device.capacity[MEMORY], device)
     return Text(
-        f"{len(rows)} idle: {ranges(row.number for row in rows)}   {model_of(device)}   "
+        f"{len(rows)} idle: {ranges(row.device_number for row in rows)}   {model_of(device)}   "
         f"{granularity_of(device)}   {memory_text} each{heat_text}   "
         f"{kept_by(device.enforcement).text}   {condition_word(device).text}",
         "dim",
@@ -183,7 +188,7 @@ def _add_card(
     cells = _cells(row, picture)
     outline.add_row(*(cells[column] for column in outline.outer.columns))
     if not row.device.healthy:
-        sentence = f"device {row.number}: {row.device.health}: nothing is given of it"
+        sentence = f"device {row.device_number}: {row.device.health}: nothing is given of it"
         outline.add_line(Text(_INDENT + sentence, "red"))
     if templates_line := _templates_line(row, picture.name_by_grant):
         outline.add_line(Text(_INDENT + templates_line))
@@ -197,7 +202,7 @@ def _cells(row: DeviceView, picture: Picture) -> dict[str, str | Cell]:
     style = "" if device.healthy else "red"
     memory_bytes = device.capacity[MEMORY]
     return {
-        "#": Text(str(row.number), style),
+        "#": Text(str(row.device_number), style),
         # Those that are not well stand in no block of their vendor.
         "model": Text(
             model_of(device) if device.healthy else f"{device.vendor} {model_of(device)}", style
@@ -280,9 +285,9 @@ def summary_line(name: str, rows: Sequence[DeviceView], grant_count: int) -> Flo
     vendor_count = len({row.device.vendor for row in rows})
     foreign_count = sum(len(row.foreign.processes) for row in rows if row.foreign)
     words: list[str | Text] = [
-        f"{name}: {counted(sums.devices, 'card')} of {counted(vendor_count, 'vendor')}",
-        Text(f"{sums.sick} not well" if sums.sick else "", "bold red"),
-        f"{sums.cordoned} cordoned" if sums.cordoned else "",
+        f"{name}: {counted(sums.device_count, 'card')} of {counted(vendor_count, 'vendor')}",
+        Text(f"{sums.sick_count} not well" if sums.sick_count else "", "bold red"),
+        f"{sums.cordoned_count} cordoned" if sums.cordoned_count else "",
         f"free {_left(sums)}",
         counted(grant_count, "grant"),
         f"{counted(foreign_count, 'program')} without a grant" if foreign_count else "",
@@ -297,9 +302,8 @@ def flow(words: Iterable[str | Text]) -> Flow:
 
 
 def _left(sums: Total) -> str:
-    return (
-        f"{sums.core_free:.0f} of {sums.core:.0f} % core, {free_of(sums.memory_free, sums.memory)}"
-    )
+    memory_text = free_of(sums.memory_free_bytes, sums.memory_bytes)
+    return f"{sums.core_free_percent:.0f} of {sums.core_percent:.0f} % core, {memory_text}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -328,13 +332,13 @@ def _sums_cells(sums: Total) -> tuple[str | Cell, ...]:
     return (
         sums.vendor,
         sums.model,
-        str(sums.devices),
-        str(sums.whole),
-        Text(str(sums.sick) if sums.sick else "", "bold red"),
-        Text(str(sums.cordoned) if sums.cordoned else "", "yellow"),
-        f"{sums.core_free:.0f} of {sums.core:.0f} %",
-        free_of(sums.memory_free, sums.memory),
-        _amount(sums.memory_held),
-        _amount(sums.memory_used),
-        Text(_amount(sums.memory_foreign) if sums.memory_foreign else "", "yellow"),
+        str(sums.device_count),
+        str(sums.whole_count),
+        Text(str(sums.sick_count) if sums.sick_count else "", "bold red"),
+        Text(str(sums.cordoned_count) if sums.cordoned_count else "", "yellow"),
+        f"{sums.core_free_percent:.0f} of {sums.core_percent:.0f} %",
+        free_of(sums.memory_free_bytes, sums.memory_bytes),
+        _amount(sums.memory_held_bytes),
+        _amount(sums.memory_used_bytes),
+        Text(_amount(sums.memory_foreign_bytes) if sums.memory_foreign_bytes else "", "yellow"),
     )

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
 #: What stands where nothing is known; never a zero.
 UNKNOWN = "–"
-_COLOURS = {"ok": "green"} | dict.fromkeys(("note", "absent", "partial", "untrusted"), "yellow")
-_KEEPERS = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
+_COLOUR_BY_STATE = {"ok": "green"} | dict.fromkeys(
+    ("note", "absent", "partial", "untrusted"), "yellow"
+)
+_WORD_BY_ENFORCEMENT = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
 
 
 @frozen
@@ -129,7 +131,7 @@ def table(
 
 def state(state_word: str) -> Text:
     """Return a state in its colour."""
-    return Text(state_word, _COLOURS.get(state_word, "red"))
+    return Text(state_word, _COLOUR_BY_STATE.get(state_word, "red"))
 
 
 def sick_first(rows: Iterable[DeviceView]) -> list[DeviceView]:
@@ -141,7 +143,7 @@ def troubles(rows: Sequence[DeviceView], *, node: str | None = None) -> list[Par
     """Return a line for each device that is not healthy, and for what others use of one."""
     of_node = f" of node {node}" if node else ""
     sentence_by_number = {
-        row.number: f"{row.device.health}: nothing is given of it"
+        row.device_number: f"{row.device.health}: nothing is given of it"
         for row in rows
         if not row.device.healthy
     }
@@ -151,16 +153,16 @@ def troubles(rows: Sequence[DeviceView], *, node: str | None = None) -> list[Par
             for number, sentence in sentence_by_number.items()
         ),
         *(
-            foreign_line(row.number, row.foreign)
+            foreign_line(row.device_number, row.foreign)
             for row in rows
             if row.foreign and row.foreign.memory
         ),
     ]
 
 
-def foreign_line(number: int, use: ForeignUse) -> Text:
+def foreign_line(device_number: int, use: ForeignUse) -> Text:
     """Return the line that says who uses a device without a grant."""
-    return Text(f"device {number}: {use.sentence}", "yellow")
+    return Text(f"device {device_number}: {use.sentence}", "yellow")
 
 
 def foreign_memory(use: ForeignUse | None) -> Text:
@@ -233,19 +235,21 @@ def core_of(share: Share, *, wide: bool = False) -> str:
 
     `wide` adds the vendor's own units: `25 % (5/20)`.
     """
-    if share.sm is not None or share.core is None:
+    if share.sm_percent is not None or share.core_percent is None:
         used_text = ""
     else:
-        used_text = f"{UNKNOWN if share.core_used is None else f'{share.core_used:.1f}'}/"
+        used_text = (
+            f"{UNKNOWN if share.core_used_percent is None else f'{share.core_used_percent:.1f}'}/"
+        )
     return used_text + core_limit_of(share, wide=wide)
 
 
 def core_limit_of(share: Share, *, wide: bool = False) -> str:
     """Return the core that a share may use: `30 %`."""
-    if share.sm is not None:
-        return f"{share.sm} % of SMs"
+    if share.sm_percent is not None:
+        return f"{share.sm_percent} % of SMs"
     units_text = own_units(*share.core_units) if wide and share.core_units else ""
-    return core_limit(share.core) + units_text + (" rest" if share.rest else "")
+    return core_limit(share.core_percent) + units_text + (" rest" if share.rest else "")
 
 
 def own_units(units: int, card_units: int) -> str:
@@ -257,7 +261,7 @@ def kept_by(enforcement: Enforcement | None) -> Text:
     """Return what keeps a share, in words of people; what nothing keeps stands out."""
     if enforcement is None:
         return Text(UNKNOWN)
-    enforcement_word = _KEEPERS.get(enforcement, enforcement.value)
+    enforcement_word = _WORD_BY_ENFORCEMENT.get(enforcement, enforcement.value)
     return Text(enforcement_word, "yellow" if enforcement is Enforcement.NONE else "")
 
 

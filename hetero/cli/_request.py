@@ -17,7 +17,7 @@ from hetero.model.units import MiB, parse_count, parse_memory, parse_percent
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SIZES = (
+_SIZE_OPTIONS = (
     click.option(
         "-m", "--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%. Default: all."
     ),
@@ -29,7 +29,7 @@ _SIZES = (
     ),
     click.option("--count", metavar="N", help="How many different physical devices. Default: 1."),
 )
-_OPTIONS = (
+_REQUEST_OPTIONS = (
     click.option(
         "--device",
         "devices",
@@ -38,7 +38,7 @@ _OPTIONS = (
         help="One device by its number or the start of its UUID, with a share of its own if "
         "given: 0, 0:mem=3276Mi,core=10. Repeat it for several devices.",
     ),
-    *_SIZES,
+    *_SIZE_OPTIONS,
     click.option(
         "--sm",
         metavar="PERCENT",
@@ -103,12 +103,12 @@ _OPTIONS = (
 
 def request_options(function: F) -> F:
     """Add the flags of a request to a command; it gets them as keyword arguments."""
-    return _with(_OPTIONS, function)
+    return _with(_REQUEST_OPTIONS, function)
 
 
 def size_options(function: F) -> F:
     """Add the flags that say how large a share is: `memory`, `core` and `count`, as texts."""
-    return _with(_SIZES, function)
+    return _with(_SIZE_OPTIONS, function)
 
 
 def anyway_option(function: F) -> F:
@@ -147,7 +147,7 @@ def request_from(
     note_size(memory)
     default_ask = ask_from(memory=memory, core=core)
     if sm is not None:
-        default_ask = evolve(default_ask, sm=parse_percent(sm, of="sm", most=99))
+        default_ask = evolve(default_ask, sm_percent=parse_percent(sm, of="sm", most=99))
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named_asks = tuple(ask_of_device(text, default_ask, source="--device") for text in devices)

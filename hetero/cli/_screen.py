@@ -23,9 +23,9 @@ from hetero.cli._render import Text
 #: Seconds within which a new size of the window, and Ctrl-Z, are met.
 _POLL_PERIOD_S = 0.25
 #: Lines up to which a window has none for headings that stay, and for where one is.
-_LOW = 6
+_LOW_WINDOW_LINES = 6
 #: What terminals send for keys without a letter (ECMA-48 and the VT220's; `application` mode, too).
-_KEYS = {
+_KEY_BY_SEQUENCE = {
     "\x1b[A": "up",
     "\x1bOA": "up",
     "\x1b[B": "down",
@@ -138,7 +138,7 @@ class Screen:
         """Draw the lines that fit, under the headings of their table; `bottom` is the last line."""
         self._lines, self._head_lines = lines, head_lines
         body_lines = max(self.console.height - head_lines, 1)
-        is_cut = len(lines) - head_lines > body_lines and body_lines > _LOW
+        is_cut = len(lines) - head_lines > body_lines and body_lines > _LOW_WINDOW_LINES
         if is_cut or bottom:
             body_lines -= 1
         most = max(0, len(lines) - head_lines - body_lines)
@@ -191,10 +191,12 @@ class Screen:
 
     def _first_key(self) -> str:
         """Return what was typed first, and keep the rest."""
-        matching_keys = [known_key for known_key in _KEYS if self._typed_keys.startswith(known_key)]
+        matching_keys = [
+            known_key for known_key in _KEY_BY_SEQUENCE if self._typed_keys.startswith(known_key)
+        ]
         first_key = max(matching_keys, key=len, default=self._typed_keys[0])
         self._typed_keys = self._typed_keys[len(first_key) :]
-        return _KEYS.get(first_key, first_key)
+        return _KEY_BY_SEQUENCE.get(first_key, first_key)
 
     def _stop(self, signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - what signal calls
         # Not here: a frame may be half drawn.

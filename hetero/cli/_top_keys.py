@@ -22,7 +22,7 @@ from hetero.node.node import Node
 from hetero.node.view.history import History
 from hetero.node.view.observe import DeviceView, GrantView, NodeView
 
-_KEYS = """
+_KEY_HELP = """
 q, Ctrl-C       end
 s               sort grants by the next of: device, core, memory, age
 /               show only cards and grants with a text in them; nothing: all
@@ -78,7 +78,7 @@ def interact(
             choices.notice = "" if pressed_key == "again" else choices.notice
             match pressed_key:
                 case "s":
-                    choices.sort = (choices.sort + 1) % len(_ORDERS)
+                    choices.sort = (choices.sort + 1) % len(_SORT_KEYS)
                 case "e":
                     choices.idle = not choices.idle
                 case "t":
@@ -148,7 +148,7 @@ def _programs(view: NodeView) -> dict[int, str]:
 
 def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
     """Return the lines of a frame, the first of which stays when it is scrolled."""
-    order_name, order = _ORDERS[choices.sort]
+    order_name, order = _SORT_KEYS[choices.sort]
     choices.fit((console.width, console.height))
     text_part = f"/{choices.text}   " if choices.text else ""
     title = (
@@ -160,7 +160,7 @@ def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
     shown = evolve(shown, grants=tuple(sorted(shown.grants, key=order)))
     body: Part
     if choices.keys:
-        body = _KEYS.strip("\n").splitlines()
+        body = _KEY_HELP.strip("\n").splitlines()
     elif choices.tree:
         body = inventory.render(shown, wide=choices.wide, folded=not choices.idle)
     else:
@@ -190,12 +190,14 @@ def _with_text(view: NodeView, text: str) -> NodeView:
     if not text:
         return view
     grants = [grant for grant in view.grants if _has(text, _words_of(grant))]
-    numbers = {share.number for grant in grants for share in grant.shares}
+    numbers = {share.device_number for grant in grants for share in grant.shares}
     return evolve(
         view,
         grants=tuple(grants),
         devices=tuple(
-            row for row in view.devices if row.number in numbers or _has(text, _words_of_card(row))
+            row
+            for row in view.devices
+            if row.device_number in numbers or _has(text, _words_of_card(row))
         ),
     )
 
@@ -219,9 +221,9 @@ def _words_of_card(row: DeviceView) -> list[str | None]:
 
 
 #: What grants can be sorted by, with the key of each; they come by device.
-_ORDERS: tuple[tuple[str, Callable[[GrantView], tuple[float | str, ...]]], ...] = (
+_SORT_KEYS: tuple[tuple[str, Callable[[GrantView], tuple[float | str, ...]]], ...] = (
     ("device", lambda grant: ()),  # noqa: ARG005
     ("core", lambda grant: tuple(-part for part in use_of(grant.shares))),
     ("memory", lambda grant: tuple(-part for part in use_of(grant.shares)[::-1])),
-    ("age", lambda grant: (grant.since, grant.id)),
+    ("age", lambda grant: (grant.since_utc, grant.id)),
 )

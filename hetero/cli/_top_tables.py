@@ -44,7 +44,7 @@ from hetero.node.view.observe import DeviceView, GrantView, NodeView, RowView, S
 if TYPE_CHECKING:
     from hetero.kube.cluster_view import ClusterView
 
-_BAR = 10
+_BAR_COLUMNS = 10
 
 
 def render(view: NodeView, *, wide: bool = False) -> Part:
@@ -70,7 +70,7 @@ def tables(
             devices.add_row(*_cells(row, wide=wide), *past)
     parts: list[Part] = [devices] if devices.rows else []
     if len(idle_rows) > 1:
-        numbers_text = ranges(row.number for row in idle_rows)
+        numbers_text = ranges(row.device_number for row in idle_rows)
         models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle_rows))
         parts.append(f"{numbers_text}: idle {models} (e: one by one)")
     if not view.devices:
@@ -111,7 +111,7 @@ def render_cluster(view: ClusterView) -> Part:
                 *(container.container_name, container.node),
                 _inventory_index(share),
                 core_of(share),
-                memory_of(share.memory_used, share.memory),
+                memory_of(share.memory_used_bytes, share.memory_bytes),
                 kept_by(share.enforcement),
                 container.phase,
             )
@@ -149,7 +149,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
     if wide:
         core_text += own_units(row.held[CORE], device.of_card(CORE))
     return (
-        str(row.number),
+        str(row.device_number),
         device.vendor,
         model_of(device),
         UNKNOWN if busy_part is None else f"{100 * busy_part:.0f} %",
@@ -168,10 +168,10 @@ def _bar(fraction: float | None) -> Text:
     """Return a bar of so much of its length, in eighths of a column."""
     if fraction is None:
         return Text()
-    eighths = round(min(max(fraction, 0.0), 1.0) * _BAR * 8)
+    eighths = round(min(max(fraction, 0.0), 1.0) * _BAR_COLUMNS * 8)
     full_columns, rest_eighths = divmod(eighths, 8)
     bar = "█" * full_columns + (" ▏▎▍▌▋▊▉"[rest_eighths] if rest_eighths else "")
-    return Text(bar.ljust(_BAR, "·"), "red" if fraction > 0.9 else "green")
+    return Text(bar.ljust(_BAR_COLUMNS, "·"), "red" if fraction > 0.9 else "green")
 
 
 def _grants(grants: Sequence[GrantView], *, wide: bool, history: History | None = None) -> Table:
@@ -213,7 +213,11 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
     only_container = next(iter(name_by_container.values())) if len(name_by_container) == 1 else ""
     rows: list[dict[str, str | Text]] = []
     for position, share in enumerate(grant.shares):
-        memory_part = None if share.memory_used is None else share.memory_used / share.memory
+        memory_part = (
+            None
+            if share.memory_used_bytes is None
+            else share.memory_used_bytes / share.memory_bytes
+        )
         rows.append(
             {
                 **_of_share(share, wide=wide),
@@ -238,7 +242,7 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
                 "#": _inventory_index(share),
                 "memory used": format_memory(memory_bytes),
             }
-            for share, memory_bytes in zip(grant.shares, process.memory, strict=False)
+            for share, memory_bytes in zip(grant.shares, process.memory_bytes, strict=False)
             if memory_bytes
         ]
         rows += device_rows or [{**process_cells, "memory used": UNKNOWN}]
@@ -250,9 +254,9 @@ def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
         "#": _inventory_index(share),
         "core used": core_of(share, wide=wide),
         "memory used": share_memory(share),
-        "stopped": f"{share.core_stopped:.0f} ms/s" if share.core_stopped else "",
-        "borrowed": _points(share.core_borrowed),
-        "lent": _points(share.core_lent),
+        "stopped": f"{share.core_stopped_ms_per_s:.0f} ms/s" if share.core_stopped_ms_per_s else "",
+        "borrowed": _points(share.core_borrowed_percent),
+        "lent": _points(share.core_lent_percent),
         "excess": _excess(share),
         "kept by": kept_by(share.enforcement),
     }
@@ -265,7 +269,7 @@ def _points(fraction: float | None) -> str:
 
 def _excess(share: Share) -> Text:
     """Say what is used past the limiter: time of the card, and memory."""
-    excess_texts = [_points(share.core_excess)]
+    excess_texts = [_points(share.core_excess_percent)]
     if share.excess and share.excess.is_told:
         excess_texts.append(format_memory(share.excess.memory))
     return Text(" ".join(filter(None, excess_texts)), "red")
@@ -277,7 +281,7 @@ def _of_grant(grant: GrantView, container_name: str) -> dict[str, str | Text]:
         "name": name_of(grant),
         "user": grant.user,
         "policy": grant.policy.value,
-        "age": age(grant.since),
+        "age": age(grant.since_utc),
         "pid": str(grant.processes[0]) if len(grant.processes) == 1 else "",
         "container": container_name,
         "program": program_of(grant),
@@ -287,17 +291,17 @@ def _of_grant(grant: GrantView, container_name: str) -> dict[str, str | Text]:
 
 def _row(row: RowView) -> str:
     """Say how much of each period a gang has, and whether it runs in it."""
-    if not row.length:
+    if not row.length_ms:
         return "none free"
-    row_text = f"{row.length:g} of {row.period:g} ms"
+    row_text = f"{row.length_ms:g} of {row.period_ms:g} ms"
     row_text += ", runs" if row.runs else ""
-    return row_text + (f", {row.intruded:.0f} ms of others" if row.intrusions else "")
+    return row_text + (f", {row.intruded_ms:.0f} ms of others" if row.intrusion_count else "")
 
 
 def _inventory_index(share: Share) -> str:
-    return UNKNOWN if share.number is None else str(share.number)
+    return UNKNOWN if share.device_number is None else str(share.device_number)
 
 
 def use_of(shares: tuple[Share, ...]) -> tuple[float, int]:
-    core_percent = sum(share.core_used or 0 for share in shares)
-    return core_percent, sum(share.memory_used or 0 for share in shares)
+    core_percent = sum(share.core_used_percent or 0 for share in shares)
+    return core_percent, sum(share.memory_used_bytes or 0 for share in shares)

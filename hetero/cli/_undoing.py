@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 #: What ends a program by default and leaves its folders: kill, and a terminal that is closed.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
@@ -19,19 +19,21 @@ def undoing() -> Iterator[None]:
 
     def end(signal_number: int, _: FrameType | None) -> None:
         received.append(signal_number)
-        for number in _ENDING:
-            signal.signal(number, signal.SIG_IGN)  # what is undone is undone to its end
+        for ending_signal in _ENDING_SIGNALS:
+            signal.signal(ending_signal, signal.SIG_IGN)  # what is undone is undone to its end
         raise KeyboardInterrupt
 
-    handlers_before = {number: signal.getsignal(number) for number in _ENDING}
-    for number, handler in handlers_before.items():
+    handlers_before = {
+        signal_number: signal.getsignal(signal_number) for signal_number in _ENDING_SIGNALS
+    }
+    for signal_number, handler in handlers_before.items():
         if handler is not signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, end)
+            signal.signal(signal_number, end)
     try:
         yield
     finally:
-        for number, handler in handlers_before.items():
-            signal.signal(number, handler)
+        for signal_number, handler in handlers_before.items():
+            signal.signal(signal_number, handler)
         if received:
             signal.signal(received[0], signal.SIG_DFL)
             os.kill(os.getpid(), received[0])

@@ -11,7 +11,7 @@ import click
 from attrs import define, field
 
 #: What a value names, by the parameter's own name; `hetero.node.complete` answers for these.
-_KINDS = {
+_KIND_BY_PARAMETER = {
     "grant": "grants",
     "share": "shares",
     "devices": "devices",
@@ -26,7 +26,7 @@ _KINDS = {
 
 #: In every shell, by sh: what may stand at the cursor, a line each, perhaps with a tab and help.
 #: Or `:file`, or `:command N` where the last N words are a command line of their own.
-_ANSWER = r"""
+_ANSWER_SCRIPT = r"""
 _hetero_answer() {
     _h_path='' _h_kind='' _h_place=0
     while [ $# -gt 1 ]; do
@@ -96,7 +96,7 @@ _hetero_answer() {
 }
 """
 
-_BASH = r"""
+_BASH_SCRIPT = r"""
 _hetero() {
     local current=${COMP_WORDS[COMP_CWORD]} line name count IFS=$'\n'
     [[ $current == = ]] && current=
@@ -125,7 +125,7 @@ _hetero() {
 complete -F _hetero hetero
 """
 
-_ZSH = r"""
+_ZSH_SCRIPT = r"""
 autoload -Uz compinit
 (( $+functions[compdef] )) || compinit
 _hetero() {
@@ -150,7 +150,7 @@ _hetero() {
 compdef _hetero hetero
 """
 
-_FISH = r"""
+_FISH_SCRIPT = r"""
 function __hetero
     set -l words (commandline -opc) (commandline -ct)
     set -l lines (sh -c @ANSWER@' _hetero_answer "$@"' sh $words[2..-1])
@@ -191,12 +191,14 @@ def command(context: click.Context, shell: str) -> None:
       hetero completion bash > ~/.local/share/bash-completion/completions/hetero
       hetero completion fish > ~/.config/fish/completions/hetero.fish
     """
-    script = _ANSWER.replace("@PYTHON@", shlex.quote(sys.executable)) + _tables(context.find_root())
+    script = _ANSWER_SCRIPT.replace("@PYTHON@", shlex.quote(sys.executable)) + _tables(
+        context.find_root()
+    )
     if shell == "fish":
         quoted_script = "'" + script.replace("\\", "\\\\").replace("'", "\\'") + "'"
-        click.echo(_FISH.replace("@ANSWER@", quoted_script))
+        click.echo(_FISH_SCRIPT.replace("@ANSWER@", quoted_script))
     else:
-        click.echo(script + (_BASH if shell == "bash" else _ZSH))
+        click.echo(script + (_BASH_SCRIPT if shell == "bash" else _ZSH_SCRIPT))
 
 
 @define
@@ -254,8 +256,12 @@ def _kind(parameter: click.Parameter) -> str:
     if isinstance(parameter.type, click.Path | click.File):
         return "file"
     if isinstance(parameter.type, click.types.UnprocessedParamType):
-        return "command" if parameter.name == "command" else _KINDS.get(str(parameter.name), "text")
-    return _KINDS.get(str(parameter.name).removeprefix("exclude_"), "text")
+        return (
+            "command"
+            if parameter.name == "command"
+            else _KIND_BY_PARAMETER.get(str(parameter.name), "text")
+        )
+    return _KIND_BY_PARAMETER.get(str(parameter.name).removeprefix("exclude_"), "text")
 
 
 def _tables(root_context: click.Context) -> str:

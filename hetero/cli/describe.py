@@ -65,7 +65,7 @@ def render(view: CardView, *, wide: bool = False) -> Part:
     """
     row = view.card
     title = f"{row.device.vendor} {model_of(row.device)}"
-    facts = table(f"card {row.number}", title, folds=(title,))
+    facts = table(f"card {row.device_number}", title, folds=(title,))
     for name, fact in _facts(view):
         facts.add_row(name, fact)
     parts: list[Part] = [*heading(view.rack_file), facts]
@@ -74,7 +74,7 @@ def render(view: CardView, *, wide: bool = False) -> Part:
         parts += ["", holdings(view.grants, wide=wide)]
     parts += _processes(row, view.grants)
     if row.foreign and row.foreign.memory:
-        parts += ["", foreign_line(row.number, row.foreign)]
+        parts += ["", foreign_line(row.device_number, row.foreign)]
     parts += queue_lines(view.queue)
     return parts
 

@@ -57,6 +57,10 @@ def _render(faults: tuple[CardFault, ...]) -> Part:
     for fault in faults:
         device = fault.device
         faults_table.add_row(
-            str(fault.number), device.model, condition_of(device), fault.since, device.uuid
+            str(fault.device_number),
+            device.model,
+            condition_of(device),
+            fault.since_utc,
+            device.uuid,
         )
     return faults_table

@@ -13,8 +13,8 @@ from hetero.cli._terminal import note
 from hetero.cli.runtime import change, prefix_option
 from hetero.container.install import closed_to_users, service_installation, service_removal
 
-_START = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
-_STOP = "systemctl disable --now heterod.socket heterod.service heterod-setup.service"
+_START_COMMAND = "systemctl daemon-reload && systemctl enable --now heterod.socket heterod.service"
+_STOP_COMMAND = "systemctl disable --now heterod.socket heterod.service heterod-setup.service"
 
 
 @click.command()
@@ -33,9 +33,9 @@ def command(prefix: Path, *, remove: bool, yes: bool) -> None:
     """
     if remove:
         if change(service_removal(prefix=prefix), yes=yes):
-            _advise(f"if it still runs: {_STOP}", prefix)
+            _advise(f"if it still runs: {_STOP_COMMAND}", prefix)
     elif change(service_installation(prefix=prefix, environ=os.environ), yes=yes):
-        _advise(f"start it: {_START}", prefix)
+        _advise(f"start it: {_START_COMMAND}", prefix)
         closed_folder = closed_to_users(Path(sys.executable), Path(hetero.__file__))
         if closed_folder:
             note(

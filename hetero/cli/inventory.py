@@ -118,7 +118,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
     picture = Picture(
         folded=folded,
         wide=wide,
-        number_by_uuid={row.device.uuid: row.number for row in view.devices},
+        number_by_uuid={row.device.uuid: row.device_number for row in view.devices},
         name_by_grant={grant.id: name_of(grant) for grant in view.grants},
     )
     parts: list[Part] = [*heading(view.rack_file)]

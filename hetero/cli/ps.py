@@ -129,7 +129,7 @@ def _queue(waiting_views: Sequence[QueuedRequest]) -> Part:
         queue_table.add_row(
             *(str(view.place), view.id, view.label or "", view.user, wanted(view)),
             Text("stopped", "yellow") if view.stopped else "",
-            *(age(view.since), few(view.processes), command_line(view.command)),
+            *(age(view.since_utc), few(view.processes), command_line(view.command)),
         )
     return queue_table
 
@@ -145,12 +145,12 @@ def _foreign(views: Sequence[ForeignView]) -> list[Part]:
     for view in views:
         for process in view.use.processes:
             foreign_table.add_row(
-                *(str(view.number), str(process.pid), process.user or UNKNOWN),
+                *(str(view.device_number), str(process.pid), process.user or UNKNOWN),
                 rounded_memory(process.memory),
                 UNKNOWN if process.core is None else format_percent(process.core),
                 process.program or UNKNOWN,
             )
     unnamed_lines = [
-        foreign_line(view.number, view.use) for view in views if not view.use.processes
+        foreign_line(view.device_number, view.use) for view in views if not view.use.processes
     ]
     return [*([foreign_table] if foreign_table.rows else []), *unnamed_lines]

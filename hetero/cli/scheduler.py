@@ -38,17 +38,19 @@ from hetero.model.errors import BadInput
 )
 @click.option(
     "--mix",
+    "mix_config_map",
     metavar="NAMESPACE/NAME",
     help="Keep what was learned of the pods that arrive in this ConfigMap.",
 )
 @click.option(
     "--agent",
+    "agent_user_name",
     metavar="USER",
     help="The agents' service account: nodes without a ready pod of it take nobody.",
 )
 @click.option(
     "--scheduler-name",
-    "schedulers",
+    "scheduler_names",
     multiple=True,
     metavar="NAME",
     help="A name by which pods are for kube-scheduler: one that tries none of them for 10 s is "
@@ -56,6 +58,7 @@ from hetero.model.errors import BadInput
 )
 @click.option(
     "--claims",
+    "counts_claims",
     is_flag=True,
     help="Count what claims hold, too: in quotas, in metrics, and of cards that they had before.",
 )
@@ -98,7 +101,7 @@ def command(
     metrics_address = {**where, "port": metrics, "insecure": where["insecure"] or insecure_metrics}
     start.scheduler(
         listen(**where, client_ca=client_ca, caller=caller_cert),
-        metrics=listen(**metrics_address) if metrics else None,
+        metrics_listen=listen(**metrics_address) if metrics else None,
         environ=os.environ,
         **options,
     )

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 #: The literature's ten seeds are 42 to 51.
 _FIRST_SEED = 42
-_SHOWN = 2  # reasons of refusals in a row
+_MOST_SHOWN_REASONS = 2  # reasons of refusals in a row
 _OWN_PLACEMENT = "fragmentation"
 _PLACEMENTS = f"{_OWN_PLACEMENT},fgd,bestfit"
 #: The options that say what is different from the cluster as it stands.
-_OF_CLUSTER = ("add", "replicas", "memory", "core", "count", "vendor", "model", "without")
+_CLUSTER_OPTIONS = ("add", "replicas", "memory", "core", "count", "vendor", "model", "without")
 
 
 @click.command()
@@ -125,7 +125,7 @@ def command(
       kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json > saved.json
       hetero simulate --cluster saved.json --without n3 --json
     """
-    cluster_options = {option_name: options.pop(option_name) for option_name in _OF_CLUSTER}
+    cluster_options = {option_name: options.pop(option_name) for option_name in _CLUSTER_OPTIONS}
     if cluster is not None and path is None:
         _expect_none(options, "--trace")
         return what_if(cluster, **cluster_options, placement=placement, as_json=as_json)
@@ -209,7 +209,7 @@ def _live(
     from hetero.simulate import departures, report
 
     protocols = [
-        departures.Protocol(lifetimes=lifetimes, mode=mode or "loss", load=load_percent)
+        departures.Protocol(lifetimes=lifetimes, mode=mode or "loss", load_percent=load_percent)
         for load_percent in departures.loads(load or "90,100,115")
     ]
     lives = []
@@ -232,15 +232,18 @@ def render_lives(summaries: tuple) -> Table:  # type: ignore[type-arg]
     )  # fmt: skip
     for summary in summaries:
         lives_table.add_row(
-            f"{summary.load} %",
+            f"{summary.load_percent} %",
             summary.placement,
-            f"{summary.allocated:.2f} %",
-            f"{summary.whole_nodes:.1f}",
-            ", ".join(f"{size.cards}: {size.refused} of {size.arrived}" for size in summary.sizes),
+            f"{summary.allocated_percent:.2f} %",
+            f"{summary.whole_node_count:.1f}",
             ", ".join(
-                f"{size.cards}: {size.waited:.0f}, {size.waited_p99:.0f}"
+                f"{size.card_count}: {size.refused_count} of {size.arrived_count}"
                 for size in summary.sizes
-                if size.waited_p99
+            ),
+            ", ".join(
+                f"{size.card_count}: {size.mean_wait_s:.0f}, {size.wait_p99_s:.0f}"
+                for size in summary.sizes
+                if size.wait_p99_s
             ),
         )
     return lives_table
@@ -256,14 +259,17 @@ def render(summaries: tuple) -> Table:  # type: ignore[type-arg]
     )  # fmt: skip
     for summary in summaries:
         common_reasons = sorted(
-            summary.refused.items(), key=lambda reason_and_count: -reason_and_count[1]
-        )[:_SHOWN]
+            summary.refused_count_by_reason.items(),
+            key=lambda reason_and_count: -reason_and_count[1],
+        )[:_MOST_SHOWN_REASONS]
         runs_table.add_row(
             summary.placement,
-            f"{summary.allocated:.2f} %",
-            f"{summary.lowest:.2f}–{summary.highest:.2f}",
-            UNKNOWN if summary.fragmented is None else f"{summary.fragmented:.2f} %",
-            f"{summary.placed:.0f}",
+            f"{summary.allocated_percent:.2f} %",
+            f"{summary.lowest_allocated_percent:.2f}–{summary.highest_allocated_percent:.2f}",
+            UNKNOWN
+            if summary.fragmented_percent is None
+            else f"{summary.fragmented_percent:.2f} %",
+            f"{summary.placed_count:.0f}",
             ", ".join(f"{count:.0f} {reason}" for reason, count in common_reasons),
             f"{summary.decisions_per_second:.0f}",
         )

@@ -81,7 +81,7 @@ def command(
         )
         return
     node = Node.here()
-    meter = CoreMeter(node, window=_CORE_WINDOW_S)
+    meter = CoreMeter(node, window_s=_CORE_WINDOW_S)
     if once and interval is not None:
         meter.wait(interval)
 

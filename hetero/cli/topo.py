@@ -14,7 +14,7 @@ from hetero.node.view.observe import DeviceView, NodeView, observe_node
 from hetero.node.view.topology import connections, meanings
 
 #: Columns that a matrix leaves to the names of its rows.
-_NAMES = 34
+_NAME_COLUMNS = 34
 
 
 @click.command()
@@ -53,11 +53,12 @@ def render(view: NodeView, *, columns: int | None = None) -> Part:
     if not rows:
         return "no devices"
     kinds_by_number = {
-        row.number: {link.number: link.kind for link in connections(row, rows)} for row in rows
+        row.device_number: {link.number: link.kind for link in connections(row, rows)}
+        for row in rows
     }
     kinds = {kind for kinds in kinds_by_number.values() for kind in kinds.values() if kind}
-    cell_columns = max(3, len(str(rows[-1].number)), *map(len, kinds)) + 2 if kinds else 5
-    cards_a_line = max(((columns or 10**6) - _NAMES) // cell_columns, 1)
+    cell_columns = max(3, len(str(rows[-1].device_number)), *map(len, kinds)) + 2 if kinds else 5
+    cards_a_line = max(((columns or 10**6) - _NAME_COLUMNS) // cell_columns, 1)
     parts: list[Part] = [*heading(view.rack_file)]
     for first in range(0, len(rows), cards_a_line):
         peers = rows[first : first + cards_a_line]
@@ -70,15 +71,18 @@ def _matrix(
     peers: tuple[DeviceView, ...],
     kinds_by_number: dict[int, dict[int, str | None]],
 ) -> Table:
-    numbers = [str(peer.number) for peer in peers]
+    numbers = [str(peer.device_number) for peer in peers]
     # A column of a number would be the one of the rows' own, had it the same name.
     matrix = table("card", "model", *numbers, "NUMA", right=("card",), drops=("NUMA",))
     for row in rows:
-        kinds = kinds_by_number[row.number]
+        kinds = kinds_by_number[row.device_number]
         matrix.add_row(
-            str(row.number),
+            str(row.device_number),
             model_of(row.device),
-            *(Text("X", "dim") if peer is row else _cell(kinds[peer.number]) for peer in peers),
+            *(
+                Text("X", "dim") if peer is row else _cell(kinds[peer.device_number])
+                for peer in peers
+            ),
             UNKNOWN if row.device.numa is None else str(row.device.numa),
         )
     return matrix

@@ -12,20 +12,26 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
 
 
 @click.command()
-@click.option("--scheduler", default="hetero-scheduler", show_default=True, help="For pods.")
+@click.option(
+    "--scheduler", "scheduler_name", default="hetero-scheduler", show_default=True, help="For pods."
+)
 @click.option(
     "--adopt-scheduler",
-    "adopt_schedulers",
+    "adopted_scheduler_names",
     multiple=True,
     metavar="NAME",
     help="A scheduler whose pods we take.",
 )
 @click.option(
-    "--allocation-writer", required=True, metavar="USER", help="Who alone writes allocations."
+    "--allocation-writer",
+    "allocation_writer_name",
+    required=True,
+    metavar="USER",
+    help="Who alone writes allocations.",
 )
 @click.option(
     "--other-writer",
-    "other_writers",
+    "other_writer_names",
     multiple=True,
     metavar="USER",
     help="Who writes HAMi's allocations, where it runs beside.",
@@ -33,19 +39,21 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
 @click.option("--agent", required=True, metavar="USER", help="The agents' service account.")
 @click.option(
     "--old-kubelets",
+    "serves_old_kubelets",
     is_flag=True,
     help="Kubelets before 1.31 may be in the cluster: they refuse what init containers ask of a "
     "card, so it is noted in an annotation.",
 )
 @click.option(
     "--autoscaler",
+    "has_autoscaler",
     is_flag=True,
     help="Nodes state memory and core of their cards, for autoscalers: agents may have them do so, "
     "and pods' amounts of memory are written without suffix.",
 )
 @click.option(
     "--vendor-runtime",
-    "vendor_runtimes",
+    "vendor_runtime_classes",
     multiple=True,
     metavar="NAME",
     help="A runtime class that brings cards by itself: it brings none to pods that ask for none.",
@@ -67,14 +75,14 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
 )
 @click.option(
     "--client-name",
-    "client_names",
+    "allowed_client_names",
     multiple=True,
     metavar="NAME",
     help="The common name of the API server's certificate; none: any of that CA.",
 )
 @click.option(
     "--allow-network",
-    "allowed_networks",
+    "allowed_cidrs",
     multiple=True,
     metavar="CIDR",
     help="Where API servers call from: nobody else is answered. None: whoever calls from no pod.",
@@ -86,7 +94,7 @@ from hetero.cli._listen import LISTENING, driver_option, listen, listen_options
     metavar="NAME",
     help="A namespace whose pods are answered, too: some API servers call through pods there.",
 )
-@click.option("--open", "open_to_all", is_flag=True, help="Answer whoever reaches the port.")
+@click.option("--open", "is_open_to_all", is_flag=True, help="Answer whoever reaches the port.")
 @listen_options
 def command(
     *, client_ca: Path | None, allocation: str, agent: str, driver: str, **options: Any
@@ -105,9 +113,9 @@ def command(
     where = {name: options.pop(name) for name in LISTENING}
     start.webhook(
         listen(**where, client_ca=client_ca, optional=True),
-        allocation=AllocationWay(allocation),
-        agent_user=agent,
-        driver_injection=InjectionWay(driver),
+        allocation_way=AllocationWay(allocation),
+        agent_user_name=agent,
+        driver_injection_way=InjectionWay(driver),
         environ=os.environ,
         **options,
     )

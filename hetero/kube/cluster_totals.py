@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Protocol
 
-from attrs import define, evolve, frozen
+from attrs import define, evolve, field, frozen
 from msgspec import MsgspecError, Struct, json
 
 from hetero.kube.cluster_objects import ClusterObjects
@@ -21,6 +21,7 @@ from hetero.kube.words.pod import ended, kinds
 from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters
 from hetero.model.device import ailment_of, short_model_of
 from hetero.model.occupancy import obtainable, peak
+from hetero.model.reader import json_key
 from hetero.node.view.totals import Total, count, merge
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class SickCard:
     """A card of which nothing is given: `ailment` in a word, `health` as its driver says it."""
 
     node: str
-    number: int
+    device_number: int = field(metadata=json_key("number"))
     vendor: str
     model: str
     ailment: str
@@ -174,7 +175,7 @@ class _Granularity(Struct, frozen=True):
     menu: tuple[_Template, ...] = ()
 
 
-_UNCUT = _Granularity()
+_WHOLE_CARD = _Granularity()
 
 
 class _AnyKind(Protocol):
@@ -207,7 +208,7 @@ class _Kind(Struct):
     model: str
     capacity: dict[str, int]
     card: dict[str, int] = {}
-    granularity: _Granularity = _UNCUT
+    granularity: _Granularity = _WHOLE_CARD
 
     @property
     def part_takes(self) -> tuple[Counters, ...]:
@@ -382,7 +383,7 @@ class _Ledger:
                 self.sick.append(
                     SickCard(
                         node=node_name,
-                        number=card.number,
+                        device_number=card.number,
                         vendor=kind.vendor,
                         model=self.names[kind.vendor, kind.model],
                         ailment=ailment_of(card.health) or "",
@@ -407,7 +408,7 @@ class _Ledger:
         sums = (
             PoolTotal(pool=pool, nodes=entry.nodes, total=entry.total)
             for (pool, _, _), entry in self.sums.items()
-            if entry.total.devices
+            if entry.total.device_count
         )
         return tuple(sorted(sums, key=by_size))
 
@@ -415,4 +416,4 @@ class _Ledger:
 def by_size(pool_total: PoolTotal) -> tuple[int, str, str, str]:
     """Return the key by which those of the most cards come first."""
     total = pool_total.total
-    return -total.devices, total.vendor, total.model, pool_total.pool or ""
+    return -total.device_count, total.vendor, total.model, pool_total.pool or ""

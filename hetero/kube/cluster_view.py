@@ -55,8 +55,8 @@ from hetero.node.view.totals import totals
 #: that lets in everybody.
 _AGENTS, _PORTS = {"app": "hetero-agent"}, {"https-metrics": "https:", "metrics": ""}
 #: Whose tokens let in who reads them through the API.
-_READER = "hetero-metrics"
-_LABELS = ("UUID", "namespace", "pod", "container", "claim")
+_READER_ACCOUNT = "hetero-metrics"
+_LABEL_NAMES = ("UUID", "namespace", "pod", "container", "claim")
 #: Phases of containers that are not those of their pods.
 ENDED, RUNS_ON = "ended", "runs on"
 #: What stands in place of a phase for a grant of a node's own program, share or container.
@@ -134,7 +134,7 @@ class _Published:
 class _Heard:
     """The metrics of one agent: values by metric and labels, at a time; or why there are none."""
 
-    at: float = 0.0
+    heard_at_s: float = 0.0
     values: Mapping[tuple[str, ...], float] = field(factory=dict)
     metrics_error: str | None = None
 
@@ -150,7 +150,7 @@ def read_cluster(
         return view_of(objects_of(saved=saved, node=node))
 
     async def read() -> ClusterView:
-        async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
+        async with Api(Access.here(), connect_timeout_s=VIEW_CONNECT_S).open() as api:
             return await snapshot(api, seconds=seconds)
 
     return asyncio.run(read())
@@ -163,7 +163,7 @@ def objects_of(*, saved: Path | None = None, node: str | None = None) -> Cluster
 
 
 async def _live(node: str | None) -> ClusterObjects:
-    async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
+    async with Api(Access.here(), connect_timeout_s=VIEW_CONNECT_S).open() as api:
         return await read_objects(api, node=node)
 
 
@@ -277,7 +277,7 @@ def _published_by_node(objects: ClusterObjects) -> tuple[dict[str, _Published], 
             # An inventory beside slices is what an agent of another `allocation` left there.
             if pool.devices:
                 inventory = _Published(
-                    devices=pool.devices, numbers=pool.numbers, grants=pool.grants
+                    devices=pool.devices, numbers=pool.device_numbers, grants=pool.grants
                 )
             published_by_node[node.metadata.name] = inventory
     return published_by_node, books
@@ -322,7 +322,7 @@ def totals_of(view: ClusterView) -> ClusterTotals:
         sick=tuple(
             SickCard(
                 node=member.name,
-                number=row.number,
+                device_number=row.device_number,
                 vendor=row.device.vendor,
                 model=row.device.short_model,
                 ailment=row.device.ailment or "",
@@ -362,7 +362,7 @@ async def _token(api: Api, paths: Iterable[str]) -> dict[str, str]:
         return {}
     namespace = secure_path.partition("/pods/")[0]
     spec = {"audiences": [AUDIENCE], "expirationSeconds": 600}
-    path = f"{namespace}/serviceaccounts/{_READER}/token"
+    path = f"{namespace}/serviceaccounts/{_READER_ACCOUNT}/token"
     return {TOKEN: (await api.post(path, {"spec": spec}))["status"]["token"]}
 
 
@@ -378,12 +378,12 @@ async def _hear(api: Api, path_by_node: Mapping[str, str]) -> dict[str, _Heard]:
         except ApiError as error:
             return _Heard(metrics_error=str(error))
         value_by_labels = {
-            (sample.name, *(sample.labels.get(label, "") for label in _LABELS)): sample.value
+            (sample.name, *(sample.labels.get(label, "") for label in _LABEL_NAMES)): sample.value
             for family in text_string_to_metric_families(metrics_text)
             for sample in family.samples
             if "UUID" in sample.labels
         }
-        return _Heard(at=monotonic(), values=value_by_labels)
+        return _Heard(heard_at_s=monotonic(), values=value_by_labels)
 
     metrics = await asyncio.gather(*map(metrics_at, path_by_node.values()))
     return dict(zip(path_by_node, metrics, strict=True))
@@ -436,21 +436,21 @@ def _share(
         ):
             return None
         return max(new_metrics.values[sample_key] - old_metrics.values[sample_key], 0) / (
-            new_metrics.at - old_metrics.at
+            new_metrics.heard_at_s - old_metrics.heard_at_s
         )
 
     core_percent = piece.core_percent(device_view.device) if device_view else None
     core_used, core_borrowed, stopped_part = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
-        number=device_view.number if device_view else None,
-        memory=piece.takes.get(MEMORY, 0),
-        core=core_percent,
+        device_number=device_view.device_number if device_view else None,
+        memory_bytes=piece.takes.get(MEMORY, 0),
+        core_percent=core_percent,
         enforcement=device_view.device.enforcement if device_view else None,
-        memory_used=None if memory_bytes is None else int(memory_bytes),
-        core_used=None if core_used is None else 100 * core_used,
-        core_borrowed=None if core_borrowed is None else 100 * core_borrowed,
-        core_stopped=None if stopped_part is None else 1000 * stopped_part,
+        memory_used_bytes=None if memory_bytes is None else int(memory_bytes),
+        core_used_percent=None if core_used is None else 100 * core_used,
+        core_borrowed_percent=None if core_borrowed is None else 100 * core_borrowed,
+        core_stopped_ms_per_s=None if stopped_part is None else 1000 * stopped_part,
     )
 
 
@@ -488,13 +488,13 @@ def _member(
 
 
 def _row(
-    number: int,
+    device_number: int,
     device: Device,
     free: Mapping[str, int],
     pieces: Collection[tuple[str, DeviceAllocation]],
 ) -> DeviceView:
     row = DeviceView(
-        number=number,
+        device_number=device_number,
         device=device,
         held={counter: total - free[counter] for counter, total in device.capacity.items()},
         usage=Usage(),

@@ -36,7 +36,7 @@ def uncordon_in_cluster(node_name: str, card_name: str) -> CordonResult:
 
 async def _changed(node_name: str, card_name: str, reason: str | None) -> CordonResult:
     """Cordon a card for a reason; None: uncordon it."""
-    async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
+    async with Api(Access.here(), connect_timeout_s=VIEW_CONNECT_S).open() as api:
         while True:
             try:
                 return await _change(api, node_name, card_name, reason)
@@ -87,7 +87,7 @@ async def _change(api: Api, node_name: str, card_name: str, reason: str | None) 
         version = {"resourceVersion": metadata["resourceVersion"]}
         await api.patch(path, {"metadata": {**version, "annotations": changes}})
     return CordonResult(
-        number=number,
+        device_number=number,
         device=evolve(device, cordon=reason),
         holders=row_by_number[number].grants,
         node=node_name,
@@ -99,4 +99,4 @@ async def _rows(api: Api, node_name: str) -> dict[int, DeviceView]:
     """Return the cards of a node as its view shows them, by number."""
     view = await snapshot(api)
     rows = next((node.devices for node in view.nodes if node.name == node_name), ())
-    return {row.number: row for row in rows}
+    return {row.device_number: row for row in rows}

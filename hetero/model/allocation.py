@@ -10,6 +10,7 @@ from attrs import field
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
 from hetero.model.granularity import CORE, MEMORY, Counters
+from hetero.model.reader import json_key
 from hetero.model.request import Gang, OnBypass, OnExcess, Policy, Priority
 from hetero.model.units import format_memories, format_memory, format_percent
 
@@ -19,8 +20,8 @@ class DeviceAllocation:
     """The piece of one device that a container holds. `core` is its limit in the device's units.
 
     `takes` is what it takes of each of the device's counters. `core` None means no limit: the grant
-    holds the whole device, or asked for no share of its core. `sm` is the percent of the device's
-    multiprocessors that its programs may use, in place of such a limit.
+    holds the whole device, or asked for no share of its core. `sm_percent` is the percent of the
+    device's multiprocessors that its programs may use, in place of such a limit.
     """
 
     device: str
@@ -29,7 +30,7 @@ class DeviceAllocation:
     core: int | None = None
     template: str | None = None
     part: str | None = None
-    sm: int | None = None
+    sm_percent: int | None = field(default=None, metadata=json_key("sm"))
 
     def is_whole(self, device: Device) -> bool:
         """Return whether it takes all of the device, so that no slice is cut."""
@@ -42,7 +43,7 @@ class DeviceAllocation:
 
         That is its limit, or what its template or the whole device has.
         """
-        if self.sm is not None:
+        if self.sm_percent is not None:
             return None
         is_limited = self.template is None and self.core is not None
         core_units = self.core if is_limited else self.takes.get(CORE)

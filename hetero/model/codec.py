@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import fields, has
 
 from hetero.model.errors import BadInput
-from hetero.model.reader import TAGS, UNIONS, read, tag
+from hetero.model.reader import TAGS, UNIONS, key_of, read, tag
 
 if TYPE_CHECKING:
     from cattrs import BaseConverter
@@ -40,13 +40,14 @@ def to_plain(value: object) -> Any:
     cls = type(value)
     if not has(cls):
         return value
-    plain = {name: to_plain(getattr(value, name)) for name in _names(cls)}
+    plain = {key: to_plain(getattr(value, name)) for key, name in _names(cls)}
     return {**plain, TAGS[cls]: tag(cls)} if cls in TAGS else plain
 
 
 @cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(cls))
+def _names(cls: type) -> tuple[tuple[str, str], ...]:
+    """Return the key and the name of each field."""
+    return tuple((key_of(attribute), attribute.name) for attribute in fields(cls))
 
 
 def dumps(value: object, *, indent: int | None = 2) -> str:
@@ -94,6 +95,7 @@ def _exact() -> BaseConverter:
     """
     from cattrs import Converter
     from cattrs.cols import is_mapping
+    from cattrs.gen import make_dict_structure_fn, override
     from cattrs.strategies import configure_tagged_union
 
     converter = Converter()
@@ -104,6 +106,15 @@ def _exact() -> BaseConverter:
             for key, element in value.items()
         },
     )
+
+    def reader_of(cls: type) -> Any:
+        """Return what reads a class, whose fields may have other keys in documents."""
+        renames: Any = {
+            attribute.name: override(rename=key_of(attribute)) for attribute in fields(cls)
+        }
+        return make_dict_structure_fn(cls, converter, **renames)
+
+    converter.register_structure_hook_factory(has, reader_of)
     for union, key in UNIONS.items():
         configure_tagged_union(union, converter, tag_name=key, tag_generator=tag)
     return converter

@@ -13,7 +13,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
-from attrs import fields, has, resolve_types
+from attrs import Attribute, fields, has, resolve_types
 
 from hetero.model.granularity import Grain, Granularity
 
@@ -33,6 +33,17 @@ class OtherForm(Exception):
 def tag(cls: type) -> str:
     """Return the name of a class of a union in a document."""
     return cls.__name__.lower()
+
+
+def json_key(name: str) -> Mapping[str, str]:
+    """Return the metadata of a field that documents call `name`, whose own name has its unit."""
+    return {"key": name}
+
+
+def key_of(attribute: Attribute[Any]) -> str:
+    """Return what documents call a field."""
+    key: str = attribute.metadata.get("key", attribute.name)
+    return key
 
 
 def read(plain: object, cls: type[T]) -> T:
@@ -59,9 +70,9 @@ def _fields(cls: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
     """Return the key of each field, its argument of the class, and what reads it."""
     resolve_types(cls)
     return tuple(
-        (field.name, field.alias or field.name, _reader(field.type))
-        for field in fields(cls)
-        if field.init
+        (key_of(attribute), attribute.alias or attribute.name, _reader(attribute.type))
+        for attribute in fields(cls)
+        if attribute.init
     )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from enum import Enum
 
+from attrs import field
+
 from hetero.model.device import Device
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters
+from hetero.model.reader import json_key
 
 
 class Truth(Enum):
@@ -71,9 +74,9 @@ class Ask:
     `memory` is in bytes, `memory_percent` in percent of the card. `core` is in parts of the card,
     which has `core_of` of them: percent, unless a pod asks in a vendor's units. `device` is a
     position in the inventory or the start of a UUID. `shape` is a template of the card's menu by
-    its name, whatever its size. `open`, where a grant is resized: its core limit is removed. `sm`
-    is in percent of a card's multiprocessors: its programs never use more of them, and no limiter
-    limits their core. Only a device that programs share by a service can have that.
+    its name, whatever its size. `open`, where a grant is resized: its core limit is removed.
+    `sm_percent` is in percent of a card's multiprocessors: its programs never use more of them, and
+    no limiter limits their core. Only a device that programs share by a service can have that.
     """
 
     memory: int | None = None
@@ -83,7 +86,7 @@ class Ask:
     device: str | None = None
     shape: str | None = None
     open: bool = False
-    sm: int | None = None
+    sm_percent: int | None = field(default=None, metadata=json_key("sm"))
 
     def __attrs_post_init__(self) -> None:
         if self.memory is not None and self.memory_percent is not None:
@@ -92,10 +95,12 @@ class Ask:
             raise BadInput(f"memory {self.memory} is not a positive number of bytes")
         if self.memory is not None and self.memory >= _MOST_MEMORY_BYTES:
             raise BadInput("memory is more than any device has: write less than 8 EiB")
-        if self.sm is not None and self.core is not None:
+        if self.sm_percent is not None and self.core is not None:
             raise BadInput("core and sm are both given: sm is instead of a share of the time")
-        if self.sm is not None and not 1 <= self.sm < 100:
-            raise BadInput(f"sm {self.sm} is out of range: it is 1 to 99 percent, all by default")
+        if self.sm_percent is not None and not 1 <= self.sm_percent < 100:
+            raise BadInput(
+                f"sm {self.sm_percent} is out of range: it is 1 to 99 percent, all by default"
+            )
         for noun, parts, most in (
             ("memory", self.memory_percent, 100),
             ("core", self.core, self.core_of),

@@ -54,7 +54,9 @@ def ask_of_device(text: str, default: Ask, *, source: str) -> Ask:
             device_ask, memory=default.memory, memory_percent=default.memory_percent
         )
     if "core" not in sizes:
-        device_ask = evolve(device_ask, core=default.core, open=default.open, sm=default.sm)
+        device_ask = evolve(
+            device_ask, core=default.core, open=default.open, sm_percent=default.sm_percent
+        )
     return device_ask
 
 

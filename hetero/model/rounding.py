@@ -30,7 +30,8 @@ class Portion:
     """An ask rounded for one device: the counters it takes, and the core limit that it implies.
 
     `downgrade` is the level by which it is less than the share asked (`placement.offer.cut_of`).
-    `sm` is as asked: it takes as much core as a share of time would, and there is no core limit.
+    `sm_percent` is as asked: it takes as much core as a share of time would, and there is no core
+    limit.
     """
 
     takes: Counters
@@ -38,7 +39,7 @@ class Portion:
     template: str | None = None
     part: str | None = None
     downgrade: int = 0
-    sm: int | None = None
+    sm_percent: int | None = None
 
     def is_whole(self, device: Device) -> bool:
         """Return whether it takes all of the device."""
@@ -72,8 +73,8 @@ def portion(device: Device, ask: Ask, *, count: int, free: Mapping[str, int]) ->
     )
     return (
         portion_cut
-        if portion_cut is None or ask.sm is None
-        else evolve(portion_cut, core_limit_units=None, sm=ask.sm)
+        if portion_cut is None or ask.sm_percent is None
+        else evolve(portion_cut, core_limit_units=None, sm_percent=ask.sm_percent)
     )
 
 
@@ -119,7 +120,11 @@ def cut(
 
 def asked(device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units that are asked of this device, before rounding."""
-    limiting_ask = ask if ask.sm is None else evolve(ask, core=ask.sm, core_of=100, sm=None)
+    limiting_ask = (
+        ask
+        if ask.sm_percent is None
+        else evolve(ask, core=ask.sm_percent, core_of=100, sm_percent=None)
+    )
     core_units = limiting_ask.core_units(device.of_card(CORE))
     if ask.memory_percent is not None:
         return -(-device.of_card(MEMORY) * ask.memory_percent // 100), core_units

@@ -15,6 +15,7 @@ from attrs import evolve, field
 from hetero.model import Device, codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 
 #: What names this boot, and where the loaded kernel modules are.
 _BOOT, _MODULES = Path("/proc/sys/kernel/random/boot_id"), Path("/sys/module")
@@ -25,12 +26,12 @@ T = TypeVar("T")
 class Fault:
     """What a driver told of a card once and keeps no state of.
 
-    `since` is UTC. `module` is its kernel module, `load` how that was loaded then (`load_of`): one
-    that is loaded anew has set up the card anew.
+    `module` is its kernel module, `load` how that was loaded then (`load_of`):
+    one that is loaded anew has set up the card anew.
     """
 
     reason: str
-    since: str
+    since_utc: str = field(metadata=json_key("since"))
     module: str | None
     load: str
 
@@ -103,7 +104,7 @@ def with_reports(
         uuid: fault for uuid, fault in standing_faults(notes).items() if uuid not in reason_by_uuid
     }
     new_faults = {
-        uuid: Fault(reason=reason, since=since, module=module, load=load)
+        uuid: Fault(reason=reason, since_utc=since, module=module, load=load)
         for uuid, reason in reason_by_uuid.items()
         if reason is not None
     }

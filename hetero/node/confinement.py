@@ -56,10 +56,10 @@ def serve(node: Node, grant: Grant, devices: Mapping[str, Device], *, container:
         # On the machine itself its files are where they are.
         edits = edits.merged(service.edits if container else evolve(service.edits, mounts=()))
         for piece in grant.allocation.pieces:
-            if piece.device == uuid and piece.sm is not None:
+            if piece.device == uuid and piece.sm_percent is not None:
                 if service.sm is None:
                     raise Refused(f"device {uuid}: its service has no parts of multiprocessors")
-                edits = edits.merged(Edits(env={service.sm: str(piece.sm)}))
+                edits = edits.merged(Edits(env={service.sm: str(piece.sm_percent)}))
     return edits
 
 

@@ -23,7 +23,7 @@ class CordonResult:
     alone knows of the change; None where it is the machine's.
     """
 
-    number: int
+    device_number: int
     device: Device
     holders: tuple[str, ...]
     node: str | None = None
@@ -35,9 +35,9 @@ class CordonResult:
 class CardFault:
     """A card of which a fault is noted since a time (UTC), by its number in the inventory."""
 
-    number: int
+    device_number: int
     device: Device
-    since: str
+    since_utc: str
 
 
 def card_named(
@@ -96,7 +96,7 @@ def noted_faults(node: Node) -> tuple[CardFault, ...]:
     """Return the cards of which a fault is noted."""
     faults = standing_faults(node.cards.read()) if node.cards else {}
     return tuple(
-        CardFault(number=number, device=device, since=faults[device.uuid].since)
+        CardFault(device_number=number, device=device, since_utc=faults[device.uuid].since_utc)
         for number, device in enumerate(node.discover().devices)
         if device.uuid in faults
     )
@@ -129,10 +129,10 @@ def _private_state(node: Node) -> str | None:
     return (node.environ.get("HETERO_STATE") or None) if os.geteuid() != 0 else None
 
 
-def _result(node: Node, number: int) -> CordonResult:
-    device = node.discover().devices[number]
+def _result(node: Node, device_number: int) -> CordonResult:
+    device = node.discover().devices[device_number]
     return CordonResult(
-        number=number,
+        device_number=device_number,
         device=device,
         holders=tuple(
             grant.id

@@ -22,8 +22,8 @@ class CurrentPeriods:
     """
 
     environ: Mapping[str, str]
-    last: Periods
-    _stamp: tuple[int, int, int] | None = None
+    last_periods: Periods
+    _file_version: tuple[int, int, int] | None = None
 
     def __call__(self) -> Periods:
         """Return the periods."""
@@ -31,7 +31,7 @@ class CurrentPeriods:
         with suppress(OSError, BadInput):
             status = Path(self.environ.get("HETERO_CONFIG") or DEFAULT).stat()
             file_version = (status.st_mtime_ns, status.st_ino, status.st_size)
-            if file_version != self._stamp:
-                self.last = load_settings(self.environ).periods
-        self._stamp = file_version
-        return self.last
+            if file_version != self._file_version:
+                self.last_periods = load_settings(self.environ).periods
+        self._file_version = file_version
+        return self.last_periods

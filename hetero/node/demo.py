@@ -96,7 +96,7 @@ class Demo:
             row
             for row in view.grants
             if row.id in grant_ids
-            and all(share.memory_used and share.core_used for share in row.shares)
+            and all(share.memory_used_bytes and share.core_used_percent for share in row.shares)
         ]
         return len(working_grants) == len(SHARES)
 

@@ -207,7 +207,7 @@ def _likely_held(node: Node, device: Device, grant: Grant) -> int:
             path = node.directory(grant.id) / USAGE
             region = read_region(path, device_count=len(grant.limits))
             charged_bytes = sum(
-                counts.memory
+                counts.memory_bytes
                 for counts, piece in zip(region.counts, grant.allocation.pieces, strict=False)
                 if piece.device == device.uuid
             )

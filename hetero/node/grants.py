@@ -148,12 +148,12 @@ class LocalGrants:
         expect_possible(node, self._discovery, request, self.asker)
         user = self.asker or User.of(os.getuid())
         waiting = WaitingRequest(
-            number=0,
+            queue_number=0,
             request=request,
             command=tuple(command),
             user=user.name,
             uid=self.asker.uid if self.asker else None,
-            since=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            since_utc=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             label=label,
         )
         with node.ledger.admission():
@@ -172,7 +172,7 @@ class LocalGrants:
             return True
         node, waiting = self.node, ticket.waiting
         snapshot = node.snapshot()
-        ahead = requests_ahead(node, self._discovery, snapshot, before=waiting.number)
+        ahead = requests_ahead(node, self._discovery, snapshot, before=waiting.queue_number)
         inventory = node.inventory(self._discovery, snapshot)
         if ahead:
             from hetero.placement.queued import kept_for  # here: no admission needs it
@@ -184,13 +184,13 @@ class LocalGrants:
     def leave(self, ticket: Ticket) -> None:
         """Give up a place in the queue, if the request still has it."""
         os.close(ticket.descriptor)
-        self.node.ledger.queue.remove(ticket.waiting.number)
+        self.node.ledger.queue.remove(ticket.waiting.queue_number)
 
     def _own_place(self, number: int) -> WaitingRequest:
         """Return the request of this number, if the asker has it wait. Raises `Refused`."""
         uid = self.asker.uid if self.asker else None
         for waiting in self.node.ledger.queue.waiting():
-            if waiting.number == number and waiting.uid == uid:
+            if waiting.queue_number == number and waiting.uid == uid:
                 return waiting
         raise Refused(f"w{number} is no request of yours that waits")
 
@@ -459,8 +459,8 @@ def _leave_queue(grants: Grants, waiting: WaitingRequest, grace_s: float) -> str
     queue = grants.node.ledger.queue
     if grants.asker and grants.asker.uid and waiting.uid not in (None, grants.asker.uid):
         raise Refused(f"request {waiting.id} is {waiting.user}'s, not yours")
-    end(queue.files(waiting.number), grace_s=grace_s, owner_uid=waiting.uid)
-    if any(waiting.number == other.number for other in queue.waiting()):
+    end(queue.files(waiting.queue_number), grace_s=grace_s, owner_uid=waiting.uid)
+    if any(waiting.queue_number == other.queue_number for other in queue.waiting()):
         raise Refused(f"request {waiting.id} still waits: its process is not this user's to end")
     return f"request {waiting.id} left the queue"
 

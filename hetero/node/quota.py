@@ -146,7 +146,7 @@ def _counted(allocations: list[Allocation], devices: Mapping[str, Device]) -> di
     for piece in pieces:
         device = devices.get(piece.device)
         card_core_units = device.of_card(CORE) if device else 0
-        is_limited = piece.core is not None or piece.sm is not None
+        is_limited = piece.core is not None or piece.sm_percent is not None
         core_percent += (
             -(-100 * piece.takes[CORE] // card_core_units)
             if is_limited and card_core_units

@@ -366,7 +366,7 @@ def _recut(
     if portion is None:
         raise _lacks(grant, device, [_lack(device, MEMORY, memory_bytes, device_free)])
     _expect_free(grant, device, portion.takes, device_free)
-    core_units = None if piece.sm is not None else portion.core_limit_units
+    core_units = None if piece.sm_percent is not None else portion.core_limit_units
     return evolve(piece, takes={**piece.takes, **portion.takes}, core=core_units)
 
 
@@ -440,10 +440,10 @@ def _is_slice(node: Node, piece: DeviceAllocation) -> bool:
 def _wanted(piece: DeviceAllocation, device: Device, ask: Ask) -> tuple[int, int | None]:
     """Return the bytes and core units the grant is to have."""
     memory_bytes, core_units = piece.takes[MEMORY], piece.core
-    if piece.sm is not None:
+    if piece.sm_percent is not None:
         if ask.open or ask.core is not None:
             raise Refused(
-                f"the grant has {piece.sm} % of the multiprocessors of {device.uuid}: "
+                f"the grant has {piece.sm_percent} % of the multiprocessors of {device.uuid}: "
                 "what it has of the core is decided when its program starts"
             )
         core_units = piece.takes[CORE]
@@ -479,9 +479,9 @@ def _lower(ledger: Ledger, grant_before: Grant, grant_after: Grant) -> None:
     for device_counts, (old_limit, new_limit) in zip(
         counts_by_device, old_and_new_limits, strict=False
     ):
-        if new_limit.memory < old_limit.memory and device_counts.memory > new_limit.memory:
+        if new_limit.memory < old_limit.memory and device_counts.memory_bytes > new_limit.memory:
             grant_file.store_limits(directory / GRANT, grant_before.limits, policy=policy)
-            used_text, limit_text = format_both(device_counts.memory, new_limit.memory)
+            used_text, limit_text = format_both(device_counts.memory_bytes, new_limit.memory)
             raise Refused(
                 f"grant {grant_before.id} uses {used_text} of {new_limit.name}: "
                 f"it cannot be lowered to {limit_text}"

@@ -417,8 +417,10 @@ def _periods(table: Mapping[str, Any], base_periods: Periods) -> Periods:
         return int(period_ms) * 1_000_000
 
     return Periods(
-        period=nanoseconds("period", 40, 400) if "period" in table else base_periods.period,
-        overrun=nanoseconds("overrun", 1, 1000) if "overrun" in table else base_periods.overrun,
+        period_ns=nanoseconds("period", 40, 400) if "period" in table else base_periods.period_ns,
+        overrun_ns=nanoseconds("overrun", 1, 1000)
+        if "overrun" in table
+        else base_periods.overrun_ns,
     )
 
 

@@ -29,7 +29,7 @@ _CARDS_PERIOD_S = 10.0
 #: processes of a program end one after the other.
 _LOCK_DROP_S = 0.05
 #: inotify(7): IN_CLOSE_WRITE; IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE and IN_DELETE.
-_CLOSED, _LISTED = 0x8, 0x40 | 0x80 | 0x100 | 0x200
+_CLOSED_EVENT, _LISTED_EVENTS = 0x8, 0x40 | 0x80 | 0x100 | 0x200
 
 
 def admit_in_turn(
@@ -82,7 +82,7 @@ def _wait(
     deadline_s: float | None,
     report_place: Callable[[str, int, NoRoom], None],
 ) -> tuple[GrantHandle, dict[str, str]]:
-    number, queue = ticket.waiting.number, grants.node.ledger.queue
+    number, queue = ticket.waiting.queue_number, grants.node.ledger.queue
     changes = _Changes()
     place, asked_s = 0, 0.0
     may_get, has_changed = False, True
@@ -128,10 +128,10 @@ class _Changes:
 
     def watch(self, ledger: Ledger, number: int) -> None:
         """Watch what matters to the request of this number, besides what is watched already."""
-        self._add([ledger.path / "grants", ledger.queue.path], _LISTED)
+        self._add([ledger.path / "grants", ledger.queue.path], _LISTED_EVENTS)
         queue_numbers = [waiting for waiting in ledger.queue.numbers() if waiting < number]
         if queue_numbers:
-            self._add(ledger.queue.files(queue_numbers[-1]), _CLOSED)
+            self._add(ledger.queue.files(queue_numbers[-1]), _CLOSED_EVENT)
             return
         with suppress(OSError):
             grant_ids = os.listdir(ledger.path / "grants")
@@ -141,9 +141,9 @@ class _Changes:
                     for grant_id in grant_ids
                     for file_name in (ALIVE, USAGE)
                 ),
-                _CLOSED,
+                _CLOSED_EVENT,
             )
-            self._add((ledger.directory(grant_id) for grant_id in grant_ids), _LISTED)
+            self._add((ledger.directory(grant_id) for grant_id in grant_ids), _LISTED_EVENTS)
 
     def _add(self, paths: Iterable[Path], mask: int) -> None:
         for path in map(os.fsencode, paths):

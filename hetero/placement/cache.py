@@ -38,12 +38,12 @@ from hetero.placement.demand import MOST_CLASSES, Demand
 from hetero.placement.inventory import ClusterInventory, NodeChange
 from hetero.placement.match import allocate
 from hetero.placement.node_reason import DeviceVerdict
-from hetero.placement.node_reservations import NODE_COUNT as RESERVED_NODES
+from hetero.placement.node_reservations import MOST_RESERVED_NODES as RESERVED_NODES
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES, place_pod, standing
 from hetero.placement.placement_policy import WEIGHTS, PlacementPolicy, Weights
-from hetero.placement.price import DEAREST, NEVER, Prices
-from hetero.placement.price_rows import RESERVED, PriceRow, PriceRows, is_exact
+from hetero.placement.price import DEAREST_COST, NEVER_COST, Prices
+from hetero.placement.price_rows import RESERVED_COST, PriceRow, PriceRows, is_exact
 from hetero.placement.state import Cluster
 from hetero.placement.victims import NO_GANGS, Gang, Victims, choose_victims
 
@@ -174,7 +174,7 @@ class SchedulerCache:
         def serves(node_number: int) -> bool:
             node_name = nodes[node_number].name
             return (
-                costs[node_number] < NEVER
+                costs[node_number] < NEVER_COST
                 and node_name in offered_names
                 and kinds_by_node[node_name] not in over_quota
             )
@@ -187,7 +187,7 @@ class SchedulerCache:
         )
         best_cost_and_number = min(
             (
-                (costs[reserved] - RESERVED, reserved)
+                (costs[reserved] - RESERVED_COST, reserved)
                 for reserved in reserved_numbers
                 if serves(reserved)
             ),
@@ -286,7 +286,7 @@ class SchedulerCache:
         node_number = rows.cluster.number.get(node_name)
         if node_number is None:
             return NO_DEVICE, None
-        if row.costs[node_number] < NEVER:
+        if row.costs[node_number] < NEVER_COST:
             quota = over_quota.get(rows.kinds[node_name]) if over_quota else None
             return None if quota is None else (quota, None)
         fault = self.inventory.unusable(node_name)
@@ -310,7 +310,7 @@ class SchedulerCache:
             for node_name in node_names
             if node_name in number_of
         )
-        return {node_name: cost for node_name, cost in name_and_cost if cost < DEAREST}
+        return {node_name: cost for node_name, cost in name_and_cost if cost < DEAREST_COST}
 
     def reserve(
         self,
@@ -494,7 +494,7 @@ class SchedulerCache:
         node, profile = cluster.nodes[node_number], pod_profile.profile
         if (
             not is_exact(pod_profile, node_number, cluster)
-            or prices.cost(node_number, pod_profile) == NEVER
+            or prices.cost(node_number, pod_profile) == NEVER_COST
         ):
             return None
         allocation = None

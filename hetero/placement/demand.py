@@ -13,7 +13,7 @@ from hetero.placement.cluster import PlacedPod
 from hetero.placement.mix import GRAIN
 
 #: The demand is first learned after this many pods, and again when as many came as it then counts.
-FIRST_LEARNING = 16
+FIRST_LEARNING_PODS = 16
 #: Seconds after which what arrived counts half, where nobody says otherwise: seven days. Users run
 #: by the week, and a mix that is a month old counts a sixteenth.
 HALF_LIFE_S = 7 * 86_400.0
@@ -22,7 +22,7 @@ Needs = tuple[tuple[str, int], ...]
 #: Classes that are kept.
 MOST_CLASSES = 512
 #: Weights above the first are scaled down; classes below the second are then forgotten.
-_LARGEST, _FORGOTTEN = 2.0**20, 2.0**-10
+_LARGEST_WEIGHT, _FORGOTTEN_WEIGHT = 2.0**20, 2.0**-10
 #: Pods come and go once one of so many has ended. Any figure from 2 to 100 would do: in a cluster
 #: that has been full for a while nearly all that came have ended.
 _ENDED = 8
@@ -185,7 +185,7 @@ class Demand:
     _arrived: float = 0.0  # the weight of all pods
     _ended: float = 0.0  # the weight of all that ended, each as of when it did
     _arrivals_since: int = 0  # pods since the demand was learned
-    _arrivals_until_learning: float = FIRST_LEARNING  # pods until it is learned again
+    _arrivals_until_learning: float = FIRST_LEARNING_PODS  # pods until it is learned again
     _origin: float = 0.0
     _now_s: float = 0.0  # when the last pod came
 
@@ -204,7 +204,7 @@ class Demand:
             return False
         self._arrivals_since, self._arrivals_until_learning = (
             0,
-            max(FIRST_LEARNING, self._arrived / weight),
+            max(FIRST_LEARNING_PODS, self._arrived / weight),
         )
         return True
 
@@ -222,7 +222,7 @@ class Demand:
         current_weight: float = pow(
             2.0, min((self._now_s - self._origin) / self.half_life_s, 1000.0)
         )
-        if current_weight <= _LARGEST:
+        if current_weight <= _LARGEST_WEIGHT:
             return current_weight
         self._origin = self._now_s
         self._arrived /= current_weight
@@ -230,7 +230,7 @@ class Demand:
         self.weights = {
             pod_class: weight_now
             for pod_class, old_weight in self.weights.items()
-            if (weight_now := old_weight / current_weight) > _FORGOTTEN
+            if (weight_now := old_weight / current_weight) > _FORGOTTEN_WEIGHT
         }
         self.host = {
             counter: old_amount / current_weight for counter, old_amount in self.host.items()
@@ -326,7 +326,7 @@ class Demand:
         """Take over what `at` returned at that time."""
         self.weights, self.host = dict(weights), dict(host)
         self._arrived, self._ended, self._origin, self._now_s = arrived, ended, now_s, now_s
-        self._arrivals_since, self._arrivals_until_learning = 0, max(FIRST_LEARNING, arrived)
+        self._arrivals_since, self._arrivals_until_learning = 0, max(FIRST_LEARNING_PODS, arrived)
 
     def times(self) -> list[tuple[RequestClass, int]]:
         """Return how often each request came, in sixteenths of a pod of now, at least one."""

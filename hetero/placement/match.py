@@ -303,7 +303,7 @@ def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Alloca
                 core=cut.core_limit_units,
                 template=cut.template,
                 part=cut.part,
-                sm=cut.sm,
+                sm_percent=cut.sm_percent,
             )
             for device, cut in cuts
         ),

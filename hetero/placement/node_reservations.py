@@ -6,7 +6,7 @@ from attrs import define, field
 
 #: Nodes that are reserved for one waiting pod, which takes the first that empties. Chosen on two
 #: traces (docs/decisions/packing.md).
-NODE_COUNT = 3
+MOST_RESERVED_NODES = 3
 
 
 @define(eq=False)

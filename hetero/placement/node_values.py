@@ -17,7 +17,7 @@ from math import isqrt
 from attrs import define, field, frozen
 
 from hetero.placement.mix import CARD_MILLI, POINTS, PRIOR
-from hetero.placement.state import UNLIMITED, Cluster, State
+from hetero.placement.state import UNLIMITED_AMOUNT, Cluster, State
 
 #: Steps of `coarse` for what costs little, and the thousandths of a card at which half are used up.
 #: Measured on five traces (docs/decisions/packing.md).
@@ -81,7 +81,7 @@ class NodeValues:
         """Weigh the classes by the cards that could serve them if all were free."""
         self.most = max((len(card_states) for card_states in cluster.cards), default=0)
         self.total = 0  # the weight of all classes
-        self._kinds = {kind.number: _Kind() for kind in cluster.card_states.kinds}
+        self._kinds = {kind.kind_number: _Kind() for kind in cluster.card_states.kinds}
         kind_numbers = list(self._kinds)
         no_needs = (0,) * len(cluster.counters)
         prior = (
@@ -179,9 +179,12 @@ def _alike(cluster: Cluster) -> dict[tuple[int, int, tuple[int, ...]], int]:
     """Count the nodes by kind of card, number of such cards and host, all of it free."""
     node_counts: dict[tuple[int, int, tuple[int, ...]], int] = {}
     for node, card_states in zip(cluster.nodes, cluster.cards, strict=True):
-        host_amounts = tuple(node.host.get(counter, UNLIMITED) for counter in cluster.counters)
+        host_amounts = tuple(
+            node.host.get(counter, UNLIMITED_AMOUNT) for counter in cluster.counters
+        )
         kind_numbers = [
-            cluster.card_states.states[state_number].kind.number for state_number in card_states
+            cluster.card_states.states[state_number].kind.kind_number
+            for state_number in card_states
         ]
         for kind_number in set(kind_numbers):
             node_key = kind_number, kind_numbers.count(kind_number), host_amounts

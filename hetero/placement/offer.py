@@ -65,7 +65,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return device.condition or ""
     if device.enforcement is Enforcement.SERVICE and len(request.asks) > 1:
         return ONE_CARD
-    if ask.sm is not None and device.enforcement is not Enforcement.SERVICE:
+    if ask.sm_percent is not None and device.enforcement is not Enforcement.SERVICE:
         return NO_SM
     has_least = request.least and _by_parts(device)
     sized_ask = _of_any_size(ask) if has_least else ask
@@ -162,7 +162,7 @@ def _downgrade(device: Device, cut: Portion) -> int:
 
 
 def _asks_for_all(device: Device, ask: Ask) -> bool:
-    if ask.shape is not None or ask.sm is not None or ask.core not in (None, ask.core_of):
+    if ask.shape is not None or ask.sm_percent is not None or ask.core not in (None, ask.core_of):
         return False
     if ask.memory is None:
         return ask.memory_percent in (None, 100)

@@ -25,9 +25,9 @@ from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 
 #: Every placement costs less: sums over a node's devices stay below it.
-DEAREST = 1 << 50
+DEAREST_COST = 1 << 50
 #: A cost no placement has: the pod does not fit. Above what a node reservation adds (`price_rows`).
-NEVER = 4 * DEAREST
+NEVER_COST = 4 * DEAREST_COST
 #: How many pod profiles are kept; above that all are worked out anew.
 _MOST_PROFILES = 4096
 #: What one level of `Portion.downgrade` costs: more than all else of a node by any weights. The sum
@@ -67,7 +67,7 @@ class PodProfile:
     `exact`: a node whose cards' states have room has a place. Otherwise that takes a search.
     """
 
-    number: int
+    profile_number: int
     pod: PlacedPod
     exact: bool
     profile: RequestProfile
@@ -118,7 +118,7 @@ class Prices:
                 self._profiles.clear()
             needs, request_class = pod.host(), request_class_of(pod)
             pod_profile = self._pod_profiles[profile_key] = PodProfile(
-                number=self._made,
+                profile_number=self._made,
                 pod=pod,
                 exact=request_class.plain
                 and not (request_class.request and request_class.request.co_tenancy),
@@ -149,10 +149,10 @@ class Prices:
         """Return the cost of a pod profile on a node by the weights; NEVER if it does not fit."""
         cluster, profile = self.cluster, pod_profile.profile
         if cluster.nodes[node_number].cordoned:
-            return NEVER
+            return NEVER_COST
         for have, need in zip(cluster.host[node_number], pod_profile.host, strict=True):
             if need and have < need:
-                return NEVER
+                return NEVER_COST
         node_values = self.node_values
         if node_values is not None:
             return self._loss(node_number, pod_profile, node_values)
@@ -162,9 +162,9 @@ class Prices:
             device_cost = profile.nodes.get(states)
             if device_cost is None:
                 choice = self._choose(states, profile)
-                device_cost = profile.nodes[states] = NEVER if choice is None else choice[0]
-            if device_cost == NEVER:
-                return NEVER
+                device_cost = profile.nodes[states] = NEVER_COST if choice is None else choice[0]
+            if device_cost == NEVER_COST:
+                return NEVER_COST
             cost = device_cost
         if weights.node and states:
             cost += weights.node * cluster.free_milli[node_number] // len(states)
@@ -181,21 +181,21 @@ class Prices:
         """Return by how much less a node serves with the pod on it, in steps of `coarse`."""
         cluster, profile = self.cluster, pod_profile.profile
         states = cluster.states_of[node_number]
-        if profile.nodes.get(states) == NEVER:  # quick: most nodes of a full cluster
-            return NEVER
+        if profile.nodes.get(states) == NEVER_COST:  # quick: most nodes of a full cluster
+            return NEVER_COST
         if not states:
-            return NEVER if profile.request_class.cards else 0
+            return NEVER_COST if profile.request_class.cards else 0
         kind, host_free = cluster.card_states.states[states[0]].kind, cluster.host[node_number]
-        value_before = node_values.value(kind.number, host_free)
-        value_after = node_values.value(kind.number, _without(host_free, pod_profile.host))
+        value_before = node_values.value(kind.kind_number, host_free)
+        value_after = node_values.value(kind.kind_number, _without(host_free, pod_profile.host))
         loss_key = (states, value_before.key, value_after.key)
         loss = profile.losses.get(loss_key)
         if loss is None:
             loss = profile.losses[loss_key] = self._loss_of(
                 states, profile, value_before, value_after
             )
-            if loss == NEVER:
-                profile.nodes[states] = NEVER
+            if loss == NEVER_COST:
+                profile.nodes[states] = NEVER_COST
         return loss
 
     def _loss_of(
@@ -209,7 +209,7 @@ class Prices:
         if profile.request_class.cards:
             choice = self._choose(states, profile, value_after)
             if choice is None:
-                return NEVER
+                return NEVER_COST
             downgrade, cost = divmod(choice[0], _DOWNGRADE_COST)
             size_milli = self.size(profile, all_states[states[0]].kind)
         cost += value_before.node(states, all_states) - value_after.node(states, all_states)
@@ -242,7 +242,7 @@ class Prices:
         if node_values is not None and card_states:
             kind = cluster.card_states.states[cluster.states_of[node_number][0]].kind
             node_value = node_values.value(
-                kind.number, _without(cluster.host[node_number], pod_profile.host)
+                kind.kind_number, _without(cluster.host[node_number], pod_profile.host)
             )
         choice = self._choose(card_states, pod_profile.profile, node_value)
         return choice[1] if choice else []
@@ -274,7 +274,7 @@ class Prices:
                 position,
             )
             for position, state_number in enumerate(card_states)
-            if costs[state_number] < NEVER
+            if costs[state_number] < NEVER_COST
         ]
         if len(ranked_cards) < card_count:
             return None
@@ -309,7 +309,7 @@ class Prices:
         for state_number in set(card_states):
             cost_and_milli = left_by_state[state_number]
             loss_by_state[state_number] = (
-                NEVER
+                NEVER_COST
                 if cost_and_milli is None
                 else cost_and_milli[0]
                 + node_value.card(states[state_number].free_milli)
@@ -324,7 +324,7 @@ class Prices:
             cut = self.cut(state, profile)
             free = state.free
             if cut is None:
-                costs.append(NEVER)
+                costs.append(NEVER_COST)
             else:
                 cost, *_ = self.policy(state.kind.device, free, cut)
                 costs.append(cut.downgrade * _DOWNGRADE_COST + cost)
@@ -347,13 +347,13 @@ class Prices:
 
     def size(self, profile: RequestProfile, kind: Kind) -> int:
         """Return the thousandths of cards that a request takes on cards of this kind."""
-        size_milli = profile.sizes.get(kind.number)
+        size_milli = profile.sizes.get(kind.kind_number)
         if size_milli is None:
             cut, capacity = self._cut_of_kind(kind, profile), kind.device.capacity
             takes = {} if isinstance(cut, str) else cut.takes
             free = {counter: amount - takes.get(counter, 0) for counter, amount in capacity.items()}
             cut_milli = kind.free_milli(capacity) - kind.free_milli(free)
-            size_milli = profile.sizes[kind.number] = profile.request_class.cards * cut_milli
+            size_milli = profile.sizes[kind.kind_number] = profile.request_class.cards * cut_milli
         return size_milli
 
     def demand(self, pod: PlacedPod) -> int:
@@ -387,7 +387,7 @@ class Prices:
 
     def _cut_of_kind(self, kind: Kind, profile: RequestProfile) -> Portion | str:
         """Return what an empty card of the kind gives, or why it does not."""
-        cut = profile.cuts.get(kind.number)
+        cut = profile.cuts.get(kind.kind_number)
         if cut is None:
             request = profile.request_class.request
             cut = (
@@ -395,7 +395,7 @@ class Prices:
                 if request is None
                 else cut_of(kind.device, request.asks[0], request, kind.device.capacity)
             )
-            profile.cuts[kind.number] = cut
+            profile.cuts[kind.kind_number] = cut
         return cut
 
     # --- why not --------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ class Prices:
         for request_class, needs, times in demand.pods():
             profile, host_needs = self.profile(request_class), dict(needs)
             milli_by_kind = {
-                kind.number: size_milli // request_class.cards
+                kind.kind_number: size_milli // request_class.cards
                 for kind in self.cluster.card_states.kinds
                 if (size_milli := self.size(profile, kind))
             }

@@ -15,11 +15,11 @@ from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.placement.node_reservations import NodeReservations
 from hetero.placement.place_pod import MOST_TRIES
 from hetero.placement.placement_policy import Weights
-from hetero.placement.price import DEAREST, NEVER, DemandStats, PodProfile, Prices
+from hetero.placement.price import DEAREST_COST, NEVER_COST, DemandStats, PodProfile, Prices
 from hetero.placement.state import Cluster
 
 #: What is added to the cost of a reserved node for all other pods: more than any cost.
-RESERVED = 2 * DEAREST
+RESERVED_COST = 2 * DEAREST_COST
 #: How many pod profiles have a row, and how many changes are kept for these.
 _MOST_ROWS, _MOST_CHANGES = 1024, 100_000
 #: After so many new states of cards, those that no card is in any more are forgotten.
@@ -125,7 +125,7 @@ class PriceRows:
         if len(self._changes) > _MOST_CHANGES:
             self.clear()
         pod_profile = prices.pod_profile(pod)
-        row_key = (prices.weights, pod_profile.number)
+        row_key = (prices.weights, pod_profile.profile_number)
         row = self._rows.pop(row_key, None)
         if row is None:
             row = self._new_row(pod_profile, prices)
@@ -133,12 +133,12 @@ class PriceRows:
                 del self._rows[next(iter(self._rows))]
         elif row.upto < len(self._changes):
             costs, heap = row.costs, row.heap
-            costs += [NEVER] * (len(self.cluster.nodes) - len(costs))
+            costs += [NEVER_COST] * (len(self.cluster.nodes) - len(costs))
             for node_number in set(self._changes[row.upto :]):
                 cost = self._cost(node_number, row, prices)
                 if cost != costs[node_number]:
                     costs[node_number] = cost
-                    if cost < NEVER:
+                    if cost < NEVER_COST:
                         heappush(heap, (cost, node_number))
             if len(heap) > 4 * len(costs):
                 row.heap = _heap(costs)
@@ -186,15 +186,15 @@ class PriceRows:
         """Return the cost on a node; NEVER where it has no place, with the reason in the row."""
         cost, cluster = prices.cost(node_number, row.pod_profile), self.cluster
         row.reasons.pop(node_number, None)
-        if cost == NEVER:
-            return NEVER
+        if cost == NEVER_COST:
+            return NEVER_COST
         node_name = cluster.nodes[node_number].name
         if not is_exact(row.pod_profile, node_number, cluster):  # the price alone does not decide
             placement = self._place(row.pod_profile.pod, node_name, most_tries=most_tries)
             if isinstance(placement, Refusal):
                 row.reasons[node_number] = _reason(placement)
-                return NEVER
-        return cost + RESERVED if node_name in self._reservations.nodes else cost
+                return NEVER_COST
+        return cost + RESERVED_COST if node_name in self._reservations.nodes else cost
 
 
 def is_exact(pod_profile: PodProfile, node_number: int, cluster: Cluster) -> bool:
@@ -210,7 +210,7 @@ def _asking(pod: PlacedPod) -> int:
 
 
 def _heap(costs: list[int]) -> list[tuple[int, int]]:
-    heap = [(cost, node_number) for node_number, cost in enumerate(costs) if cost < NEVER]
+    heap = [(cost, node_number) for node_number, cost in enumerate(costs) if cost < NEVER_COST]
     heapify(heap)
     return heap
 
@@ -219,7 +219,7 @@ def _kinds(cluster: Cluster, node_name: str) -> frozenset[int]:
     """Return the kinds of a node's cards."""
     card_states = cluster.cards[cluster.number[node_name]]
     return frozenset(
-        cluster.card_states.states[state_number].kind.number for state_number in card_states
+        cluster.card_states.states[state_number].kind.kind_number for state_number in card_states
     )
 
 

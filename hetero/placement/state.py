@@ -14,7 +14,7 @@ from hetero.placement.offer import HEADS
 
 #: The amount of a counter that a node does not declare, and the most it can declare: 16 TiB of
 #: memory. Times a `HostRate`'s 18 bits of points it stays within 64 bits.
-UNLIMITED = 1 << 44
+UNLIMITED_AMOUNT = 1 << 44
 
 _SPARE_STATE_COUNT = 1000  # so many unused states are kept
 
@@ -23,7 +23,7 @@ _SPARE_STATE_COUNT = 1000  # so many unused states are kept
 class Kind:
     """Devices that divide and count alike; `device` is an example."""
 
-    number: int
+    kind_number: int
     device: Device
     #: Points of a card that stay unused, by its room; learned (see `hetero.placement.mix`).
     fragmentation: tuple[int, ...] = (0,) * (CARD_MILLI + 1)
@@ -72,14 +72,14 @@ class CardStates:
             granularity, known = device.granularity, kind.device.granularity
             if granularity is known or granularity == known:  # equality walks whole menus
                 return kind
-        made = Kind(number=len(self.kinds), device=device)
+        made = Kind(kind_number=len(self.kinds), device=device)
         self._kinds_of[key].append(made)
         self.kinds.append(made)
         return made
 
     def number(self, kind: Kind, free: tuple[int, ...]) -> int:
         """Return the number of the state of a card with these counters free."""
-        key = (kind.number, free)
+        key = (kind.kind_number, free)
         number = self._state_of.get(key)
         if number is None:
             number = self._state_of[key] = len(self.states)
@@ -136,8 +136,10 @@ class Cluster:
         if node.name in self.number:
             raise BadInput(f"node {node.name!r} is there twice")
         for counter, amount in node.host.items():
-            if amount > UNLIMITED:
-                raise BadInput(f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED}")
+            if amount > UNLIMITED_AMOUNT:
+                raise BadInput(
+                    f"node {node.name!r}: {counter} {amount} is more than {UNLIMITED_AMOUNT}"
+                )
         node_number = self.number[node.name] = len(self.nodes)
         for position, device in enumerate(node.devices):
             if device.uuid in self.where:
@@ -149,7 +151,7 @@ class Cluster:
         self.nodes.append(node)
         self.cards.append(card_states)
         self.states_of.append(tuple(sorted(card_states)))
-        self.host.append([node.host.get(counter, UNLIMITED) for counter in self.counters])
+        self.host.append([node.host.get(counter, UNLIMITED_AMOUNT) for counter in self.counters])
         self.free_milli.append(
             sum(self.card_states.states[state_number].free_milli for state_number in card_states)
         )
@@ -203,8 +205,8 @@ class Cluster:
         node_number = self.number[node.name]
         old_host, host_free = self.nodes[node_number].host, self.host[node_number]
         for position, counter in enumerate(self.counters):
-            host_free[position] += node.host.get(counter, UNLIMITED) - old_host.get(
-                counter, UNLIMITED
+            host_free[position] += node.host.get(counter, UNLIMITED_AMOUNT) - old_host.get(
+                counter, UNLIMITED_AMOUNT
             )
         self.nodes[node_number] = node
         self._count_alike(node_number)

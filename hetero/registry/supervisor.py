@@ -41,9 +41,11 @@ class Supervisor:
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _failure_count: int = field(default=0, init=False)
     _abandoned_count: int = field(default=0, init=False)
-    _asked_again: float = field(default=0.0, init=False)  # monotonic seconds
+    _asked_again_at_s: float = field(default=0.0, init=False)  # monotonic seconds
     _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
-    _used: float = field(default=0.0, init=False)  # monotonic seconds, when it answered last
+    _answered_at_s: float = field(
+        default=0.0, init=False
+    )  # monotonic seconds, when it answered last
     _why: WorkerReply = field(factory=WorkerReply, init=False)
 
     def ask(self, request: WorkerRequest) -> Callable[[], WorkerReply]:
@@ -56,7 +58,7 @@ class Supervisor:
             self._process = None
         if self._process and not self._process.runs:
             self._failed(request, WorkerEnded())
-        is_paused = time.monotonic() < self._asked_again
+        is_paused = time.monotonic() < self._asked_again_at_s
         if is_paused and self._to_undo and request.ask == "reconcile":
             is_paused = self._to_undo = False
         if is_paused and self._why.absent and request.ask == "vendor":
@@ -89,7 +91,7 @@ class Supervisor:
             return
         try:
             worker = self._process
-            if worker and worker.is_ours and time.monotonic() - self._used > idle_s:
+            if worker and worker.is_ours and time.monotonic() - self._answered_at_s > idle_s:
                 worker.close()
                 self._process = None
         finally:
@@ -104,7 +106,7 @@ class Supervisor:
         try:
             assert self._process is not None  # noqa: S101 - `ask` has started it
             reply = self._process.receive(deadline_s)
-            self._used = time.monotonic()
+            self._answered_at_s = time.monotonic()
             expect_sound(request, reply)
         except (WorkerEnded, Overdue, BadInput) as error:
             self._failed(request, error)
@@ -147,7 +149,7 @@ class Supervisor:
         self._keep(request, reason)
         self._pause(WorkerReply(failure=reason))
         if not isinstance(error, Overdue) and self._failure_count == 1:
-            self._asked_again = 0.0  # nobody waited, and what was begun can be undone
+            self._asked_again_at_s = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = request.ask == "enforce"
 
     def _keep(self, request: WorkerRequest, reason: str) -> None:
@@ -159,7 +161,7 @@ class Supervisor:
         self._why = failure_reply
         pause_s = doubled(FIRST_PAUSE_S, self._failure_count, most_s=LONGEST_PAUSE_S)
         self._failure_count += 1
-        self._asked_again = time.monotonic() + pause_s
+        self._asked_again_at_s = time.monotonic() + pause_s
 
 
 @define(eq=False, repr=False)

@@ -14,9 +14,10 @@ from statistics import fmean
 from attrs import define, field, frozen
 
 from hetero.model.errors import BadInput
+from hetero.model.reader import json_key
 from hetero.placement.cluster import PlacedPod
 from hetero.placement.demand import request_class_of
-from hetero.simulate.baselines import WHOLE
+from hetero.simulate.baselines import WHOLE_MILLI
 from hetero.simulate.player import Player
 from hetero.simulate.replay import as_they_end, demands
 from hetero.simulate.trace import Trace, read
@@ -28,33 +29,34 @@ WARM_UP_COUNT, MEASURED_COUNT = 10_000, 20_000
 #: Seconds: the mean life where lives are exponential, and the longest of a trace.
 MEAN_LIFE_S, LONGEST_LIFE_S = 3600.0, 24 * 3600.0
 
-_LOAD_PERCENT = 1000  # percent
+_MOST_LOAD_PERCENT = 1000
 #: Arrivals from one count of the whole nodes to the next.
 _COUNT_PERIOD_ARRIVALS = 20
 
 
 @frozen(kw_only=True)
 class Protocol:
-    """How pods arrive and depart: `load` is arrival rate times mean(cards * life), in percent."""
+    """How pods arrive and depart: the load is the arrival rate times mean(cards * life)."""
 
     lifetimes: str
     mode: str
-    load: int
-    warm_up: int = WARM_UP_COUNT
-    measured: int = MEASURED_COUNT
+    load_percent: int
+    warm_up_count: int = WARM_UP_COUNT
+    measured_count: int = MEASURED_COUNT
 
 
 @frozen(kw_only=True)
 class Size:
     """The outcome for the measured pods of one size: 0 is a share, else whole cards."""
 
-    cards: int
-    arrived: int
-    refused: int  # loss: not placed at once; queue: not placed by the end
+    card_count: int = field(metadata=json_key("cards"))
+    arrived_count: int = field(metadata=json_key("arrived"))
+    #: Loss: not placed at once; queue: not placed by the end.
+    refused_count: int = field(metadata=json_key("refused"))
     #: Seconds, mean; those that wait at the end count with what they have waited. Those that no
     #: node serves even when it is empty do not wait: their wait would only say how long a run is.
-    waited: float
-    waited_p99: float
+    mean_wait_s: float = field(metadata=json_key("waited"))
+    wait_p99_s: float = field(metadata=json_key("waited_p99"))
 
 
 @frozen(kw_only=True)
@@ -63,9 +65,9 @@ class Life:
 
     placement: str
     seed: int
-    load: int
-    allocated: float  # percent of all cards
-    whole_nodes: float  # nodes of which no card is used
+    load_percent: int
+    allocated_percent: float  # of all cards
+    whole_node_count: float  # nodes of which no card is used
     sizes: tuple[Size, ...]
 
 
@@ -75,7 +77,7 @@ class _Workload:
 
     name: str
     pods: Sequence[PlacedPod]
-    milli: Sequence[int]  # thousandths of cards that a pod asks for
+    demands_milli: Sequence[int]  # thousandths of cards that a pod asks for
     classes: Sequence[object]
     lives_s: Sequence[float]
 
@@ -86,14 +88,16 @@ class _Workload:
 
     def mean(self) -> float:
         """Return the mean of cards times life, in thousandths and seconds. Raises `BadInput`."""
-        total = sum(milli * life_s for milli, life_s in zip(self.milli, self.lives_s, strict=True))
+        total = sum(
+            milli * life_s for milli, life_s in zip(self.demands_milli, self.lives_s, strict=True)
+        )
         if not total:
             raise BadInput(f"{self.name}: no pod asks for a card that is there")
-        return total / len(self.milli)
+        return total / len(self.demands_milli)
 
     def cards(self, pod_number: int) -> int:
         """Return the whole cards a pod asks for, 0 for a share or none."""
-        return self.milli[pod_number] // WHOLE
+        return self.demands_milli[pod_number] // WHOLE_MILLI
 
 
 @define(eq=False)
@@ -103,24 +107,28 @@ class _Measures:
     is_running: bool = False
     duration_s: float = 0.0
     used_milli_s: float = 0.0  # thousandths of cards times seconds
-    whole_nodes: list[int] = field(factory=list)  # their number, at each count
-    arrivals: dict[int, int] = field(factory=dict)
+    whole_node_counts: list[int] = field(factory=list)  # their number, at each count
+    arrival_count_by_cards: dict[int, int] = field(factory=dict)
     # The seconds that each pod waited which was placed, or was not by the end.
-    placed_waits: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
-    unplaced_waits: defaultdict[int, list[float]] = field(factory=partial(defaultdict, list))
+    placed_waits_s_by_cards: defaultdict[int, list[float]] = field(
+        factory=partial(defaultdict, list)
+    )
+    unplaced_waits_s_by_cards: defaultdict[int, list[float]] = field(
+        factory=partial(defaultdict, list)
+    )
 
     def sizes(self) -> tuple[Size, ...]:
         sizes = []
-        for cards, arrived in sorted(self.arrivals.items()):
-            placed_waits = self.placed_waits.get(cards, [])
-            waits_s = sorted([*placed_waits, *self.unplaced_waits.get(cards, [])])
+        for cards, arrived in sorted(self.arrival_count_by_cards.items()):
+            placed_waits = self.placed_waits_s_by_cards.get(cards, [])
+            waits_s = sorted([*placed_waits, *self.unplaced_waits_s_by_cards.get(cards, [])])
             sizes.append(
                 Size(
-                    cards=cards,
-                    arrived=arrived,
-                    refused=arrived - len(placed_waits),
-                    waited=sum(waits_s) / max(len(waits_s), 1),
-                    waited_p99=waits_s[len(waits_s) * 99 // 100] if waits_s else 0.0,
+                    card_count=cards,
+                    arrived_count=arrived,
+                    refused_count=arrived - len(placed_waits),
+                    mean_wait_s=sum(waits_s) / max(len(waits_s), 1),
+                    wait_p99_s=waits_s[len(waits_s) * 99 // 100] if waits_s else 0.0,
                 )
             )
         return tuple(sizes)
@@ -137,7 +145,7 @@ class _Replay:
         self.player = Player(placement, nodes, trace.pods, seed)
         self.total_milli = self.player.cluster.left()
         self.workload = _Workload.of(trace, protocol.lifetimes)
-        self.mean_gap_s = self.workload.mean() / (self.total_milli * protocol.load / 100)
+        self.mean_gap_s = self.workload.mean() / (self.total_milli * protocol.load_percent / 100)
         self.rng = rng
         self.now_s = 0.0
         self.ends: list[tuple[float, str]] = []  # seconds, UID
@@ -148,21 +156,21 @@ class _Replay:
 
     def run(self) -> None:
         protocol = self.protocol
-        for arrival_number in range(protocol.warm_up + protocol.measured):
+        for arrival_number in range(protocol.warm_up_count + protocol.measured_count):
             self._pass(self.now_s + self.rng.expovariate(1 / self.mean_gap_s))
-            self.measures.is_running = arrival_number >= protocol.warm_up
+            self.measures.is_running = arrival_number >= protocol.warm_up_count
             self._arrive(arrival_number, self.rng.randrange(len(self.workload.pods)))
         self.measures.is_running = False
         self._finish()
         for _, arrival_number, pod_number, arrived_at_s in self.waiting:
             if self._measured(arrival_number):
                 cards = self.workload.cards(pod_number)
-                self.measures.unplaced_waits[cards].append(self.now_s - arrived_at_s)
+                self.measures.unplaced_waits_s_by_cards[cards].append(self.now_s - arrived_at_s)
 
     def _finish(self) -> None:
         """Continue the arrivals until no measured pod waits, or as many again have arrived."""
-        arrival_number = self.protocol.warm_up + self.protocol.measured
-        for later_number in range(arrival_number, arrival_number + self.protocol.measured):
+        arrival_number = self.protocol.warm_up_count + self.protocol.measured_count
+        for later_number in range(arrival_number, arrival_number + self.protocol.measured_count):
             if not any(self._measured(waiting[1]) for waiting in self.waiting):
                 return
             self._pass(self.now_s + self.rng.expovariate(1 / self.mean_gap_s))
@@ -188,9 +196,9 @@ class _Replay:
         if self.measures.is_running:
             # Arrivals come at random: what they find is the mean over time.
             if arrival_number % _COUNT_PERIOD_ARRIVALS == 0:
-                self.measures.whole_nodes.append(self.player.cluster.whole_nodes())
+                self.measures.whole_node_counts.append(self.player.cluster.whole_nodes())
             card_count = self.workload.cards(pod_number)
-            arrivals = self.measures.arrivals
+            arrivals = self.measures.arrival_count_by_cards
             arrivals[card_count] = arrivals.get(card_count, 0) + 1
         if self._try(arrival_number, pod_number, self.now_s) or self.protocol.mode == "loss":
             return
@@ -234,11 +242,11 @@ class _Replay:
         heappush(self.ends, (self.now_s + life_s, uid))
         if self._measured(arrival_number):
             cards = self.workload.cards(pod_number)
-            self.measures.placed_waits[cards].append(self.now_s - arrived_at_s)
+            self.measures.placed_waits_s_by_cards[cards].append(self.now_s - arrived_at_s)
         return True
 
     def _measured(self, arrival_number: int) -> bool:
-        return 0 <= arrival_number - self.protocol.warm_up < self.protocol.measured
+        return 0 <= arrival_number - self.protocol.warm_up_count < self.protocol.measured_count
 
 
 def _lives(trace: Trace, lifetimes: str) -> list[float]:
@@ -258,9 +266,9 @@ def live(trace: Trace, placement: str, seed: int, protocol: Protocol) -> Life:
     return Life(
         placement=placement,
         seed=seed,
-        load=protocol.load,
-        allocated=100 * measures.used_milli_s / (replay.total_milli * measures.duration_s),
-        whole_nodes=fmean(measures.whole_nodes),
+        load_percent=protocol.load_percent,
+        allocated_percent=100 * measures.used_milli_s / (replay.total_milli * measures.duration_s),
+        whole_node_count=fmean(measures.whole_node_counts),
         sizes=measures.sizes(),
     )
 
@@ -283,9 +291,9 @@ def loads(list_text: str) -> list[int]:
     """Return the loads in a list such as `90,100,115`, in percent. Raises `BadInput`."""
     load_texts = [load_text.strip() for load_text in list_text.split(",") if load_text.strip()]
     for load_text in load_texts:
-        if not load_text.isdecimal() or not 1 <= int(load_text) <= _LOAD_PERCENT:
+        if not load_text.isdecimal() or not 1 <= int(load_text) <= _MOST_LOAD_PERCENT:
             raise BadInput(
-                f"--load {load_text}: a load is a whole number from 1 to {_LOAD_PERCENT}"
+                f"--load {load_text}: a load is a whole number from 1 to {_MOST_LOAD_PERCENT}"
             )
     if not load_texts:
         raise BadInput("--load names no load: write --load 90,100,115")

@@ -33,7 +33,7 @@ class Player:
         try:
             room = Room(self.cluster)
             self._mix = (
-                Mix([demand(pod, card_bytes=room.card) for pod in declared_pods], room),
+                Mix([demand(pod, card_bytes=room.card_bytes) for pod in declared_pods], room),
                 room,
             )
         except BadInput:

@@ -10,14 +10,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
-from attrs import frozen
+from attrs import field, frozen
 
 from hetero.model.errors import BadInput
+from hetero.model.reader import json_key
 from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.price import DemandStats, Prices
 from hetero.placement.state import Cluster
-from hetero.simulate.baselines import SCORES, WHOLE
+from hetero.simulate.baselines import SCORES, WHOLE_MILLI
 from hetero.simulate.player import Player
 from hetero.simulate.trace import Trace, read
 
@@ -30,11 +31,12 @@ ARRIVALS_PERCENT = 130
 
 @frozen(kw_only=True)
 class Point:
-    """The state when `arrived` percent of the cards had been asked for."""
+    """The state when `arrived_percent` of the cards had been asked for."""
 
-    arrived: int
-    allocated: float  # percent of all cards
-    fragmented: float | None  # percent of all cards, free but of no use to a typical pod
+    arrived_percent: int = field(metadata=json_key("arrived"))
+    allocated_percent: float = field(metadata=json_key("allocated"))  # of all cards
+    #: Percent of all cards, free but of no use to a typical pod.
+    fragmented_percent: float | None = field(metadata=json_key("fragmented"))
 
 
 @frozen(kw_only=True)
@@ -43,21 +45,21 @@ class Run:
 
     placement: str
     seed: int
-    arrived: int  # pods
-    placed: int
-    refused: Mapping[str, int]  # by what most nodes lacked
-    seconds: float  # spent deciding
+    arrived_count: int  # pods
+    placed_count: int
+    refused_count_by_reason: Mapping[str, int]  # by what most nodes lacked
+    decision_s: float  # spent deciding
     curve: tuple[Point, ...]
 
     @property
-    def allocated(self) -> float:
+    def allocated_percent(self) -> float:
         """Percent of all cards that were given out in the end."""
-        return self.curve[-1].allocated
+        return self.curve[-1].allocated_percent
 
     @property
-    def fragmented(self) -> float | None:
+    def fragmented_percent(self) -> float | None:
         """Percent of all cards that are free but useless to a typical pod in the end."""
-        return self.curve[-1].fragmented
+        return self.curve[-1].fragmented_percent
 
 
 def arrivals(
@@ -73,7 +75,7 @@ def arrivals(
     demand_milli = demands(trace)
     if not any(demand_milli):
         raise BadInput(f"{trace.name}: no pod asks for a card that is there")
-    left_milli = sum(len(node.devices) for node in nodes) * WHOLE * percent // 100
+    left_milli = sum(len(node.devices) for node in nodes) * WHOLE_MILLI * percent // 100
     pods: list[PlacedPod] = []
     while True:
         pod_number = rng.randrange(len(trace.pods))
@@ -114,9 +116,9 @@ def replay(
     def point(percent: int) -> Point:
         useless_milli = player.useless()
         return Point(
-            arrived=percent,
-            allocated=100 * (total_milli - player.cluster.left()) / total_milli,
-            fragmented=None if useless_milli is None else 100 * useless_milli / total_milli,
+            arrived_percent=percent,
+            allocated_percent=100 * (total_milli - player.cluster.left()) / total_milli,
+            fragmented_percent=None if useless_milli is None else 100 * useless_milli / total_milli,
         )
 
     for pod_number, pod in enumerate(pods):
@@ -134,10 +136,10 @@ def replay(
     return Run(
         placement=placement,
         seed=seed,
-        arrived=len(pods),
-        placed=len(pods) - sum(refused.values()),
-        refused=refused,
-        seconds=decision_s,
+        arrived_count=len(pods),
+        placed_count=len(pods) - sum(refused.values()),
+        refused_count_by_reason=refused,
+        decision_s=decision_s,
         curve=tuple(curve),
     )
 

@@ -91,30 +91,41 @@ def an_allocation(text: str) -> Allocation:
 
 def a_grant(text: str) -> GrantView:
     container = ContainerInfo(id=text, name=text, image=text, state=text)
-    part = Share(device=text, number=0, memory=1 << 30, core=30.0, memory_used=5, denied=2)
+    part = Share(
+        device=text,
+        device_number=0,
+        memory_bytes=1 << 30,
+        core_percent=30.0,
+        memory_used_bytes=5,
+        denied_count=2,
+    )
     return GrantView(
         id="4f1c",
         label=text,
         user=text,
         command=(text, text),
-        since=SINCE,
+        since_utc=SINCE,
         policy=Policy.FIXED,
         priority=Priority.LOW,
         processes=(4, 5),
         shares=(part,),
         containers=(container, container),
         running=(
-            Process(pid=4, program=text, container=text, memory=(4,)),
+            Process(pid=4, program=text, container=text, memory_bytes=(4,)),
             Process(pid=5, program=text),
         ),
-        bypass=(Bypass(device=text, pid=4, program=text, grant=text, memory=5, core=50.0),),
+        bypass=(
+            Bypass(device=text, pid=4, program=text, grant=text, memory_bytes=5, core_percent=50.0),
+        ),
     )
 
 
 def a_node(text: str) -> NodeView:
     usage = Usage(memory=5, core=0.5, temperature=61, power=70.5, processes={4: 5})
     held = {"core": 30, "memory": 1 << 30, "slots": 1}
-    device = DeviceView(number=0, device=a_device(text), held=held, usage=usage, grants=(text,))
+    device = DeviceView(
+        device_number=0, device=a_device(text), held=held, usage=usage, grants=(text,)
+    )
     return NodeView(
         devices=(device, device, device),
         grants=(a_grant(text),),
@@ -136,7 +147,7 @@ def shown(text: str) -> list[tuple[Part, dict[str, Any]]]:
         limits=(DeviceLimit(name=text, memory=1 << 30, core=3000),),
         command=(),
         user=text,
-        since=SINCE,
+        since_utc=SINCE,
     )
     used = a_grant(text).containers
     shares = Shares(

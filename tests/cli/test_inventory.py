@@ -43,7 +43,7 @@ def card(number: int, device: Device, **facts: Any) -> DeviceView:
     """Return a view of a card of which nothing is held, unless `facts` say otherwise."""
     usage = Usage(memory=0, core=0.0, temperature=35, power=80.0, power_limit=700.0)
     plain = {"held": dict.fromkeys(device.capacity, 0), "usage": usage, "grants": ()}
-    return DeviceView(number=number, device=device, **{**plain, **facts})
+    return DeviceView(device_number=number, device=device, **{**plain, **facts})
 
 
 def eight(**facts: Any) -> tuple[Device, ...]:
@@ -52,7 +52,13 @@ def eight(**facts: Any) -> tuple[Device, ...]:
 
 def grant(name: str, *numbers: int, core: float | None = 50, memory: int = 40 * GiB) -> GrantView:
     shares = tuple(
-        Share(device=f"memory-{number}", number=number, memory=memory, core=core, memory_used=GiB)
+        Share(
+            device=f"memory-{number}",
+            device_number=number,
+            memory_bytes=memory,
+            core_percent=core,
+            memory_used_bytes=GiB,
+        )
         for number in numbers
     )
     return GrantView(
@@ -60,7 +66,7 @@ def grant(name: str, *numbers: int, core: float | None = 50, memory: int = 40 * 
         label=name,
         user="alice",
         command=("python", "train.py"),
-        since=SINCE,
+        since_utc=SINCE,
         policy=Policy.FIXED,
         priority=Priority.LOW,
         processes=(4242,),
@@ -242,8 +248,8 @@ def test_free_of_a_partitioned_card_is_what_its_free_instances_have() -> None:
     lines = " ".join(" ".join(drawn(shown, 120)).split())
 
     assert (64 * GiB, 4) == tuple(shown.devices[0].free[counter] for counter in (MEMORY, CORE))
-    assert (64 * GiB, 0) == (sums.memory_free, sums.whole)
-    assert 400 / 7 == pytest.approx(sums.core_free)
+    assert (64 * GiB, 0) == (sums.memory_free_bytes, sums.whole_count)
+    assert 400 / 7 == pytest.approx(sums.core_free_percent)
     assert 64 * GiB == document["items"][0]["memory_free"]
     assert 64 * GiB == document["totals"][0]["memory_free"]
     assert "free 57 of 100 % core, 64 of 140 GiB" in lines
@@ -346,7 +352,7 @@ def test_cards_are_chosen_by_vendor_model_name_numa_and_health(
     whole = view([card(number, each) for number, each in enumerate(devices)], [grant("a", 1)])
     chosen = choice.of_node(whole)
 
-    assert numbers == [row.number for row in chosen.devices]
+    assert numbers == [row.device_number for row in chosen.devices]
     assert (1 in numbers) == bool(chosen.grants)
 
 

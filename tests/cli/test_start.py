@@ -10,7 +10,7 @@ from importlib.metadata import packages_distributions, requires
 import pytest
 
 from hetero import cli
-from hetero.cli._extras import EXTRAS
+from hetero.cli._extras import EXTRA_BY_PACKAGE
 from tests.cli.conftest import Run
 from tests.programs import completed
 
@@ -116,7 +116,11 @@ def test_all_that_the_extras_bring_is_known() -> None:
     assert [] == [
         matched[1]
         for matched in needed
-        if all(EXTRAS.get(name) != matched[2] for name, by in brought.items() if matched[1] in by)
+        if all(
+            EXTRA_BY_PACKAGE.get(name) != matched[2]
+            for name, by in brought.items()
+            if matched[1] in by
+        )
     ]
 
 
@@ -127,7 +131,9 @@ def without(package: str, *words: str, environ: dict[str, str]) -> subprocess.Co
 
 def test_each_sentence_of_help_is_the_commands_own() -> None:
     """Help imports no command, so its sentences are a table."""
-    table = {name: text for texts in cli._SECTIONS.values() for name, text in texts.items()}
+    table = {
+        name: text for texts in cli._SENTENCES_BY_SECTION.values() for name, text in texts.items()
+    }
     own = {
         name: import_module(f"hetero.cli.{name}").command.get_short_help_str(limit=1000)
         for name in cli._COMMANDS

@@ -65,7 +65,15 @@ def test_second_tour_10_columns_stay_from_frame_to_frame_and_widths_only_grow(
     (share,) = plain.shares
     lending = evolve(
         plain,
-        shares=(evolve(share, core_lent=12.0, core_stopped=300.0, core_used=9.5, denied=2),),
+        shares=(
+            evolve(
+                share,
+                core_lent_percent=12.0,
+                core_stopped_ms_per_s=300.0,
+                core_used_percent=9.5,
+                denied_count=2,
+            ),
+        ),
     )
     memories = {"devices": Memory(), "grants": Memory()}
     heads, places = [], []
@@ -111,7 +119,7 @@ def test_busy_is_a_mean_over_the_same_time_as_what_grants_use() -> None:
 def test_samples_are_drawn_as_a_line() -> None:
     history = History(window_s=10.0)
     for second in range(8):
-        (shares,) = (evolve(grant("trainer", 0).shares[0], core_used=second * 50 / 7),)
+        (shares,) = (evolve(grant("trainer", 0).shares[0], core_used_percent=second * 50 / 7),)
         holder = evolve(grant("trainer", 0), shares=(shares,))
         usage = Usage(core=second / 7, memory=0)
         shown = history.add(view([card(0, eight()[0], usage=usage)], [holder]), float(second))

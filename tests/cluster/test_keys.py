@@ -59,7 +59,7 @@ def ending_soon(lab: Lab, part: str = "webhook") -> x509.Certificate:
     """Give a part a certificate of the release's authority that ends within thirty days."""
     authority = pair(lab, "ca")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_pair, "_LASTS", timedelta(days=29))
+        patch.setattr(key_pair, "_CERTIFICATE_LIFE", timedelta(days=29))
         hosts = [f"hetero-webhook.{NAMESPACE}.svc"] if part == "webhook" else []
         made = issue(f"hetero-{part}", issuer=authority, hosts=hosts)
     data = {name: base64.b64encode(text).decode() for name, text in made.texts().items()}

@@ -121,9 +121,9 @@ class FakeApi:
         listed: Any,
         changed: Any,
         lost: Any,
-        retry: float = LONGEST_RETRY_S,
+        retry_s: float = LONGEST_RETRY_S,
     ) -> None:
-        self.retries[path] = retry
+        self.retries[path] = retry_s
 
         def seen(item: Plain) -> Any:
             return read(kind, {"metadata": item["metadata"]} if metadata_only else item)

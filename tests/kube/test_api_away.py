@@ -214,7 +214,7 @@ async def test_who_follows_tries_again_as_often_as_it_said_however_long_the_api_
                 listed=lambda _: listed.set(),
                 changed=lambda *_: None,
                 lost=lost.append,
-                retry=0.1,
+                retry_s=0.1,
             )
         )
         await asyncio.sleep(2)

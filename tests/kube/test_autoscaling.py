@@ -182,7 +182,7 @@ def test_amounts_of_memory_are_written_in_units_of_the_resource(asked: str, writ
     """A kubelet counts what is stated by its numbers alone."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": asked, "cpu": "1"}
     resources = {"limits": limits, "requests": {"nvidia.com/gpumem": asked}}
-    admitted = admitted_resources(evolve(HOOK, autoscaler=True), resources)
+    admitted = admitted_resources(evolve(HOOK, has_autoscaler=True), resources)
     assert {**limits, "nvidia.com/gpumem": written} == admitted["limits"]
     assert {"nvidia.com/gpumem": written} == admitted["requests"]
     assert resources == admitted_resources(HOOK, resources)
@@ -197,7 +197,7 @@ def test_words_that_mean_nothing_are_not_counted_by_a_kubelet() -> None:
         "nvidia.com/gpucores": "0",
         "nvidia.com/priority": "5",
     }
-    admitted = admitted_resources(evolve(HOOK, autoscaler=True), {"limits": asked})
+    admitted = admitted_resources(evolve(HOOK, has_autoscaler=True), {"limits": asked})
     assert {
         "nvidia.com/gpu": "1",
         "nvidia.com/gpumem": "3000",
@@ -208,7 +208,7 @@ def test_words_that_mean_nothing_are_not_counted_by_a_kubelet() -> None:
     smlu = {"cambricon.com/mlu.smlu.vmemory": "0", "cambricon.com/mlu370.smlu.vmemory": "8"}
     cores = {"cambricon.com/mlu.smlu.vcore": "30", "cambricon.com/mlu370.smlu.vcore": "90"}
     admitted = admitted_resources(
-        evolve(HOOK, autoscaler=True), {"limits": {"cambricon.com/vmlu": "1", **smlu, **cores}}
+        evolve(HOOK, has_autoscaler=True), {"limits": {"cambricon.com/vmlu": "1", **smlu, **cores}}
     )
     cores.pop("cambricon.com/mlu370.smlu.vcore")
     assert {"cambricon.com/vmlu": "1", **smlu, **cores} == admitted["limits"]
@@ -258,7 +258,7 @@ def test_kube_schedulers_own_plugins_want_a_node_with_cards_and_no_other(
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "9000"}
     for number in range(3):  # 27000 of 32768 MiB
         plane.add_pod(f"runs{number}", limits, spec={"nodeName": "with-cards"})
-    hook = evolve(HOOK, autoscaler=True)
+    hook = evolve(HOOK, has_autoscaler=True)
     admitted = admitted_resources(hook, {"limits": {"nvidia.com/gpumem": "8Gi"}})
     plane.add_pod("waits", admitted["limits"], spec={"schedulerName": "default-scheduler"})
     plane.start(

@@ -111,14 +111,15 @@ def test_cards_keep_the_numbers_of_their_node_where_slices_leave_some_out(node: 
         slices = read_all(PoolSlice, slices_of(node, devices, numbers=numbers))
         pool = node_pools(slices)[node]
         read_numbers = {
-            device.uuid: number for device, number in zip(pool.devices, pool.numbers, strict=True)
+            device.uuid: number
+            for device, number in zip(pool.devices, pool.device_numbers, strict=True)
         }
         assert {device.uuid: numbers[device.uuid] for device in devices} == read_numbers
 
 
 def test_cards_of_an_agent_that_publishes_no_numbers_are_counted() -> None:
     pool = node_pools(read_all(PoolSlice, slices_of("n3", CARDS["n3"])))["n3"]
-    assert tuple(range(len(CARDS["n3"]))) == pool.numbers
+    assert tuple(range(len(CARDS["n3"]))) == pool.device_numbers
 
 
 @pytest.mark.parametrize(("node", "device"), ALL_CARDS, ids=[card.model for _, card in ALL_CARDS])
@@ -323,7 +324,7 @@ async def test_what_a_claim_holds_of_a_card_that_left_its_slices_is_still_its() 
     (share,) = container.shares
 
     assert {} == held(view)
-    assert (device.uuid, None, 16 * GiB) == (share.device, share.number, share.memory)
+    assert (device.uuid, None, 16 * GiB) == (share.device, share.device_number, share.memory_bytes)
     name = device_name(device.uuid)
     assert (
         f"claim default/late of node n1: device {name} is not on this node (any more)",
@@ -335,7 +336,9 @@ async def test_a_claim_of_a_node_that_has_no_slices_any_more_is_shown() -> None:
     view = await seen(claim_of("late", part_of(node, device)), slices=())
 
     assert () == view.nodes
-    assert [("late", 16 * GiB)] == [(one.claim, one.shares[0].memory) for one in view.containers]
+    assert [("late", 16 * GiB)] == [
+        (one.claim, one.shares[0].memory_bytes) for one in view.containers
+    ]
 
 
 async def test_a_claim_from_before_its_node_was_classic_holds_of_the_published_card() -> None:
@@ -441,7 +444,9 @@ async def test_the_view_of_the_cluster_says_of_a_claim_what_its_node_does() -> N
             row.device.uuid: dict(row.held) for row in node.devices if row.grants
         }
         assert None is node.metrics_error
-        assert [0] == [share.memory_used for share in container.shares]  # as the agent measures
+        assert [0] == [
+            share.memory_used_bytes for share in container.shares
+        ]  # as the agent measures
 
 
 async def test_inventory_and_top_show_claims_in_a_terminal_and_as_json(

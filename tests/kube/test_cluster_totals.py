@@ -219,11 +219,11 @@ def test_what_is_odd_is_counted_as_a_pod_takes_it(tmp_path: Path) -> None:
     ]
 
     # Sidecar and main beside each other, the init container before: 10 + 30; then 5 + 1 GiB.
-    assert (40 + 6) * GiB == first.total.memory_held
-    assert 4 * 100 - (30 + 20) - 5 == first.total.core_free
-    assert 2 == first.total.whole
+    assert (40 + 6) * GiB == first.total.memory_held_bytes
+    assert 4 * 100 - (30 + 20) - 5 == first.total.core_free_percent
+    assert 2 == first.total.whole_count
     (far,) = [each for each in totals.totals if each.total.vendor == "far"]
-    assert ((7 + 3 + 5) * GiB, 0) == (far.total.memory_held, far.total.whole)
+    assert ((7 + 3 + 5) * GiB, 0) == (far.total.memory_held_bytes, far.total.whole_count)
 
 
 def run(*words: str, code: int = 0) -> Result:

@@ -86,12 +86,12 @@ async def test_what_stands_is_shown_by_node_and_by_container() -> None:
         assert ("n1", "Pending") == (container.node, container.phase)
         (share,) = container.shares
         assert (2 * GiB, 30, 0, Enforcement.NONE) == (
-            share.memory,
-            share.core,
-            share.number,
+            share.memory_bytes,
+            share.core_percent,
+            share.device_number,
             share.enforcement,
         )
-        assert (None, None) == (share.memory_used, share.core_used)
+        assert (None, None) == (share.memory_used_bytes, share.core_used_percent)
 
 
 async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summed_once() -> None:
@@ -201,9 +201,9 @@ async def test_what_is_used_is_what_the_agents_measure() -> None:
         (share,) = container.shares
 
         assert Usage(memory=3 * GiB, core=0.5) == node.devices[0].usage
-        assert 0 == share.memory_used  # nobody holds any
-        assert share.core_used is not None
-        assert 0 < share.core_used <= 20
+        assert 0 == share.memory_used_bytes  # nobody holds any
+        assert share.core_used_percent is not None
+        assert 0 < share.core_used_percent <= 20
         assert None is node.metrics_error
 
 
@@ -246,7 +246,9 @@ async def test_a_node_whose_agent_is_not_reached_says_why_and_what_stands_is_sho
 
         assert "503 no route to the pod" in str(node.metrics_error)
         assert 2 * GiB == node.devices[0].held[MEMORY]
-        assert [(None, None)] == [(one.memory_used, one.core_used) for one in container.shares]
+        assert [(None, None)] == [
+            (one.memory_used_bytes, one.core_used_percent) for one in container.shares
+        ]
 
 
 async def test_a_node_without_an_agent_says_so() -> None:

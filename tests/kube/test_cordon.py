@@ -282,7 +282,7 @@ async def test_by_claims_an_excluded_card_leaves_the_others_the_numbers_that_the
 
         view = await hetero_with(at, tmp_path, "inventory", "--cluster", "--json")
         (shown,) = json.loads(view.output)["items"]
-        numbers = {row.device.uuid: row.number for row in observe_node(at.node).devices}
+        numbers = {row.device.uuid: row.device_number for row in observe_node(at.node).devices}
         assert {"memory-0": 0, "memory-1": 1, "memory-2": 2} == numbers
         assert [("memory-1", 1), ("memory-2", 2)] == [
             (card["uuid"], card["number"]) for card in shown["devices"]

@@ -121,8 +121,8 @@ async def test_a_claim_of_two_devices_is_a_gang_with_one_row_on_both() -> None:
         (grant,) = (one for one in at.node.snapshot().grants if one.id == identity_of("u-two"))
         row = at.node.ledger.row(grant)
         assert row is not None
-        assert (3000, frozenset({"memory-0", "memory-1"})) == (row.core, row.devices)
-        assert row.length >= row.asked == row.period * 3000 // CORE_FULL
+        assert (3000, frozenset({"memory-0", "memory-1"})) == (row.core_share, row.devices)
+        assert row.length_ns >= row.asked_length_ns == row.period_ns * 3000 // CORE_FULL
 
 
 async def test_to_prepare_and_unprepare_again_changes_nothing() -> None:

@@ -52,7 +52,7 @@ INSTANCES = [
     ({"gpu": "1", "gpucores": "10"}, CUT, ("M", "1g.10gb")),
     ({"gpu": "1", "gpucores": "30"}, {"nvidia.com/vgpu-mode": "mig"}, ("M", "3g.20gb")),
 ]
-HOOK = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
+HOOK = evolve(webhook(FakeApi()), allocation_way=AllocationWay.BOTH)
 
 
 def instances() -> Device:
@@ -303,7 +303,7 @@ def test_a_pod_as_the_cluster_has_it_is_explained_as_its_user_wrote_it(tmp_path:
 def admitted(plain: dict[str, Any], *, way: AllocationWay = AllocationWay.BOTH) -> dict[str, Any]:
     """Return a pod as the webhook makes it."""
     asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
-    answer = asyncio.run(evolve(HOOK, way=way).admit(asked))
+    answer = asyncio.run(evolve(HOOK, allocation_way=way).admit(asked))
     assert answer["allowed"], answer
     made: dict[str, Any] = json.loads(json.dumps(plain))
     for patch in json.loads(base64.b64decode(answer.get("patch", "W10="))):

@@ -83,17 +83,21 @@ async def test_the_webhook_answers_whatever_a_pod_says(note: str) -> None:
             for way in AllocationWay:
                 made = odd("p", note, text, dict(limits))
                 asked = {"uid": "r", "operation": "CREATE", "object": made}
-                answer = await evolve(hook, way=way).admit({**asked, "namespace": "default"})
+                answer = await evolve(hook, allocation_way=way).admit(
+                    {**asked, "namespace": "default"}
+                )
                 assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
                 changed = {**asked, "operation": "UPDATE", "oldObject": pod(dict(limits))}
-                answer = await evolve(hook, way=way).admit({**changed, "namespace": "default"})
+                answer = await evolve(hook, allocation_way=way).admit(
+                    {**changed, "namespace": "default"}
+                )
                 assert answer["allowed"] or answer["status"]["message"].startswith("hetero: ")
 
 
 @pytest.mark.parametrize("note", [ASKED, INIT_PARTS])
 def test_the_webhook_keeps_nothing_long_of_what_pods_say(note: str) -> None:
     """An amount in an annotation may be as long as it: of many pods they would fill its memory."""
-    hook = evolve(webhook(FakeApi()), way=AllocationWay.BOTH)
+    hook = evolve(webhook(FakeApi()), allocation_way=AllocationWay.BOTH)
 
     def used_after(count: int) -> int:
         for number in range(count):
@@ -133,7 +137,7 @@ async def test_a_pod_as_large_as_may_be_asked_about_does_not_keep_the_webhook_bu
         for way in (AllocationWay.CLASSIC, AllocationWay.BOTH):
             asked = {"uid": "r", "operation": "CREATE", "object": made, "namespace": "default"}
             began = time.process_time()
-            answer = await evolve(hook, way=way).admit(asked)
+            answer = await evolve(hook, allocation_way=way).admit(asked)
             took.append(time.process_time() - began)
             messages.append(answer["status"]["message"])
     print(took)

@@ -270,8 +270,8 @@ async def test_a_pod_that_waits_for_what_its_namespace_owes_has_an_event_that_sa
             who="namespace default",
             job="4f1c",
             owed_ns=12_000_000_000,
-            core=1000,
-            rate=1000,
+            core_share=1000,
+            payment_share=1000,
             at_ns=now_ns,
             demand_ns=now_ns,
         )
@@ -376,8 +376,8 @@ async def test_metrics_tell_the_row_of_a_gang_and_how_often_it_overran() -> None
         rows = [at.node.ledger.row(entry) for entry in at.node.snapshot().grants]
         (row,) = filter(None, rows)
 
-        assert row.length > 0
-        assert {"gang": row.length / row.period} == _told(at, "row_ratio")
+        assert row.length_ns > 0
+        assert {"gang": row.length_ns / row.period_ns} == _told(at, "row_ratio")
         assert {} == _told(at, "rows_total")  # no process of it came yet
         _says(at.node, "gang", gang=GANG.pack(*[0] * 8, 70, 3, *[0] * 8))
         assert {"gang": 70} == _told(at, "rows_total")

@@ -196,7 +196,7 @@ def admitted(
 ) -> Any:
     api = FakeApi()
     api.objects[QUOTAS] = {"items": [{"metadata": {"name": "team"}, "spec": {"hard": dict(hard)}}]}
-    hook = evolve(webhook(api), way=way)
+    hook = evolve(webhook(api), allocation_way=way)
     asked = {"uid": "r", "operation": "CREATE", "namespace": "default", "object": plain}
     return asyncio.run(hook.admit(asked))
 

@@ -33,7 +33,7 @@ def answer(
 ) -> Any:
     plain["spec"]["serviceAccountName"] = "runner"
     request = {"uid": "r", "operation": "CREATE", "namespace": "team", "object": plain, **rest}
-    hook = evolve(webhook(api), way=way)
+    hook = evolve(webhook(api), allocation_way=way)
     return asyncio.run(hook.admit({"userInfo": dict(user), **request}))
 
 

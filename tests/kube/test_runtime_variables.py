@@ -68,12 +68,12 @@ def test_a_container_with_a_share_and_a_configmap_names_its_runtimes_variables_i
     ],
 )
 def test_a_runtime_that_is_told_by_other_means_is_told_so(way: InjectionWay, value: str) -> None:
-    assert value == env(admitted(brings(SHARE), evolve(HOOK, driver_injection=way)))[VARIABLE]
+    assert value == env(admitted(brings(SHARE), evolve(HOOK, driver_injection_way=way)))[VARIABLE]
 
 
 def test_a_runtime_class_brings_cards_by_the_variable_where_others_get_them_by_cdi() -> None:
-    hook = evolve(webhook(FakeApi()), driver_injection=InjectionWay.CDI_CRI)
-    by_vendor = evolve(hook, runtime_classes={"nvidia": "nvidia"})
+    hook = evolve(webhook(FakeApi()), driver_injection_way=InjectionWay.CDI_CRI)
+    by_vendor = evolve(hook, runtime_class_by_vendor={"nvidia": "nvidia"})
     own = brings(SHARE)
     own["spec"]["runtimeClassName"] = "nvidia"
 

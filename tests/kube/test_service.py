@@ -235,7 +235,7 @@ def test_a_certificate_is_renewed_two_weeks_before_anybody_is_told(days: int, st
     api = renewed(release())
     now, authority = datetime.now(timezone.utc), Pair.read(texts(api, "ca"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(key_pair, "_LASTS", timedelta(days=days))
+        patch.setattr(key_pair, "_CERTIFICATE_LIFE", timedelta(days=days))
         old = key_pair.issue("hetero-webhook", issuer=authority, hosts=["hetero-webhook.ns.svc"])
     data = {name: base64.b64encode(text).decode() for name, text in old.texts().items()}
     api.objects[f"{SECRETS}-webhook-tls"]["data"] |= data

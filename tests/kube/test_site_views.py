@@ -22,7 +22,11 @@ async def _a_template(it: Site, card: Card) -> None:
     }
 
     assert ["vir10_3c_32g"] == [piece.template for piece in pod.allocation.pieces]
-    assert [50.0] == [share.core for share in pod.shares] == [share.core for share in grant.shares]
+    assert (
+        [50.0]
+        == [share.core_percent for share in pod.shares]
+        == [share.core_percent for share in grant.shares]
+    )
     assert {0.5} == limits
 
 

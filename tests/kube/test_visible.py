@@ -22,7 +22,7 @@ NAMED = {"NVIDIA_VISIBLE_DEVICES": "all"}
 
 def answer(plain: dict[str, Any], *, hide: bool = False, **rest: Any) -> Any:
     api = FakeApi(rights=rest.pop("rights", ()))
-    hook = evolve(webhook(api), hide_unasked=hide)
+    hook = evolve(webhook(api), hides_unasked=hide)
     asked = {"uid": "r", "operation": "CREATE", "object": plain, **WHO, **rest}
     return asyncio.run(hook.admit(asked))
 
@@ -133,7 +133,7 @@ def test_an_annotation_that_names_cards_needs_the_right_later_too() -> None:
 
 def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> None:
     """By "" where it has no word for none: images say `ASCEND_VISIBLE_DEVICES=0-7`."""
-    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia", "ascend"}))
+    hook = evolve(webhook(FakeApi()), vendor_runtime_classes=frozenset({"nvidia", "ascend"}))
 
     def of(runtime: str, **rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
@@ -148,7 +148,7 @@ def test_a_vendors_runtime_is_told_of_no_card_for_a_pod_that_asks_for_none() -> 
 
 @pytest.mark.parametrize("way", InjectionWay)
 def test_no_configmap_names_cards_to_the_nodes_default_runtime(way: InjectionWay) -> None:
-    hook = evolve(webhook(FakeApi()), driver_injection=way)
+    hook = evolve(webhook(FakeApi()), driver_injection_way=way)
 
     def of(**rest: Any) -> dict[str, str]:
         made = pod({"cpu": "1"})
@@ -237,7 +237,7 @@ def test_cards_that_another_plugin_gives_are_not_hidden(
     resource: str, variable: str, scheduler: str | None, *, by_maps: bool
 ) -> None:
     """The variable of a pod counts more than a plugin's, which would give cards for nothing."""
-    hook = evolve(webhook(FakeApi()), hide_unasked=True, driver_injection=InjectionWay.ENVVAR)
+    hook = evolve(webhook(FakeApi()), hides_unasked=True, driver_injection_way=InjectionWay.ENVVAR)
 
     def of(amount: str, **rest: Any) -> dict[str, Any]:
         made = pod({resource: amount})
@@ -257,7 +257,7 @@ def test_cards_that_another_plugin_gives_are_not_hidden(
 
 def test_another_schedulers_pod_keeps_what_a_plugin_gives_by_a_runtime_class_too() -> None:
     """As docs/guides/coming-from.md says of pods that are to stay on the nodes of a plugin."""
-    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"nvidia"}))
+    hook = evolve(webhook(FakeApi()), vendor_runtime_classes=frozenset({"nvidia"}))
     made = pod({"nvidia.com/gpu": "1"})
     made["spec"]["schedulerName"] = "volcano"
     made["spec"]["runtimeClassName"] = "nvidia"
@@ -267,7 +267,7 @@ def test_another_schedulers_pod_keeps_what_a_plugin_gives_by_a_runtime_class_too
 
 def test_what_only_adds_to_a_number_of_cards_is_given_by_nobody() -> None:
     """Schedulers pass over it, and the kubelet asks no plugin for a card."""
-    hook = evolve(webhook(FakeApi()), hide_unasked=True)
+    hook = evolve(webhook(FakeApi()), hides_unasked=True)
     made = pod({"nvidia.com/gpumem": "1", "huawei.com/Ascend910B3-memory": "1"})
     made["spec"]["schedulerName"] = "volcano"
     none = variables_of(hook, made)
@@ -280,7 +280,7 @@ def test_what_only_adds_to_a_number_of_cards_is_given_by_nobody() -> None:
 )
 def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vendor: Vendor) -> None:
     """Some read what is an option elsewhere, and nothing else."""
-    hook = evolve(webhook(FakeApi()), vendor_runtimes=frozenset({"its"}))
+    hook = evolve(webhook(FakeApi()), vendor_runtime_classes=frozenset({"its"}))
     of_its_class, neighbours, free = pod({"cpu": "1"}), pod({"cpu": "1"}), pod({"cpu": "1"})
     of_its_class["spec"]["runtimeClassName"] = "its"
     names = next(one for one in vendor.resource_names if "{" not in one.count)
@@ -289,7 +289,7 @@ def test_no_image_names_cards_to_a_vendors_runtime_by_any_variable_it_reads(vend
     read = (*vendor.runtime.variables, *vendor.runtime.options)
     none = {name: vendor.runtime.hiding.get(name, "") for name in read}
 
-    for settings, made in ((hook, of_its_class), (evolve(hook, hide_unasked=True), free)):
+    for settings, made in ((hook, of_its_class), (evolve(hook, hides_unasked=True), free)):
         assert none
         assert none.items() <= variables_of(settings, made).items()
     assert none.items() <= variables_of(hook, neighbours).items()

@@ -24,8 +24,8 @@ def webhook(api: FakeApi) -> Webhook:
     """Return the webhook of a cluster."""
     return Webhook(
         vocabulary=WORDS,
-        scheduler="hetero-scheduler",
-        allocation_writer="the-scheduler",
+        scheduler_name="hetero-scheduler",
+        allocation_writer_name="the-scheduler",
         api=api,
     )
 
@@ -92,12 +92,12 @@ def test_a_number_of_no_cards_is_left_out_where_a_kubelet_would_start_no_such_co
         answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
         return patched(plain, json.loads(base64.b64decode(answer.get("patch", "W10="))))
 
-    old = admitted(made, evolve(HOOK, old_kubelets=True))["spec"]
+    old = admitted(made, evolve(HOOK, serves_old_kubelets=True))["spec"]
     left = {"cpu": "1", "hygon.com/dcumem": "0"}
     assert {"limits": left, "requests": {}} == old["containers"][0]["resources"]
     assert {"limits": left} == old["initContainers"][0]["resources"]
     assert made == admitted(made, HOOK)
-    one_kind = admitted(mixed, evolve(HOOK, old_kubelets=True))["spec"]
+    one_kind = admitted(mixed, evolve(HOOK, serves_old_kubelets=True))["spec"]
     assert {"limits": {"hygon.com/dcunum": "1"}} == one_kind["containers"][0]["resources"]
 
 
@@ -108,7 +108,7 @@ def test_a_pod_that_was_admitted_is_admitted_again_unchanged(
 ) -> None:
     """Another webhook that changes it has the API server ask a second time."""
     way = AllocationWay.BOTH
-    hook = evolve(HOOK, old_kubelets=old_kubelets, hide_unasked=True, way=way)
+    hook = evolve(HOOK, serves_old_kubelets=old_kubelets, hides_unasked=True, allocation_way=way)
     plain = pod(SHARE)
     sidecar = {"name": "beside", "env": [{"name": "A", "value": "b"}]}
     plain["spec"]["containers"].append(sidecar)
@@ -129,7 +129,7 @@ def test_a_pod_that_was_admitted_is_admitted_again_unchanged(
 
 
 def test_words_that_a_tenant_puts_aside_by_itself_need_the_right_that_they_name() -> None:
-    hook, forged = evolve(HOOK, way=AllocationWay.BOTH), pod({})
+    hook, forged = evolve(HOOK, allocation_way=AllocationWay.BOTH), pod({})
     asked = json.dumps({"main": {"nvidia.com/gpu": "1", **SHARE}})
     forged["metadata"]["annotations"] = {ASKED: asked, "hetero.io/policy": "off"}
     answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": forged}))
@@ -173,7 +173,7 @@ def test_a_size_that_means_nothing_is_refused_in_every_way(
 ) -> None:
     plain = pod(limits)
     plain["metadata"]["annotations"] = {"hetero.io/by-claims": "true", **notes}
-    hook = evolve(HOOK, way=way)
+    hook = evolve(HOOK, allocation_way=way)
     answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
 
     assert (False, f"hetero: {sentence}") == (answer["allowed"], answer["status"]["message"])
@@ -187,7 +187,7 @@ def test_a_size_among_the_annotations_of_a_pod_without_cards_is_nobodys_concern(
 
 
 def test_a_vendors_pods_get_its_runtime_class_unless_they_name_one() -> None:
-    hook = evolve(HOOK, runtime_classes={"nvidia": "nvidia-legacy"})
+    hook = evolve(HOOK, runtime_class_by_vendor={"nvidia": "nvidia-legacy"})
 
     def classes(plain: dict[str, Any]) -> list[str]:
         asked = {"uid": "r", "operation": "CREATE", "object": plain}
@@ -220,7 +220,7 @@ def test_a_label_of_a_pod_leaves_it_to_no_other_scheduler(label: str) -> None:
 
 
 def test_pods_of_a_scheduler_that_is_gone_are_moved_to_ours() -> None:
-    hook = evolve(HOOK, adopt_schedulers=frozenset({"hami-scheduler"}))
+    hook = evolve(HOOK, adopted_scheduler_names=frozenset({"hami-scheduler"}))
 
     def scheduler(plain: dict[str, Any]) -> str | None:
         plain["spec"]["schedulerName"] = "hami-scheduler"
@@ -339,7 +339,7 @@ def test_nobody_but_hami_says_which_devices_hami_gave(
     change: dict[str, Any], plain: dict[str, Any], scheduler: str | None
 ) -> None:
     plain["spec"]["schedulerName"] = scheduler
-    hook = evolve(HOOK, other_writers=frozenset({"hami"}))
+    hook = evolve(HOOK, other_writer_names=frozenset({"hami"}))
 
     def answer(user: str) -> Any:
         request = {"uid": "r", "operation": "CREATE", "object": plain, **change}
@@ -368,7 +368,7 @@ def test_what_init_containers_ask_of_a_card_is_noted_where_kubelets_would_refuse
         operations = json.loads(base64.b64decode(asyncio.run(hook.admit(review))["patch"]))
         return {one["path"]: one["value"] for one in operations}
 
-    old, new = patched(evolve(HOOK, old_kubelets=True)), patched(HOOK)
+    old, new = patched(evolve(HOOK, serves_old_kubelets=True)), patched(HOOK)
     resources = "/spec/initContainers/0/resources"
 
     assert {"cpu": "1", "nvidia.com/gpu": "1", **SHARE} == new[resources]["limits"]
@@ -436,7 +436,7 @@ def test_a_sidecar_that_kubernetes_took_for_an_init_container_is_refused() -> No
 def test_who_is_answered_has_the_webhook_ask_and_write_nothing() -> None:
     """Whoever it is: a pod on a host's network says of itself that it is anybody."""
     api = FakeApi()
-    hook = evolve(webhook(api), way=AllocationWay.BOTH)
+    hook = evolve(webhook(api), allocation_way=AllocationWay.BOTH)
     who = {"uid": "r", "namespace": "theirs", "userInfo": {"username": "admin"}}
     off = pod(SHARE, notes={"hetero.io/policy": "off"})
     by_claims = pod(SHARE, notes={"hetero.io/by-claims": "true"})

@@ -635,7 +635,7 @@ async def test_who_looks_on_does_not_wait_for_a_server_that_takes_no_connection(
             client.setblocking(False)
             client.connect_ex(server.getsockname())
         url = "http://127.0.0.1:{1}".format(*server.getsockname())
-        async with Api(Access(server=url), connect=VIEW_CONNECT_S / 10).open() as api:
+        async with Api(Access(server=url), connect_timeout_s=VIEW_CONNECT_S / 10).open() as api:
             with pytest.raises(ApiError, match=f"GET /api/v1/nodes: {url} cannot be reached"):
                 await api.get("/api/v1/nodes")
 

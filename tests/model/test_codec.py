@@ -27,6 +27,8 @@ from hetero.model import (
     codec,
 )
 from hetero.model.errors import BadInput
+from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.model.request import MOST_ROWS
 from hetero.model.units import GiB
 from hetero.testing import rack
@@ -47,7 +49,7 @@ asks = st.builds(
     memory_percent=st.integers(1, 100),
     shape=st.none() | st.text(),
     open=st.booleans(),
-    sm=st.none() | st.integers(1, 99),
+    sm_percent=st.none() | st.integers(1, 99),
 )
 st.register_type_strategy(Step, st.builds(Step, st.integers(1, 2**53)))
 st.register_type_strategy(
@@ -148,3 +150,17 @@ def test_the_order_of_verdicts_is_kept() -> None:
     again = codec.loads(codec.dumps(refusal), Refusal, source="test")
 
     assert ["b", "a"] == list(again.verdicts)
+
+
+@frozen(kw_only=True)
+class Wait:
+    duration_s: float = attrs.field(metadata=json_key("duration"))
+
+
+def test_a_field_whose_name_has_its_unit_is_read_and_written_by_the_documents_key() -> None:
+    assert {"duration": 1.5} == codec.to_plain(Wait(duration_s=1.5))
+    assert Wait(duration_s=1.5) == codec.loads('{"duration": 1.5}', Wait, source="test")
+    with pytest.raises(BadInput, match="test: not a valid Wait"):
+        codec.loads('{"duration": "long"}', Wait, source="test")
+    with pytest.raises(BadInput):
+        codec.loads('{"duration_s": 1.5}', Wait, source="test")

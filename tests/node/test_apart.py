@@ -89,8 +89,8 @@ def test_what_a_region_says_of_rows_is_read(tmp_path: Path) -> None:
     gang = read_region(tmp_path / "usage").gang
 
     assert gang
-    assert (True, 7, 2, 6 * 10**6) == (gang.runs, gang.rows, gang.overruns, gang.end_ns)
-    assert (3, 5 * 10**6) == (gang.intrusions, gang.intruded_ns)
+    assert (True, 7, 2, 6 * 10**6) == (gang.runs, gang.row_count, gang.overrun_count, gang.end_ns)
+    assert (3, 5 * 10**6) == (gang.intrusion_count, gang.intruded_ns)
 
 
 def test_where_a_row_is_by_hand_doctor_says_how_wrong_the_clock_may_be(node: Node) -> None:

@@ -183,8 +183,8 @@ DEBT = Debt(
     who="alice",
     job="4f1c",
     owed_ns=12 * SECOND,
-    core=2000,
-    rate=2000,
+    core_share=2000,
+    payment_share=2000,
     at_ns=100 * SECOND,
     demand_ns=100 * SECOND,
 )

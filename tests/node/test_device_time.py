@@ -29,14 +29,14 @@ def samples(
     chance = random.Random(seed)
     return [
         Sample(
-            at=PERIOD * number,
-            busy=busy,
-            worked={
+            sampled_at_s=PERIOD * number,
+            busy_part=busy,
+            worked_parts={
                 (grant, 100): min(max(part + chance.uniform(-noise, noise), 0.0), 1.0)
                 for grant, part in worked.items()
                 if chance.random() >= silent
             },
-            charged={grant: part * PERIOD * number for grant, part in charged.items()},
+            charged_s={grant: part * PERIOD * number for grant, part in charged.items()},
         )
         for number in range(int(seconds / PERIOD) + 1)
     ]
@@ -61,10 +61,13 @@ def test_it_is_seen_within_a_minute_of_its_start() -> None:
     shares = {"liar": 0.1, "kept": 0.6}
     before = samples({"kept": 0.6}, {"liar": 0.0, "kept": 0.6}, busy=0.6)
     for number in range(1, 20):
-        at = before[-1].at + PERIOD
-        charged = {"liar": 0.0, "kept": before[-1].charged["kept"] + 0.6 * PERIOD}
+        at = before[-1].sampled_at_s + PERIOD
+        charged = {"liar": 0.0, "kept": before[-1].charged_s["kept"] + 0.6 * PERIOD}
         worked = {("kept", 100): 0.3, ("liar", 100): 0.5}
-        before = [*before[1:], Sample(at=at, busy=1.0, worked=worked, charged=charged)]
+        before = [
+            *before[1:],
+            Sample(sampled_at_s=at, busy_part=1.0, worked_parts=worked, charged_s=charged),
+        ]
         if overuse(before, shares):
             print(f"seen after {number * PERIOD:.0f} s of 60")
             assert number * PERIOD < 60
@@ -96,7 +99,7 @@ LOOPS = {"one": 0.13, "other": 0.13}
 def test_light_programs_are_not_suspected_for_what_the_driver_says_of_two_of_them() -> None:
     """Two loops of 5 us each 50 us on an H100 (docs/decisions/busy-time.md)."""
     sampled = samples({"one": 0.56, "other": 0.42}, LOOPS, busy=0.99)
-    light = [evolve(each, light=each.charged) for each in sampled]
+    light = [evolve(each, light_s=each.charged_s) for each in sampled]
 
     assert [] == names(light, dict.fromkeys(LOOPS, 0.25))
     assert ["one", "other"] == names(sampled, dict.fromkeys(LOOPS, 0.25))
@@ -104,7 +107,7 @@ def test_light_programs_are_not_suspected_for_what_the_driver_says_of_two_of_the
 
 def test_one_that_says_it_is_light_is_seen_by_what_its_neighbour_lacks() -> None:
     sampled = samples({"liar": 0.5, "kept": 0.3}, {"liar": 0.05, "kept": 0.6})
-    light = [evolve(each, light={"liar": each.charged["liar"]}) for each in sampled]
+    light = [evolve(each, light_s={"liar": each.charged_s["liar"]}) for each in sampled]
 
     assert ["liar"] == names(light, {"liar": 0.1, "kept": 0.6})
 

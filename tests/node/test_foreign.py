@@ -43,7 +43,7 @@ def grant_of(memory: int, number: int = 0, *, policy: Policy = Policy.FIXED) -> 
         limits=(limit_of(piece, CARD, context=False),),
         command=("job",),
         user="alice",
-        since="2026-11-29T00:00:00Z",
+        since_utc="2026-11-29T00:00:00Z",
     )
 
 

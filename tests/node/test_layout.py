@@ -156,7 +156,9 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
 
     assert layout["hetero_region"] == usage_region.SIZE
     assert layout["HETERO_REGION_SLOT_OFFSET"] == usage_region.SLOT_OFFSET
-    assert [0, 0] == [counts.memory for counts in usage_region.read_counts(path, device_count=2)]
+    assert [0, 0] == [
+        counts.memory_bytes for counts in usage_region.read_counts(path, device_count=2)
+    ]
     # Two of the three processes live: their slots are locked. The third one's bytes are gone.
     with path.open("r+b") as first, path.open("r+b") as last:
         for holder, slot in ((first, 0), (last, 255)):
@@ -165,11 +167,11 @@ def test_the_usage_region_is_read_where_the_limiter_writes_it(
         region = usage_region.read_region(path)
 
     counted = usage_region.Counts(
-        memory=60,
-        peak=70,
-        denied=3,
+        memory_bytes=60,
+        peak_bytes=70,
+        denied_count=3,
         device_ns=123456789,
-        granted=1234,
+        granted_bytes=1234,
         stopped_ns=777,
         borrowed_ns=88,
         charged_at_ns=1000,

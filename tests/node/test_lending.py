@@ -7,12 +7,17 @@ from hetero.node.view.observe import Share, lending
 
 def _share(core: float | None, used: float | None, borrowed: float = 0, device: str = "a") -> Share:
     return Share(
-        device=device, number=0, memory=1, core=core, core_used=used, core_borrowed=borrowed
+        device=device,
+        device_number=0,
+        memory_bytes=1,
+        core_percent=core,
+        core_used_percent=used,
+        core_borrowed_percent=borrowed,
     )
 
 
 def _lent(*shares: Share) -> list[float | None]:
-    return [share.core_lent for share in map(lending(shares), shares)]
+    return [share.core_lent_percent for share in map(lending(shares), shares)]
 
 
 def test_what_is_borrowed_comes_from_who_left_it_unused() -> None:

@@ -344,7 +344,9 @@ def test_a_process_that_only_has_the_number_is_not_ended(
     says(vendor, {stranger: GiB})
     monitor = Monitor(node)
     (device,) = node.discover().devices
-    bypass = Bypass(device=CARD, pid=stranger, program="sleep", grant=handle.grant.id, memory=GiB)
+    bypass = Bypass(
+        device=CARD, pid=stranger, program="sleep", grant=handle.grant.id, memory_bytes=GiB
+    )
 
     assert not monitor._end(bypass, device)
     assert is_alive(stranger)

@@ -132,7 +132,7 @@ def test_where_anybody_is_limited_everybody_who_is_not_off_takes_time_slices(
 
 
 def test_who_has_a_part_of_the_multiprocessors_never_takes_time_slices() -> None:
-    part = DeviceLimit(name="D-0", memory=GiB, core=CORE_FULL, sm=40)
+    part = DeviceLimit(name="D-0", memory=GiB, core=CORE_FULL, sm_percent=40)
     limited = DeviceLimit(name="D-0", memory=GiB, core=3000)
     open_ = DeviceLimit(name="D-0", memory=GiB, core=CORE_FULL)
 

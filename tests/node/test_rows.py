@@ -28,11 +28,11 @@ PERIOD = 100_000_000
 def row(percent: int, *devices: str, begin: int = 0) -> GangRow:
     length = PERIOD * percent // 100
     return GangRow(
-        core=percent * 100,
-        begin=begin,
-        length=length,
-        period=PERIOD,
-        asked=length,
+        core_share=percent * 100,
+        begin_ns=begin,
+        length_ns=length,
+        period_ns=PERIOD,
+        asked_length_ns=length,
         devices=frozenset(devices),
     )
 
@@ -41,7 +41,8 @@ def placed(*rows: GangRow) -> list[tuple[int, int]]:
     """Return where each begins and how long it is, in milliseconds."""
     places = place_rows({str(number): one for number, one in enumerate(rows)}, {})
     return [
-        (places[str(n)].begin // 10**6, places[str(n)].length // 10**6) for n in range(len(rows))
+        (places[str(n)].begin_ns // 10**6, places[str(n)].length_ns // 10**6)
+        for n in range(len(rows))
     ]
 
 
@@ -61,7 +62,7 @@ def test_a_row_may_go_over_the_end_of_the_period() -> None:
 
     placed_row = place_rows({"new": row(60, "a", "c")}, standing)["new"]
 
-    assert (60_000_000, 60_000_000) == (placed_row.begin, placed_row.length)
+    assert (60_000_000, 60_000_000) == (placed_row.begin_ns, placed_row.length_ns)
     assert not placed_row.overlaps(standing["there"])
 
 
@@ -95,8 +96,10 @@ def test_no_two_rows_on_a_device_have_any_time_in_common(
     assert rows.keys() == placed_rows.keys()
     for name, placed_row in placed_rows.items():
         assert (
-            placed_row.length == 0
-            or min(SHORTEST_ROW_NS, placed_row.asked) <= placed_row.length <= placed_row.asked
+            placed_row.length_ns == 0
+            or min(SHORTEST_ROW_NS, placed_row.asked_length_ns)
+            <= placed_row.length_ns
+            <= placed_row.asked_length_ns
         )
         for other, another in placed_rows.items():
             assert other == name or not placed_row.overlaps(another)
@@ -113,7 +116,7 @@ def test_a_gang_runs_at_the_smallest_of_its_shares() -> None:
     smallest = gang_row(limits(50, 30), policy=Policy.FIXED, gang=None, period_ns=PERIOD)
 
     assert smallest
-    assert (3000, 30_000_000) == (smallest.core, smallest.length)
+    assert (3000, 30_000_000) == (smallest.core_share, smallest.length_ns)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +141,7 @@ def test_a_row_by_hand_is_where_it_says_also_of_one_device() -> None:
     )
 
     assert by_hand
-    assert (50_000_000, 30_000_000) == (by_hand.begin, by_hand.length)
+    assert (50_000_000, 30_000_000) == (by_hand.begin_ns, by_hand.length_ns)
 
 
 @pytest.mark.parametrize(

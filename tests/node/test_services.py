@@ -67,7 +67,7 @@ def grant(identity: str, uid: int | None, memory: int) -> Grant:
         command=("test",),
         user=str(uid),
         uid=uid,
-        since="2026-11-25T00:00:00+00:00",
+        since_utc="2026-11-25T00:00:00+00:00",
     )
 
 

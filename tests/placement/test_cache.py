@@ -13,7 +13,7 @@ from hetero.model.errors import BadInput
 from hetero.model.rounding import portion
 from hetero.model.units import GiB
 from hetero.placement.cluster import PlacedNode, PlacedPod, Placement
-from hetero.placement.demand import FIRST_LEARNING
+from hetero.placement.demand import FIRST_LEARNING_PODS
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.state import Cluster
 from hetero.testing import rack
@@ -68,7 +68,7 @@ def test_costs_that_followed_every_change_are_those_worked_out_anew(
     data: st.DataObject, policy: str
 ) -> None:
     asked = Asked(mixed(7), weights=weights(policy))
-    for number in range(data.draw(st.sampled_from([0, FIRST_LEARNING]))):  # so that pods end
+    for number in range(data.draw(st.sampled_from([0, FIRST_LEARNING_PODS]))):  # so that pods end
         asked.cache.arrive(f"early-{number}", pod(cpu=1000), 0.0)
         asked.cache.demand.end()
     demands = data.draw(st.lists(pods(), min_size=1, max_size=6))

@@ -6,7 +6,7 @@ import pytest
 
 from hetero.model.units import GiB, MiB
 from hetero.placement import cache
-from hetero.placement.demand import FIRST_LEARNING, Demand, request_class_of
+from hetero.placement.demand import FIRST_LEARNING_PODS, Demand, request_class_of
 from tests.placement.conftest import Asked, cards, node, pod
 
 SMALL, LARGE = request_class_of(pod(memory=GiB)), request_class_of(pod(8))
@@ -72,7 +72,7 @@ def test_lessons_are_due_at_every_doubling_of_what_still_counts() -> None:
     demand = Demand()
     due = [n for n in range(1, 400) if demand.arrive(SMALL, {}, 0.0)]
 
-    assert [FIRST_LEARNING * 2**n for n in range(5)] == due
+    assert [FIRST_LEARNING_PODS * 2**n for n in range(5)] == due
 
 
 def test_a_pod_that_is_tried_again_is_counted_once() -> None:

@@ -12,7 +12,7 @@ from hetero.placement.mix import (
     host_rate,
     whole_cards,
 )
-from hetero.placement.state import UNLIMITED
+from hetero.placement.state import UNLIMITED_AMOUNT
 
 
 def demand(size: int, times: int = 1, cards: int = 1) -> DemandClass:
@@ -67,4 +67,4 @@ def test_no_rest_is_worth_less_than_nothing_or_more_than_all_of_it(
 def test_a_rate_never_passes_64_bits(points: int, amount: int) -> None:
     rate = host_rate(points, amount)
 
-    assert rate is None or rate.points * UNLIMITED < 1 << 63
+    assert rate is None or rate.points * UNLIMITED_AMOUNT < 1 << 63

@@ -4,7 +4,7 @@ from hetero.model import Refusal
 from hetero.model.units import GiB
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedPod
-from hetero.placement.node_reservations import NODE_COUNT
+from hetero.placement.node_reservations import MOST_RESERVED_NODES
 from tests.placement.conftest import cards, node, pod
 
 LARGE, SMALL = pod(4), pod(memory=80 * GiB)
@@ -52,7 +52,7 @@ def test_others_go_to_reserved_nodes_only_where_no_other_serves_them() -> None:
     nodes = arriving(cache, names, 99)
 
     # n0, n3, n5 and n6 have one card left each; one of them is reserved with n1, n2 and n4.
-    assert 3 == NODE_COUNT
+    assert 3 == MOST_RESERVED_NODES
     assert {"n0", "n3", "n5", "n6"} == set(nodes[:4])
     assert sorted(["n1"] * 3 + ["n2"] * 2 + ["n4"] * 3) == sorted(nodes[4:])
 

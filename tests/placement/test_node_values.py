@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hetero.model.units import GiB
 from hetero.placement.cluster import PlacedNode, PlacedPod
-from hetero.placement.demand import FIRST_LEARNING
+from hetero.placement.demand import FIRST_LEARNING_PODS
 from hetero.placement.mix import POINTS, PRIOR
 from hetero.placement.node_values import NodeValues, PodClass, coarse
 from hetero.placement.state import Cluster
@@ -21,7 +21,7 @@ WHOLE = 80 * GiB
 def where_pods_end(nodes: list[PlacedNode], pods: list[PlacedPod]) -> Asked:
     """Return a cache on which these pods have come and gone."""
     asked = Asked(nodes)
-    for number in range(FIRST_LEARNING * len(pods)):
+    for number in range(FIRST_LEARNING_PODS * len(pods)):
         asked.cache.demand.end()
         asked.cache.arrive(f"early-{number}", pods[number % len(pods)], 0.0)
     return asked
@@ -109,9 +109,15 @@ def test_large_pods_are_refused_less_than_where_ends_are_not_priced() -> None:
     nodes = tuple(node(f"n{i}", cards("free", 8, node=f"n{i}"), cpu=10**6) for i in range(24))
     pods = (pod(memory=WHOLE),) * 15 + (pod(memory=24 * GiB),) * 10 + (pod(8, memory=WHOLE),)
     trace = Trace(name="large", nodes=nodes, pods=pods)
-    protocol = Protocol(lifetimes="exponential", mode="loss", load=80, warm_up=1000, measured=2000)
+    protocol = Protocol(
+        lifetimes="exponential",
+        mode="loss",
+        load_percent=80,
+        warm_up_count=1000,
+        measured_count=2000,
+    )
     priced, before = (
-        sum(live(trace, placement, seed, protocol).sizes[-1].refused for seed in (42, 43))
+        sum(live(trace, placement, seed, protocol).sizes[-1].refused_count for seed in (42, 43))
         for placement in ("fragmentation", "fragmentation=2,whole_cards=1,host=1")
     )
 

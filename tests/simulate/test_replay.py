@@ -122,8 +122,8 @@ def test_our_own_json_holds_any_cluster(tmp_path: Path) -> None:
     run = replay(trace, "fragmentation", 42)
 
     assert ["a", "b"] == [node.name for node in trace.nodes]
-    assert run.arrived == run.placed + sum(run.refused.values())
-    assert run.fragmented is None
+    assert run.arrived_count == run.placed_count + sum(run.refused_count_by_reason.values())
+    assert run.fragmented_percent is None
     with pytest.raises(BadInput, match="cards of one size only"):
         replay(trace, "fgd", 42)
 
@@ -153,8 +153,10 @@ def test_nonsense_in_json_is_named_by_its_place(tmp_path: Path, change, says: st
 
 def test_arrivals_ask_for_130_percent_and_depend_on_the_seed_alone(trace: Trace) -> None:
     nodes, pods = arrivals(trace, 42)
-    card = Room(Cluster(trace.nodes)).card
-    asked = sum(one.count * one.share for one in (demand(pod, card_bytes=card) for pod in pods))
+    card = Room(Cluster(trace.nodes)).card_bytes
+    asked = sum(
+        one.card_count * one.share_milli for one in (demand(pod, card_bytes=card) for pod in pods)
+    )
     cards = sum(len(node.devices) for node in trace.nodes)
 
     assert 1.3 * cards * 1000 - 4000 < asked <= 1.3 * cards * 1000
@@ -171,20 +173,20 @@ def test_every_order_gives_the_same_answer_twice_and_nothing_twice(
 ) -> None:
     run = replay(trace, placement, 42)
 
-    assert run.arrived == run.placed + sum(run.refused.values())
-    assert 60 < run.allocated <= 100
-    assert run.fragmented is not None
-    assert 0 <= run.fragmented <= 100 - run.allocated + 0.01
-    assert 0 == run.curve[0].arrived
-    assert 130 == run.curve[-1].arrived
+    assert run.arrived_count == run.placed_count + sum(run.refused_count_by_reason.values())
+    assert 60 < run.allocated_percent <= 100
+    assert run.fragmented_percent is not None
+    assert 0 <= run.fragmented_percent <= 100 - run.allocated_percent + 0.01
+    assert 0 == run.curve[0].arrived_percent
+    assert 130 == run.curve[-1].arrived_percent
     again = replay(trace, placement, 42)
-    assert (run.curve, run.refused) == (again.curve, again.refused)
+    assert (run.curve, run.refused_count_by_reason) == (again.curve, again.refused_count_by_reason)
 
 
 def test_ours_packs_the_excerpt_better_than_the_best_published(trace: Trace) -> None:
     seeds = range(42, 47)
     frag, fgd = (
-        sum(replay(trace, o, s).allocated for s in seeds) for o in ("fragmentation", "fgd")
+        sum(replay(trace, o, s).allocated_percent for s in seeds) for o in ("fragmentation", "fgd")
     )
 
     assert frag > fgd
@@ -200,11 +202,12 @@ def test_seeds_run_in_processes_and_come_to_the_same(trace: Trace, tmp_path: Pat
     )
 
     assert [("fragmentation", 2), ("bestfit", 2)] == [
-        (s.placement, s.seeds) for s in alone_summaries
+        (s.placement, s.seed_count) for s in alone_summaries
     ]
-    assert [(s.allocated, s.fragmented, s.refused) for s in alone_summaries] == [
-        (s.allocated, s.fragmented, s.refused) for s in two
-    ]
+    assert [
+        (s.allocated_percent, s.fragmented_percent, s.refused_count_by_reason)
+        for s in alone_summaries
+    ] == [(s.allocated_percent, s.fragmented_percent, s.refused_count_by_reason) for s in two]
 
 
 def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
@@ -221,7 +224,7 @@ def test_a_plot_is_a_picture_file(trace: Trace, tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_plot_of_pods_that_end_is_a_picture_file(trace: Trace, tmp_path: Path, mode: str) -> None:
     pytest.importorskip("matplotlib")
-    lives = [live(trace, "fgd", 42, short(mode=mode, load=load)) for load in (60, 115)]
+    lives = [live(trace, "fgd", 42, short(mode=mode, load_percent=load)) for load in (60, 115)]
     draw_lives(summarise_lives(lives, ["fgd"]), tmp_path / "c.png", title="small")
 
     assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
@@ -240,8 +243,8 @@ def test_orders_are_named_one_after_the_other_and_weights_stay_together() -> Non
 
 
 def short(**changed: Any) -> Protocol:
-    given = {"lifetimes": "exponential", "mode": "loss", "load": 90, "warm_up": 300}
-    return Protocol(**{**given, "measured": 300, **changed})
+    given = {"lifetimes": "exponential", "mode": "loss", "load_percent": 90, "warm_up_count": 300}
+    return Protocol(**{**given, "measured_count": 300, **changed})
 
 
 @pytest.mark.parametrize("placement", ["fragmentation", "fgd", "clustering"])
@@ -252,12 +255,12 @@ def test_pods_come_and_go_and_the_same_seed_gives_the_same(
     life = live(trace, placement, 42, short(mode=mode))
 
     assert life == live(trace, placement, 42, short(mode=mode))
-    assert 300 == sum(size.arrived for size in life.sizes)
-    assert 40 < life.allocated < 100
+    assert 300 == sum(size.arrived_count for size in life.sizes)
+    assert 40 < life.allocated_percent < 100
     if mode == "loss":
-        assert all(size.waited == 0 for size in life.sizes)
+        assert all(size.mean_wait_s == 0 for size in life.sizes)
     else:
-        assert all(size.refused == 0 for size in life.sizes)
+        assert all(size.refused_count == 0 for size in life.sizes)
 
 
 def of_eight(trace: Trace, cpu: int, load: int) -> Size:
@@ -265,29 +268,31 @@ def of_eight(trace: Trace, cpu: int, load: int) -> Size:
     asks = Request(asks=(Ask(),) * 8)
     huge = PlacedPod(containers=(PlacedContainer(request=asks, host={"cpu": cpu}),))
     added = evolve(trace, pods=(*trace.pods, *(huge,) * 9), lives=())
-    made = live(added, "fragmentation", 42, short(mode="queue", load=load)).sizes
-    return next(size for size in made if size.cards == 8)
+    made = live(added, "fragmentation", 42, short(mode="queue", load_percent=load)).sizes
+    return next(size for size in made if size.card_count == 8)
 
 
 def test_pods_that_wait_at_the_end_count_with_what_they_have_waited(trace: Trace) -> None:
     size = of_eight(trace, 64_000, load=300)
 
-    assert size.arrived == size.refused > 0
-    assert 0 < size.waited <= size.waited_p99
+    assert size.arrived_count == size.refused_count > 0
+    assert 0 < size.mean_wait_s <= size.wait_p99_s
 
 
 def test_a_pod_that_no_empty_node_serves_is_refused_and_does_not_wait(trace: Trace) -> None:
     size = of_eight(trace, 97_000, load=90)
 
-    assert size.arrived == size.refused > 0
-    assert (0, 0) == (size.waited, size.waited_p99)
+    assert size.arrived_count == size.refused_count > 0
+    assert (0, 0) == (size.mean_wait_s, size.wait_p99_s)
 
 
 def test_a_load_is_what_is_allocated_while_nothing_is_refused(trace: Trace) -> None:
-    life = live(trace, "fragmentation", 42, short(load=30, warm_up=400, measured=1000))
+    life = live(
+        trace, "fragmentation", 42, short(load_percent=30, warm_up_count=400, measured_count=1000)
+    )
 
-    assert 0 == sum(size.refused for size in life.sizes)
-    assert 25 < life.allocated < 35
+    assert 0 == sum(size.refused_count for size in life.sizes)
+    assert 25 < life.allocated_percent < 35
 
 
 def test_when_all_has_ended_nothing_is_counted(trace: Trace) -> None:
@@ -313,7 +318,7 @@ def test_lives_of_a_trace_need_its_times(trace: Trace, tmp_path: Path) -> None:
     read_again = read(folder, pods="small")
 
     assert (240.0, 301.0) == read_again.lives[:2]
-    assert 40 < live(read_again, "fragmentation", 42, short(lifetimes="trace")).allocated
+    assert 40 < live(read_again, "fragmentation", 42, short(lifetimes="trace")).allocated_percent
 
 
 @pytest.mark.parametrize("text", ["", "ninety", "0", "90,1001", "-5"])
@@ -325,10 +330,14 @@ def test_a_load_that_is_none_is_said_so(text: str) -> None:
 def test_in_the_order_of_the_file_every_pod_comes_once_and_nothing_is_drawn(trace: Trace) -> None:
     run, again = (replay(trace, "fragmentation", seed, arrival="file") for seed in (1, 2))
 
-    assert (200, run.allocated, run.refused) == (run.arrived, again.allocated, again.refused)
+    assert (200, run.allocated_percent, run.refused_count_by_reason) == (
+        run.arrived_count,
+        again.allocated_percent,
+        again.refused_count_by_reason,
+    )
     player = Player("fragmentation", trace.nodes, trace.pods, 0)
     placed = [player.place(pod.name, pod, 0.0) for pod in trace.pods]
-    assert run.placed == sum(placed)
+    assert run.placed_count == sum(placed)
 
 
 def test_what_is_measured_forgets_as_fast_as_what_a_cluster_runs(trace: Trace) -> None:

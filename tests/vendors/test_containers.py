@@ -163,7 +163,7 @@ def test_a_share_and_a_runtime_give_a_container_all_of_that(tmp_path: Path, vend
         installed(nodes | {path for path, _ in files})
         node = Node(registry=Machine(tmp_path, vendor).registry, ledger=Ledger(tmp_path / "state"))
         grant = Grant(
-            id="one", allocation=Allocation(pieces=()), limits=(), command=(), user="", since=""
+            id="one", allocation=Allocation(pieces=()), limits=(), command=(), user="", since_utc=""
         )
         given = confine(node, grant, edits, limiters=())
         return set(given.device_nodes), {(mount.source, mount.target) for mount in given.mounts}

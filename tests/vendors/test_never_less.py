@@ -131,7 +131,12 @@ def share_of(answer: Allocation, device: Device) -> Share:
     """Return what ps says of a grant on one device."""
     limits = tuple(limit_of(piece, device, context=False) for piece in answer.pieces)
     grant = Grant(
-        id="4f1c", allocation=answer, limits=limits, command=(), user="alice", since="2026-11-29"
+        id="4f1c",
+        allocation=answer,
+        limits=limits,
+        command=(),
+        user="alice",
+        since_utc="2026-11-29",
     )
     (share,) = _shares(
         grant,
@@ -157,15 +162,15 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
 
     # Metrics have the same (`DeviceLimit.core_given`), and 100 % in place of no limit.
     share = share_of(answer, device)
-    assert piece.takes[MEMORY] == share.memory
-    assert (given_percent is None) == (share.core is None)
-    assert abs((given_percent or 0) - (share.core or 0)) < SHOWN
+    assert piece.takes[MEMORY] == share.memory_bytes
+    assert (given_percent is None) == (share.core_percent is None)
+    assert abs((given_percent or 0) - (share.core_percent or 0)) < SHOWN
     if share.core_units is not None:
         assert (given_units, device.of_card(CORE)) == share.core_units
 
     free = inventory.free()[device.uuid]
     held = {counter: total - free[counter] for counter, total in device.capacity.items()}
-    row = DeviceView(number=0, device=device, held=held, usage=Usage(), grants=())
+    row = DeviceView(device_number=0, device=device, held=held, usage=Usage(), grants=())
     view = NodeView(devices=(row,), grants=(), unreadable=(), vendors=(), rack_file=None)
     document = _json.node(view)
     (listed,) = document["items"]
@@ -173,7 +178,7 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     of_others = sum(
         other.takes[MEMORY] for allocation in inventory.standing[:-1] for other in allocation.pieces
     )
-    assert listed["memory_held"] - of_others == share.memory
+    assert listed["memory_held"] - of_others == share.memory_bytes
 
 
 def test_every_vendor_has_a_card_among_these() -> None:

@@ -20,7 +20,7 @@ from hetero.plugin.vendor import Vendor
 log = logging.getLogger(__name__)
 
 #: The first kubelet that passes a plugin's CDI names on without being told to.
-_KNOWS_CDI = (1, 29)
+_FIRST_CDI_VERSION = (1, 29)
 
 
 @define(eq=False)
@@ -35,7 +35,8 @@ class DriverInjection:
         """Record the kubelet's version, from the Node object."""
         version_match = re.match(r"v(\d+)\.(\d+)", kubelet.kubelet_version)
         self._by_name = (
-            version_match is not None and tuple(map(int, version_match.groups())) >= _KNOWS_CDI
+            version_match is not None
+            and tuple(map(int, version_match.groups())) >= _FIRST_CDI_VERSION
         )
 
     def into(self, pod: Pod, edits: Edits, vendors: Iterable[Vendor] = ()) -> Edits:

@@ -27,7 +27,7 @@ _OWNER_LABELS = ("namespace", "pod", "container", "claim")
 _SHARE = (*_DEVICE, *_OWNER_LABELS)
 #: The least seconds of a mean since the scrape before.
 _SHORTEST_WINDOW_S = 10.0
-_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+_BUCKETS_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
 def _gauge(metric_name: str, help_text: str) -> GaugeMetricFamily:
@@ -50,7 +50,7 @@ class Metrics(Collector):
     _seconds: Histogram = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._meter = CoreMeter(self.allocator.node, window=_SHORTEST_WINDOW_S)
+        self._meter = CoreMeter(self.allocator.node, window_s=_SHORTEST_WINDOW_S)
         self._calls = Counter(
             "hetero_agent_calls",
             "Calls of the kubelet, by what came of them",
@@ -61,7 +61,7 @@ class Metrics(Collector):
             "hetero_agent_call_seconds",
             "How long the kubelet waited for an answer",
             ("call",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS_S,
             registry=self.registry,
         )
         self.registry.register(self)
@@ -177,7 +177,9 @@ class Metrics(Collector):
             core_percent = device_limit.core_given(piece, device) or 100
             core_limit.add_metric(labels, core_percent / 100)
             past_core = sum(
-                bypass.core for bypass in past_by_grant[grant.id] if bypass.device == device.uuid
+                bypass.core_percent
+                for bypass in past_by_grant[grant.id]
+                if bypass.device == device.uuid
             )
             past_limiter.add_metric(labels, past_core / 100)
             if (excess_bytes := excess_by_grant.get((grant.id, device.uuid))) is not None:
@@ -208,20 +210,20 @@ class Metrics(Collector):
         shared_by_grant = timeshares(self.allocator.node, grants, self._meter)
         for grant, position, labels in self._pieces(grants):
             region, row = shared_by_grant[grant.id].region, shared_by_grant[grant.id].row
-            if (lent_core := shared_by_grant[grant.id].lent[position]) is not None:
+            if (lent_core := shared_by_grant[grant.id].lent_percent[position]) is not None:
                 core_lent.add_metric(labels, lent_core / 100)
             if region is not None and region.counts:
                 device_counts = region.counts[position]
-                used_memory.add_metric(labels, device_counts.memory)
+                used_memory.add_metric(labels, device_counts.memory_bytes)
                 core_seconds.add_metric(labels, device_counts.device_ns / 1e9)
                 stopped_seconds.add_metric(labels, device_counts.stopped_ns / 1e9)
                 borrowed_seconds.add_metric(labels, device_counts.borrowed_ns / 1e9)
-                denials.add_metric(labels, device_counts.denied)
+                denials.add_metric(labels, device_counts.denied_count)
             if row is not None:
-                row_ratio.add_metric(labels, row.length / row.period)
-            if row is not None and row.rows is not None and row.overruns is not None:
-                row_count.add_metric(labels, row.rows)
-                overrun_count.add_metric(labels, row.overruns)
+                row_ratio.add_metric(labels, row.length_ms / row.period_ms)
+            if row is not None and row.row_count is not None and row.overrun_count is not None:
+                row_count.add_metric(labels, row.row_count)
+                overrun_count.add_metric(labels, row.overrun_count)
         yield from (
             used_memory,
             core_seconds,

@@ -127,7 +127,7 @@ class ApiCalls(Protocol):
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
-        retry: float = LONGEST_RETRY_S,
+        retry_s: float = LONGEST_RETRY_S,
     ) -> None:
         """List, then watch: `listed` gets all there is, `changed` every event after it."""
 
@@ -136,11 +136,11 @@ class ApiCalls(Protocol):
 class Api:
     """One session with the API.
 
-    A connection may take `connect` seconds; None: as long as the answer.
+    A connection may take `connect_timeout_s` seconds; None: as long as the answer.
     """
 
     access: Access
-    connect: float | None = None
+    connect_timeout_s: float | None = None
     _session: aiohttp.ClientSession = field(init=False)
 
     @asynccontextmanager
@@ -217,7 +217,9 @@ class Api:
                 data=None if body is None else json.encode(body),
                 params=query,
                 headers={**self._headers(), **(headers or {}), "Content-Type": content_type},
-                timeout=aiohttp.ClientTimeout(total=_ANSWER_TIMEOUT_S, connect=self.connect),
+                timeout=aiohttp.ClientTimeout(
+                    total=_ANSWER_TIMEOUT_S, connect=self.connect_timeout_s
+                ),
             ) as response:
                 response_text = await response.text()
                 if response.status >= 400:
@@ -247,14 +249,14 @@ class Api:
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],
-        retry: float = LONGEST_RETRY_S,
+        retry_s: float = LONGEST_RETRY_S,
     ) -> None:
         """List, then watch, for ever: `listed` gets all there is, `changed` every event after it.
 
         What is no object of the kind is passed over. With `metadata_only` objects are their
         metadata alone: what anybody may have written into some, nested past what a parser follows,
         is not read. After a failure (told to `lost`) the list is read anew, later each time, after
-        `retry` seconds on average in the end, and never at a beat that others share.
+        `retry_s` seconds on average in the end, and never at a beat that others share.
         """
         wait_s, reader_of_kind = 0.5, reader(kind)
         while True:
@@ -277,7 +279,7 @@ class Api:
             except (ApiError, aiohttp.ClientError, asyncio.TimeoutError, *_UNREAD) as error:
                 lost(error)
             await asyncio.sleep(wait_s * random.uniform(0.5, 1.5))
-            wait_s = min(wait_s * 2, retry)
+            wait_s = min(wait_s * 2, retry_s)
 
     async def _list(
         self,

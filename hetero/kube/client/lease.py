@@ -45,7 +45,7 @@ class LeaseElection:
     trusted_until_s: float = field(default=0.0, init=False)
     _lease: Plain | None = field(default=None, init=False)  # as last read or written
     _renewal: tuple[str, str] = field(default=("", ""), init=False)  # holder and time, as read
-    _seen_at: float | None = field(default=None, init=False)  # None: there may be a newer one
+    _seen_at_s: float | None = field(default=None, init=False)  # None: there may be a newer one
     _duration_s: float = field(default=LEASE_DURATION_S, init=False)
     _logged_text: str = field(default="", init=False)
 
@@ -56,7 +56,7 @@ class LeaseElection:
             self._logged_text = ""
         except (ApiError, asyncio.TimeoutError) as error:
             # Its holder may have renewed it unseen, or could not: it gets its whole time again.
-            self._seen_at = None
+            self._seen_at_s = None
             message = str(error) or "no answer"
             if message != self._logged_text:
                 log.warning("lease %s: %s", self.name, message)
@@ -67,11 +67,11 @@ class LeaseElection:
         """Seconds until the next attempt can succeed."""
         if self.leads:
             return RENEWAL_PERIOD_S
-        if self._seen_at is None:
+        if self._seen_at_s is None:
             return STANDBY_PERIOD_S
         return min(
             STANDBY_PERIOD_S,
-            max(0.0, self._seen_at + self._duration_s - monotonic()) + _TIMER_ERROR_S,
+            max(0.0, self._seen_at_s + self._duration_s - monotonic()) + _TIMER_ERROR_S,
         )
 
     async def release(self) -> None:
@@ -107,10 +107,10 @@ class LeaseElection:
             return True
         spec = self._spec
         renewal = (spec.holder_identity, spec.renew_time)
-        if renewal != self._renewal or self._seen_at is None:
-            self._renewal, self._seen_at = renewal, monotonic()
+        if renewal != self._renewal or self._seen_at_s is None:
+            self._renewal, self._seen_at_s = renewal, monotonic()
         self._duration_s = spec.lease_duration_seconds or LEASE_DURATION_S
-        return renewal[0] in ("", self.identity) or monotonic() - self._seen_at > self._duration_s
+        return renewal[0] in ("", self.identity) or monotonic() - self._seen_at_s > self._duration_s
 
     @property
     def _spec(self) -> LeaseSpec:

@@ -47,13 +47,13 @@ _NAMES = ("uuid", "vendor", "model", "enforcement")
 class NodePool:
     """The devices of one node, in its order, and what they offer, by name.
 
-    `numbers` are those of the devices in the node's inventory, which may have more of them.
+    `device_numbers` are those of the devices in the node's inventory, which may have more of them.
     `complete`: all slices of its latest generation are there. `grants` stand there and are no
     claim's. `faults` say what of its slices cannot be read or is not there yet.
     """
 
     devices: tuple[Device, ...] = ()
-    numbers: tuple[int, ...] = ()
+    device_numbers: tuple[int, ...] = ()
     offers: Mapping[str, Offer] = field(factory=dict)
     grants: NodeGrants = field(factory=NodeGrants)
     complete: bool = True
@@ -202,7 +202,7 @@ class _Pool:
         )
         return NodePool(
             devices=tuple(devices.values()),
-            numbers=self._numbers_of(tuple(devices)),
+            device_numbers=self._numbers_of(tuple(devices)),
             offers={offer.name: offer for offer in (*wholes, *parts)},
             faults=faults,
         )

@@ -110,13 +110,13 @@ def slices(
     node_name: str,
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
-    numbers: Mapping[str, int] | None = None,
+    number_by_uuid: Mapping[str, int] | None = None,
     effect: str = "NoSchedule",
 ) -> list[Plain]:
     """Return the specs of a node's pool of slices; each lacks its generation.
 
     `resources` are the extended resources that devices and templates are counted by, by UUID or
-    `UUID/template`. `roots` are the PCIe roots of devices, and `numbers` those in the node's
+    `UUID/template`. `roots` are the PCIe roots of devices, and `number_by_uuid` those in the node's
     inventory, by UUID. `effect` is that of the taint
     of an unhealthy device; that of a cordoned one is NoSchedule. There is at least one slice: so
     an empty pool is known to be empty.
@@ -132,7 +132,7 @@ def slices(
             offer,
             resources=resources,
             roots=roots,
-            numbers=numbers or {},
+            number_by_uuid=number_by_uuid or {},
             link_group_by_uuid=link_group_by_uuid,
             effect=effect,
         )
@@ -175,7 +175,7 @@ def _entry(
     *,
     resources: Mapping[str, Sequence[str]],
     roots: Mapping[str, str],
-    numbers: Mapping[str, int],
+    number_by_uuid: Mapping[str, int],
     link_group_by_uuid: Mapping[str, str],
     effect: str,
 ) -> Plain:
@@ -190,7 +190,7 @@ def _entry(
         "model": first_device.model,
         "uuid": first_device.uuid,
         "index": first_device.index,
-        "number": numbers.get(first_device.uuid),
+        "number": number_by_uuid.get(first_device.uuid),
         "enforcement": first_device.enforcement.value,
         "driverVersion": first_device.attributes.get("driver"),
         "numaNode": first_device.numa,

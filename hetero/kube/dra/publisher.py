@@ -63,16 +63,19 @@ class Publisher:
         )
 
     async def publish(
-        self, devices: tuple[Device, ...], numbers: Mapping[str, int], grants: NodeGrants
+        self, devices: tuple[Device, ...], number_by_uuid: Mapping[str, int], grants: NodeGrants
     ) -> None:
         """Have the slices describe the node's devices as they are now. Raises `ApiError`.
 
-        `numbers` are those of the devices in the node's inventory, by UUID: it may have more.
-        `grants` are those that no claim says.
-        Nothing is written where they do so already, nor before the API has listed them and the node
-        that owns them.
+        `number_by_uuid` are those of the devices in the node's inventory, by UUID: it may have
+        more. `grants` are those that no claim says. Nothing is written where they do so already,
+        nor before the API has listed them and the node that owns them.
         """
-        is_same = (devices, numbers, grants) == self._described and not self._changed.is_set()
+        is_same = (
+            devices,
+            number_by_uuid,
+            grants,
+        ) == self._described and not self._changed.is_set()
         if self.uid is None or self._found is None or is_same:
             return
         self._changed.clear()
@@ -80,7 +83,7 @@ class Publisher:
         slice_specs = slices(
             own_devices,
             node_name=self.node,
-            numbers=numbers,
+            number_by_uuid=number_by_uuid,
             resources=counted(own_devices, self.names),
             roots={
                 device.uuid: pcie_root
@@ -94,7 +97,7 @@ class Publisher:
         except ApiError:
             self._changed.set()
             raise
-        self._described = devices, numbers, grants
+        self._described = devices, number_by_uuid, grants
 
     async def withdraw(self) -> None:
         """Remove the slices of a node whose devices are given out otherwise. Raises `ApiError`."""

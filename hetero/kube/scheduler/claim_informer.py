@@ -58,7 +58,7 @@ class ClaimInformer:
             listed=self.slices_listed,
             changed=self._slice_changed,
             lost=_lost,
-            retry=_RETRY_S,
+            retry_s=_RETRY_S,
         )
 
     async def _follow_claims(self) -> None:
@@ -68,7 +68,7 @@ class ClaimInformer:
             listed=self.claims_listed,
             changed=self._claim_changed,
             lost=_lost,
-            retry=_RETRY_S,
+            retry_s=_RETRY_S,
         )
 
     # --- what there is ----------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from hetero.model import Device
 from hetero.model.errors import BadInput
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedNode
-from hetero.placement.state import UNLIMITED
+from hetero.placement.state import UNLIMITED_AMOUNT
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,10 @@ class ClusterNodes:
             if not devices:  # its agent never published any, or has withdrawn them
                 self._unpublished[name] = node
                 devices = self.pools[name].devices if name in self.pools else ()
-            host = {counter: min(amount, UNLIMITED) for counter, amount in node_host(node).items()}
+            host = {
+                counter: min(amount, UNLIMITED_AMOUNT)
+                for counter, amount in node_host(node).items()
+            }
             conflict = self.cache.update_node(PlacedNode(name=name, devices=devices, host=host))
         except Exception as error:  # whatever its agent wrote, it harms this node alone
             log.error("node %s: %s", name, error, exc_info=not isinstance(error, BadInput))

@@ -51,7 +51,7 @@ class PodInformer:
             listed=self.listed,
             changed=self._changed,
             lost=self._lost,
-            retry=_RETRY_S,
+            retry_s=_RETRY_S,
         )
 
     def listed(self, pods: list[Pod]) -> None:

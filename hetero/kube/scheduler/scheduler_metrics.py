@@ -13,7 +13,7 @@ from hetero.kube.words.quota import Quotas
 from hetero.model import CORE, MEMORY
 from hetero.placement.cache import SchedulerCache
 
-_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 
 
 @define(eq=False)
@@ -41,7 +41,7 @@ class SchedulerMetrics(Collector):
             "hetero_scheduler_decision_seconds",
             "How long kube-scheduler waited for an answer",
             ("verb",),
-            buckets=_SECONDS,
+            buckets=_BUCKETS_S,
             registry=self.registry,
         )
         self._refusals = Counter(

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_AUTHORITY, _LASTS = timedelta(days=3650), timedelta(days=90)
+_AUTHORITY_LIFE, _CERTIFICATE_LIFE = timedelta(days=3650), timedelta(days=90)
 #: Clocks of the cluster may be an hour apart, so certificates begin that much earlier.
-_BACK = timedelta(hours=1, minutes=5)
+_CLOCK_SKEW = timedelta(hours=1, minutes=5)
 _PEM = serialization.Encoding.PEM
 
 
@@ -48,7 +48,7 @@ def issue(common_name: str, *, issuer: Pair | None, hosts: Sequence[str] = ()) -
     """Return a new pair for `common_name`, an authority's where nobody signs it (`issuer` None)."""
     private_key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(timezone.utc)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-    validity = _LASTS if issuer else _AUTHORITY
+    validity = _CERTIFICATE_LIFE if issuer else _AUTHORITY_LIFE
     usage = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
     builder = (
         x509.CertificateBuilder()
@@ -56,7 +56,7 @@ def issue(common_name: str, *, issuer: Pair | None, hosts: Sequence[str] = ()) -
         .issuer_name(issuer.cert.subject if issuer else subject)
         .public_key(private_key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _BACK)
+        .not_valid_before(now - _CLOCK_SKEW)
         .not_valid_after(now + validity)
         .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     )

@@ -17,10 +17,10 @@ from hetero.kube.server.key_pair import Pair, issue
 from hetero.kube.service.stored import Stored
 
 #: Renewed when so little of its time is left: two weeks before anybody is told that it ends.
-_RENEW = timedelta(days=45)
+_RENEWAL_TIME = timedelta(days=45)
 #: Whom each certificate is for: the extender is called inside its pod, the caller by nobody.
 _CALLER = "caller"
-_HOSTS = {"scheduler": "localhost", "webhook": "{0}-webhook.{1}.svc", _CALLER: ""}
+_HOSTS_BY_SERVICE = {"scheduler": "localhost", "webhook": "{0}-webhook.{1}.svc", _CALLER: ""}
 #: On the pods of the scheduler's Deployment: which certificate of the caller they started with.
 _SERIAL = "hetero.io/caller"
 _PEM = serialization.Encoding.PEM
@@ -46,11 +46,11 @@ async def renew(api: Api, names: Names) -> None:
     if not stored_texts:
         await secret("ca").write(authority.texts(), is_new=True)
     ca_pem = authority.cert.public_bytes(_PEM)
-    for service in _HOSTS:
+    for service in _HOSTS_BY_SERVICE:
         old_texts = await secret(f"{service}-tls").read()
         if old_texts and _lasts(Pair.read(old_texts), authority):
             continue
-        hosts = _HOSTS[service].format(names.name, names.namespace).split()
+        hosts = _HOSTS_BY_SERVICE[service].format(names.name, names.namespace).split()
         pair = issue(f"{names.name}-{service}", issuer=authority, hosts=hosts)
         await secret(f"{service}-tls").write(
             {**pair.texts(), "ca.crt": ca_pem}, is_new=old_texts is None
@@ -65,7 +65,7 @@ def _lasts(pair: Pair, authority: Pair) -> bool:
         pair.cert.verify_directly_issued_by(authority.cert)
     except (InvalidSignature, ValueError):
         return False
-    return pair.cert.not_valid_after_utc - datetime.now(timezone.utc) > _RENEW
+    return pair.cert.not_valid_after_utc - datetime.now(timezone.utc) > _RENEWAL_TIME
 
 
 async def _rollout_restart(api: Api, names: Names, pair: Pair) -> None:

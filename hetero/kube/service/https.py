@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 #: How often certificates on disk are looked at, in seconds.
 POLL_PERIOD_S = 5.0
 #: How long before a certificate ends somebody is told, and how often.
-_SOON, _AGAIN = timedelta(days=30), timedelta(days=1)
+_EXPIRY_NOTICE_TIME, _EXPIRY_NOTICE_PERIOD = timedelta(days=30), timedelta(days=1)
 
 #: Where kubelets ask whether a service answers at all, and whether callers will take its answers.
 ALIVE, READY = "/livez", "/readyz"
@@ -110,11 +110,11 @@ class Certificates:
         while True:
             now = datetime.now(timezone.utc)
             for file_name, path, end_time in self.all_ends():
-                if end_time - now > _SOON:
+                if end_time - now > _EXPIRY_NOTICE_TIME:
                     warned_at_by_file.pop(file_name, None)
                 elif (
                     file_name not in warned_at_by_file
-                    or now - warned_at_by_file[file_name] > _AGAIN
+                    or now - warned_at_by_file[file_name] > _EXPIRY_NOTICE_PERIOD
                 ):
                     warned_at_by_file[file_name] = now
                     await tell(f"certificate {path}: ends at {end_time:%F %T} UTC: renew it")

@@ -50,45 +50,46 @@ class Listen:
 def scheduler(
     listen: Listen,
     *,
-    config: Path | None,
-    mix: str | None,
-    agent: str | None,
-    schedulers: Iterable[str],
-    claims: bool,
-    metrics: Listen | None,
+    config_path: Path | None,
+    mix_config_map: str | None,
+    agent_user_name: str | None,
+    scheduler_names: Iterable[str],
+    counts_claims: bool,
+    metrics_listen: Listen | None,
     environ: Mapping[str, str],
 ) -> None:
     """Run the extender until it is told to stop.
 
-    `agent` is the user that agents are: nodes without one that serves take nobody. `mix` is the
-    ConfigMap of the expected mix, as `namespace/name`. `schedulers` are the names by which pods are
-    for the kube-scheduler that it serves. With `claims` it counts what claims hold, too. The
-    environment says whether it is the child of one that holds a Lease; without one it leads.
+    `agent_user_name` is the user that agents are: nodes without one that serves take nobody.
+    `mix_config_map` is the ConfigMap of the expected mix, as `namespace/name`. `scheduler_names`
+    are the names by which pods are for the kube-scheduler that it serves. With `counts_claims` it
+    counts what claims hold, too. The environment says whether it is the child of one that holds a
+    Lease; without one it leads.
     """
-    if mix is not None and not all(mix.partition("/")):
-        raise BadInput(f"mix {mix!r}: write namespace/name")
-    (signing_key, previous_keys), cluster_settings = _keys(environ), settings.load(config)
+    if mix_config_map is not None and not all(mix_config_map.partition("/")):
+        raise BadInput(f"mix {mix_config_map!r}: write namespace/name")
+    (signing_key, previous_keys), cluster_settings = _keys(environ), settings.load(config_path)
     _log()
     vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
             leadership = Leadership.of(environ)
-            untried = UntriedPods(frozenset(schedulers))
+            untried = UntriedPods(frozenset(scheduler_names))
             scheduler = Scheduler(
                 api,
                 vocabulary,
                 signing_key,
                 previous=previous_keys,
                 settings=cluster_settings,
-                mix_in=mix,
+                mix_in=mix_config_map,
                 lease=leadership,
-                agents=Agents(agent) if agent else None,
+                agents=Agents(agent_user_name) if agent_user_name else None,
                 untried=untried,
                 kubelet_watches=KubeletWatches(is_away=True),  # nobody knows what was before
             )
             registry = scheduler.calls.metrics.registry
-            coroutines = [*scheduler.follow(claims=claims), _follow_keys(scheduler, environ)]
+            coroutines = [*scheduler.follow(claims=counts_claims), _follow_keys(scheduler, environ)]
             coroutines += _expiry(listen, api, registry, environ)
             if leadership:
                 coroutines.append(
@@ -102,7 +103,7 @@ def scheduler(
                 host=listen.host,
                 port=listen.port,
                 certificates=listen.certificates,
-                metrics=_metrics(api, registry, metrics),
+                metrics=_metrics(api, registry, metrics_listen),
                 tasks=tuple(coroutines),
             )
 
@@ -112,70 +113,70 @@ def scheduler(
 def webhook(
     listen: Listen,
     *,
-    config: Path | None,
-    scheduler: str,
-    adopt_schedulers: Iterable[str],
-    allocation_writer: str,
-    other_writers: Iterable[str],
-    agent_user: str,
-    old_kubelets: bool,
-    autoscaler: bool,
-    allocation: AllocationWay,
-    driver_injection: InjectionWay,
-    vendor_runtimes: Iterable[str],
-    client_names: Iterable[str],
-    allowed_networks: Iterable[str],
+    config_path: Path | None,
+    scheduler_name: str,
+    adopted_scheduler_names: Iterable[str],
+    allocation_writer_name: str,
+    other_writer_names: Iterable[str],
+    agent_user_name: str,
+    serves_old_kubelets: bool,
+    has_autoscaler: bool,
+    allocation_way: AllocationWay,
+    driver_injection_way: InjectionWay,
+    vendor_runtime_classes: Iterable[str],
+    allowed_client_names: Iterable[str],
+    allowed_cidrs: Iterable[str],
     allowed_namespaces: Iterable[str],
-    open_to_all: bool,
+    is_open_to_all: bool,
     environ: Mapping[str, str],
 ) -> None:
     """Run the webhook until told to stop, and the controller that makes the templates it names.
 
-    `agent_user` is the user name of the agents' service account. `driver_injection` is how agents
-    bring drivers into containers. If `listen` has a client CA, /admit requires a certificate that
-    it signed, and if `client_names` is not empty, its common name must be in it. Unless
-    `open_to_all`, callers in pods are refused except from `allowed_namespaces`. If
-    `allowed_networks` is set, callers outside of these networks are refused as well. Probes and
+    `agent_user_name` is the user name of the agents' service account. `driver_injection_way` is how
+    agents bring drivers into containers. If `listen` has a client CA, /admit requires a certificate
+    that it signed, and if `allowed_client_names` is not empty, its common name must be in it.
+    Unless `is_open_to_all`, callers in pods are refused except from `allowed_namespaces`. If
+    `allowed_cidrs` is set, callers outside of these networks are refused as well. Probes and
     metrics are answered to everybody who reaches the port.
     """
-    cluster_settings, allowed_ranges = settings.load(config), networks(allowed_networks)
+    cluster_settings, allowed_ranges = settings.load(config_path), networks(allowed_cidrs)
     _log()
     vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            served_way = await _served(api, allocation)
+            served_way = await _served(api, allocation_way)
             webhook = Webhook(
                 vocabulary=vocabulary,
-                scheduler=scheduler,
-                allocation_writer=allocation_writer,
-                other_writers=frozenset(other_writers),
-                adopt_schedulers=frozenset(adopt_schedulers),
+                scheduler_name=scheduler_name,
+                allocation_writer_name=allocation_writer_name,
+                other_writer_names=frozenset(other_writer_names),
+                adopted_scheduler_names=frozenset(adopted_scheduler_names),
                 api=api,
-                runtime_classes=cluster_settings.runtime_classes,
-                hide_unasked=cluster_settings.hide_unasked,
-                vendor_runtimes=frozenset(
-                    (*vendor_runtimes, *cluster_settings.runtime_classes.values())
+                runtime_class_by_vendor=cluster_settings.runtime_classes,
+                hides_unasked=cluster_settings.hide_unasked,
+                vendor_runtime_classes=frozenset(
+                    (*vendor_runtime_classes, *cluster_settings.runtime_classes.values())
                 ),
-                old_kubelets=old_kubelets,
-                autoscaler=autoscaler,
-                way=served_way,
-                driver_injection=driver_injection,
+                serves_old_kubelets=serves_old_kubelets,
+                has_autoscaler=has_autoscaler,
+                allocation_way=served_way,
+                driver_injection_way=driver_injection_way,
             )
             certificates = listen.certificates
             guards = dict[str, Callable[[Handler], Handler]]()
-            if not open_to_all:
+            if not is_open_to_all:
                 callers = Callers(api, allowed_ranges, frozenset(allowed_namespaces))
                 guards |= {"/admit": callers.directly, "/inventory": callers.known}
             if certificates and certificates.client_ca:
-                guards["/admit"] = partial(proved, allowed_names=frozenset(client_names))
+                guards["/admit"] = partial(proved, allowed_names=frozenset(allowed_client_names))
             app = webhook.app()
             app.middlewares.append(by_head(guards))
             answer_metrics = metrics_handler(webhook.rights.registry)
             inventories = Inventories(
                 api=api,
-                agent_user=agent_user,
-                status_resources=vocabulary.size_resources if autoscaler else frozenset(),
+                agent_user=agent_user_name,
+                status_resources=vocabulary.size_resources if has_autoscaler else frozenset(),
             )
             app.router.add_post("/inventory", inventories.answer)
             app.router.add_get("/metrics", Gate(api).guard(answer_metrics))
@@ -252,12 +253,17 @@ async def _follow_keys(scheduler: Scheduler, environ: Mapping[str, str]) -> None
         await asyncio.sleep(POLL_PERIOD_S)
 
 
-def _metrics(api: Api, registry: CollectorRegistry, listen: Listen | None) -> Port | None:
+def _metrics(api: Api, registry: CollectorRegistry, metrics_listen: Listen | None) -> Port | None:
     """Return the port of the metrics; without certificates any client may read them."""
-    if listen is None:
+    if metrics_listen is None:
         return None
-    gate = Gate(api) if listen.certificates else None
-    return Port(metrics_app(registry, gate=gate), listen.host, listen.port, listen.certificates)
+    gate = Gate(api) if metrics_listen.certificates else None
+    return Port(
+        metrics_app(registry, gate=gate),
+        metrics_listen.host,
+        metrics_listen.port,
+        metrics_listen.certificates,
+    )
 
 
 def _expiry(
@@ -268,9 +274,8 @@ def _expiry(
         return ()
     registry.register(ExpiryMetric(certificates=listen.certificates))
     events = Events(api)
-    field_names = ("namespace", "name", "uid")
     namespace, pod_name, uid = (
-        environ.get(f"POD_{pod_name.upper()}", "") for pod_name in field_names
+        environ.get(f"POD_{key}", "") for key in ("NAMESPACE", "NAME", "UID")
     )
     pod = Metadata(namespace=namespace, name=pod_name, uid=uid)
 

@@ -53,37 +53,39 @@ _RESERVED = "default-scheduler"
 
 @frozen(kw_only=True)
 class Webhook:
-    """Answers admission reviews. `scheduler` is the name pods get.
+    """Answers admission reviews. `scheduler_name` is the name pods get.
 
-    `allocation_writer` is the user who writes our allocations, `other_writers` are those who write
-    HAMi's. Pods that name one of `adopt_schedulers` are moved to ours.
+    `allocation_writer_name` is the user who writes our allocations, `other_writer_names` are those
+    who write HAMi's. Pods that name one of `adopted_scheduler_names` are moved to ours.
     """
 
     vocabulary: Vocabulary
-    scheduler: str
-    allocation_writer: str
+    scheduler_name: str
+    allocation_writer_name: str
     api: ApiCalls  # asked for quotas and rights
-    other_writers: frozenset[str] = frozenset()
-    adopt_schedulers: frozenset[str] = frozenset()
-    runtime_classes: Mapping[str, str] = field(factory=dict)  # by vendor
-    old_kubelets: bool = False  # they take what init containers ask of a card for their own
-    autoscaler: bool = False  # nodes state sizes: kubelets count them by the resources' units
-    vendor_runtimes: frozenset[str] = frozenset()  # runtime classes that bring cards by themselves
-    hide_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
-    way: AllocationWay = AllocationWay.CLASSIC
-    driver_injection: InjectionWay = InjectionWay.FILES  # how agents bring drivers
+    other_writer_names: frozenset[str] = frozenset()
+    adopted_scheduler_names: frozenset[str] = frozenset()
+    runtime_class_by_vendor: Mapping[str, str] = field(factory=dict)  # by vendor
+    serves_old_kubelets: bool = False  # they take what init containers ask of a card for their own
+    has_autoscaler: bool = False  # nodes state sizes: kubelets count them by the resources' units
+    vendor_runtime_classes: frozenset[str] = (
+        frozenset()
+    )  # runtime classes that bring cards by themselves
+    hides_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
+    allocation_way: AllocationWay = AllocationWay.CLASSIC
+    driver_injection_way: InjectionWay = InjectionWay.FILES  # how agents bring drivers
     rights: Rights = field(init=False)
-    visible: VisibleDevices = field(init=False)
+    visible_devices: VisibleDevices = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "rights", Rights(self.api))
-        visible = VisibleDevices(
+        visible_devices = VisibleDevices(
             vendors=self.vocabulary.vendors,
-            hide=self.hide_unasked,
-            runtime_classes=self.vendor_runtimes,
-            way=self.driver_injection,
+            hide=self.hides_unasked,
+            runtime_classes=self.vendor_runtime_classes,
+            way=self.driver_injection_way,
         )
-        object.__setattr__(self, "visible", visible)
+        object.__setattr__(self, "visible_devices", visible_devices)
 
     def app(self) -> web.Application:
         """Return the HTTP service, which answers everybody."""
@@ -140,17 +142,23 @@ class Webhook:
                 if annotations_before.get(annotation) != annotations_after.get(annotation)
             },
         )
-        named_before, named_now = self.visible.annotated(old_pod), self.visible.annotated(new_pod)
+        named_before, named_now = (
+            self.visible_devices.annotated(old_pod),
+            self.visible_devices.annotated(new_pod),
+        )
         if not named_now.items() <= named_before.items():
             await self.rights.expect(
                 request,
-                ((container_name, POLICY) for container_name in self.visible.named(new_pod)),
+                (
+                    (container_name, POLICY)
+                    for container_name in self.visible_devices.named(new_pod)
+                ),
             )
         if self._put_aside(old_pod) != self._put_aside(new_pod):
             await self.rights.expect(
                 request, used(self._put_aside(new_pod), self.vocabulary.defaults)
             )
-        if self._named(new_pod) not in (self.scheduler, *self.adopt_schedulers):
+        if self._named(new_pod) not in (self.scheduler_name, *self.adopted_scheduler_names):
             return
         _expect_group(old_pod, new_pod)
         if self._understood(old_pod) != self._understood(new_pod):
@@ -165,14 +173,14 @@ class Webhook:
         """
         pod = request.object
         names_before = [container.name for _, container in containers(request.before)]
-        naming_containers = self.visible.named(pod, known_names=names_before)
+        naming_containers = self.visible_devices.named(pod, known_names=names_before)
         await self.rights.expect(
             request, ((container_name, POLICY) for container_name in naming_containers)
         )
         container_requests = (
             self._understood(pod) or self._understood(templates.with_words(pod)) or ()
         )
-        return [*self.visible.patches(pod, container_requests, known_names=names_before)]
+        return [*self.visible_devices.patches(pod, container_requests, known_names=names_before)]
 
     def _expect_writer(self, request: AdmissionRequest, changed_annotations: Iterable[str]) -> None:
         """Raise `BadInput` if an annotation that gives devices is changed by another user."""
@@ -181,12 +189,12 @@ class Webhook:
             *fnmatch.filter(changed_annotations, VISIBLE),
             *set(_SIGNED).intersection(changed_annotations),
         ]
-        if user_name != self.allocation_writer and own_annotations:
+        if user_name != self.allocation_writer_name and own_annotations:
             raise BadInput(
                 f"{min(own_annotations)} is written by the scheduler alone: leave it out"
             )
         hami_annotations = sorted(fnmatch.filter(changed_annotations, HAMI_ALLOCATION))
-        if hami_annotations and user_name not in self.other_writers:
+        if hami_annotations and user_name not in self.other_writer_names:
             raise BadInput(
                 f"{hami_annotations[0]} says which devices HAMi gave, and is written by HAMi alone:"
                 " leave it out"
@@ -204,7 +212,7 @@ class Webhook:
 
         Templates that it names are made of these words, whichever scheduler it has.
         """
-        if self.way is AllocationWay.CLASSIC:
+        if self.allocation_way is AllocationWay.CLASSIC:
             return ()
         try:
             return self.vocabulary.asked(templates.with_words(pod))
@@ -216,28 +224,33 @@ class Webhook:
 
     async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
         pod, scheduler_name = request.object, self._named(request.object)
-        is_own = scheduler_name in (self.scheduler, *self.adopt_schedulers)
+        is_own = scheduler_name in (self.scheduler_name, *self.adopted_scheduler_names)
         self._expect_writer(request, pod.metadata.annotations)
         # By a vendor's runtime a pod gets cards from any scheduler.
         await self.rights.expect(
-            request, ((container_name, POLICY) for container_name in self.visible.named(pod))
+            request,
+            ((container_name, POLICY) for container_name in self.visible_devices.named(pod)),
         )
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
-        if self.way is not AllocationWay.CLASSIC:
+        if self.allocation_way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
         if not is_own and scheduler_name != _RESERVED:
-            return [*self.visible.patches(pod, ())]  # another scheduler's pod, by its user's choice
+            return [
+                *self.visible_devices.patches(pod, ())
+            ]  # another scheduler's pod, by its user's choice
         container_requests = self.vocabulary.asked(pod)
         _expect_limited(pod, container_requests)
         expect_no_size_in_annotations(self.vocabulary, container_requests, pod.metadata.annotations)
         hiding_requests = container_requests
         if (
-            not container_requests and self.way is not AllocationWay.CLASSIC
+            not container_requests and self.allocation_way is not AllocationWay.CLASSIC
         ):  # claims say them by now
             hiding_requests = self.vocabulary.asked(templates.with_words(pod))
         await self.rights.expect(request, used(container_requests, self.vocabulary.defaults))
         runtime_class = self._runtime_class(container_requests)
-        hiding_patches = [*self.visible.patches(pod, hiding_requests, runtime_class=runtime_class)]
+        hiding_patches = [
+            *self.visible_devices.patches(pod, hiding_requests, runtime_class=runtime_class)
+        ]
         if not container_requests:
             return [*self._without_zeros(pod, spec), *hiding_patches]
         if pod.spec.node_name:
@@ -246,7 +259,7 @@ class Webhook:
                 f"kubernetes.io/hostname: {pod.spec.node_name} instead"
             )
         _expect_kept(pod)
-        is_by_claims = asks_by_claims(self.way, pod)
+        is_by_claims = asks_by_claims(self.allocation_way, pod)
         charge = self._charge(pod, container_requests, is_by_claims=is_by_claims)
         await _within_quota(self.api, self.vocabulary, request.namespace, charge)
         if is_by_claims:
@@ -290,7 +303,7 @@ class Webhook:
     def _names(self, pod: Pod, container_requests: tuple[ContainerRequest, ...]) -> list[Plain]:
         """Set the scheduler's name, and the runtime class."""
         patches, runtime_class = (
-            [_scheduled_by(self.scheduler)],
+            [_scheduled_by(self.scheduler_name)],
             self._runtime_class(container_requests),
         )
         if runtime_class and not pod.spec.runtime_class_name:
@@ -304,7 +317,7 @@ class Webhook:
             for container_request in container_requests
             for vendor in container_request.request.vendor.include
         }
-        class_names = {self.runtime_classes.get(vendor) for vendor in vendors}
+        class_names = {self.runtime_class_by_vendor.get(vendor) for vendor in vendors}
         return class_names.pop() if len(class_names) == 1 else None
 
     def _without_zeros(self, pod: Pod, spec: Plain) -> Iterator[Plain]:
@@ -313,7 +326,7 @@ class Webhook:
         It asks the resource's plugin to prepare the container, and finds no card for that.
         """
         groups = {"containers": pod.spec.containers, "initContainers": pod.spec.init_containers}
-        for list_name, group in groups.items() if self.old_kubelets else ():
+        for list_name, group in groups.items() if self.serves_old_kubelets else ():
             for position, container in enumerate(group):
                 path = f"/spec/{list_name}/{position}/resources"
                 written = spec[list_name][position].get("resources") or {}
@@ -335,9 +348,9 @@ class Webhook:
         for container_request in container_requests:
             path, resources = _resources_of(spec, container_request.container)
             new_resources = _with_count(resources, container_request)
-            if self.autoscaler:
+            if self.has_autoscaler:
                 new_resources = _counted(new_resources, container_request.resource_names)
-            if self.old_kubelets and path.startswith("/spec/initContainers"):
+            if self.serves_old_kubelets and path.startswith("/spec/initContainers"):
                 part_names = {*container_request.resource_names.resources} - {
                     container_request.resource_names.count
                 }

@@ -59,7 +59,7 @@ class Callers:
     _published_until_s: dict[str, float] = field(
         init=False, factory=dict
     )  # API servers', until when
-    _unknown: dict[str, float] = field(init=False, factory=dict)  # since when, by address
+    _unknown_since_s: dict[str, float] = field(init=False, factory=dict)  # since when, by address
 
     def directly(self, handler: Handler) -> Handler:
         """Return the handler for who calls by itself, not through the API server's proxies."""
@@ -103,7 +103,7 @@ class Callers:
                 address_text
             )
         if namespace is not None:
-            self._unknown.pop(address_text, None)
+            self._unknown_since_s.pop(address_text, None)
             return namespace in self.namespaces
         return self._long_unknown(address_text)
 
@@ -116,12 +116,12 @@ class Callers:
 
     def _long_unknown(self, address: str) -> bool:
         """Whether nobody has published an address of a pod for so long that it is a host's."""
-        since_s = self._unknown.get(address)
+        since_s = self._unknown_since_s.get(address)
         if since_s is None:
             log.warning("%s is no known API server's: refused for %.0f s", address, UNKNOWN_S)
-            while len(self._unknown) >= _MOST_ADDRESSES:
-                self._unknown.pop(next(iter(self._unknown)))
-            since_s = self._unknown[address] = monotonic()
+            while len(self._unknown_since_s) >= _MOST_ADDRESSES:
+                self._unknown_since_s.pop(next(iter(self._unknown_since_s)))
+            since_s = self._unknown_since_s[address] = monotonic()
         return monotonic() - since_s >= UNKNOWN_S
 
     async def _published(self) -> frozenset[str]:

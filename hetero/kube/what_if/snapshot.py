@@ -126,7 +126,7 @@ class ClusterSnapshot:
         listed: Callable[[list[_O]], None],
         changed: Callable[[str, _O], None],
         lost: Callable[[Exception], None],  # noqa: ARG002
-        retry: float = LONGEST_RETRY_S,  # noqa: ARG002
+        retry_s: float = LONGEST_RETRY_S,  # noqa: ARG002
     ) -> None:
         """List, and return; `changed` gets every later change."""
 
@@ -141,7 +141,7 @@ class ClusterSnapshot:
 async def read_api() -> ClusterSnapshot:
     """Return the objects in the API of this pod or of $KUBECONFIG. Raises `HeteroError`."""
     snapshot = ClusterSnapshot()
-    async with Api(Access.here(), connect=VIEW_CONNECT_S).open() as api:
+    async with Api(Access.here(), connect_timeout_s=VIEW_CONNECT_S).open() as api:
         for path, query in _READ:
             objects = snapshot.objects.setdefault(path, {})
             try:

@@ -59,7 +59,7 @@ class Reaction:
         """Return whether the process of a finding is to be ended."""
         if isinstance(finding, Excess):
             return finding.is_over and self.on_excess is OnExcess.KILL
-        return self.on_bypass is OnBypass.KILL and not (finding.core and self.spares_time)
+        return self.on_bypass is OnBypass.KILL and not (finding.core_percent and self.spares_time)
 
 
 @frozen(kw_only=True)
@@ -356,7 +356,7 @@ def _is_still(finding: Bypass | Excess, comparison: Comparison) -> bool:
         excess_now = comparison.excess.get((finding.grant, finding.device))
         return excess_now is not None and excess_now.is_over and excess_now.pid == finding.pid
     ((_, usage),) = comparison.usages
-    if finding.core:
+    if finding.core_percent:
         amount_now = (usage.busy or {}).get(finding.pid)
     else:
         amount_now = (

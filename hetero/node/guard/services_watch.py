@@ -15,7 +15,7 @@ from hetero.node.confinement import slices_held
 from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.ledger import Grant, Snapshot
 from hetero.node.node import Node
-from hetero.node.view.hurt import HURT, Hurt
+from hetero.node.view.hurt import HURT_FILE, Hurt
 from hetero.registry.message import Serve
 
 #: Seconds that programs whose device failed them may take to end.
@@ -28,7 +28,7 @@ class ServicesWatch:
 
     node: Node
     _clients: dict[str, frozenset[str]] = field(init=False, factory=dict)
-    _failed: dict[str, float] = field(init=False, factory=dict)  # since when
+    _failed_at_s: dict[str, float] = field(init=False, factory=dict)  # since when
 
     def sample(self, snapshot: Snapshot) -> tuple[Hurt, ...]:
         """Look at the services of standing grants; return the grants that a fault has hurt."""
@@ -57,10 +57,10 @@ class ServicesWatch:
             fault = service.fault or services.failure(self.node.ledger, device.uuid)
             if service.running and not fault:
                 self._clients[device.uuid] = served_ids
-                self._failed.pop(device.uuid, None)
+                self._failed_at_s.pop(device.uuid, None)
                 for grant_id in served_ids:
                     with suppress(OSError):
-                        (self.node.directory(grant_id) / HURT).unlink(missing_ok=True)
+                        (self.node.directory(grant_id) / HURT_FILE).unlink(missing_ok=True)
                 return
             fault = fault or "it was killed"
             services.note_failure(self.node.ledger, device.uuid, fault)
@@ -68,13 +68,15 @@ class ServicesWatch:
             for grant_id in sorted(served_before & pids_by_grant.keys()):
                 with suppress(OSError):
                     replace(
-                        self.node.directory(grant_id) / HURT, f"{reason}\n".encode(), mode=0o644
+                        self.node.directory(grant_id) / HURT_FILE,
+                        f"{reason}\n".encode(),
+                        mode=0o644,
                     )
                 yield Hurt(grant=grant_id, device=device.uuid, why=reason)
             self._clients[device.uuid] = served_before
-            failed_at_s = self._failed.setdefault(device.uuid, time.monotonic())
+            failed_at_s = self._failed_at_s.setdefault(device.uuid, time.monotonic())
             if service.running and service.clients and time.monotonic() - failed_at_s < _DRAIN_S:
                 return
             services.restart(self.node.registry, self.node.ledger, device, grants)
-            self._failed.pop(device.uuid, None)
+            self._failed_at_s.pop(device.uuid, None)
             self._clients[device.uuid] = frozenset()

@@ -54,8 +54,8 @@ class Row:
         """Return the row as limiters read it; `inode` is its page's."""
         gang_words = (0, 0, 0, 0)
         if self.gang:
-            core_field = self.gang.core | BY_HAND * self.gang.by_hand
-            gang_words = (core_field, self.gang.begin, self.gang.length, self.gang.period)
+            core_field = self.gang.core_share | BY_HAND * self.gang.by_hand
+            gang_words = (core_field, self.gang.begin_ns, self.gang.length_ns, self.gang.period_ns)
         share_words = (inode, self.core, self.policy, self.priority)
         return _ROW.pack(self.id.encode(), *share_words, *gang_words)
 

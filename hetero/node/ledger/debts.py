@@ -19,11 +19,12 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from attrs import evolve
+from attrs import evolve, field
 
 from hetero.model import codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE, replace
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit
@@ -46,25 +47,26 @@ _EXACT_NS = 20_000_000
 class Debt:
     """What `who`, a user or a namespace, owed the others on `device` at `at_ns`: `owed_ns`.
 
-    `job` is the grant that ended last and owed. `core` of CORE_FULL is the share that made the
-    debt; it falls by `rate` of CORE_FULL of the time in which others want the device. `demand_ns`
-    is when they were last known to. `counted` are the ids of the grants that ended last.
+    `job` is the grant that ended last and owed. `core_share` of CORE_FULL is the share that made
+    the debt; it falls by `payment_share` of CORE_FULL of the time in which others want the device.
+    `demand_ns` is when they were last known to. `counted_grants` are the ids of the grants that
+    ended last.
     """
 
     device: str
     who: str
     job: str
     owed_ns: int
-    core: int
-    rate: int
+    core_share: int = field(metadata=json_key("core"))
+    payment_share: int = field(metadata=json_key("rate"))
     at_ns: int
     demand_ns: int
-    counted: tuple[str, ...] = ()
+    counted_grants: tuple[str, ...] = field(default=(), metadata=json_key("counted"))
 
     def at(self, now_ns: int, demand_ns: int) -> Debt | None:
         """Return what is left at `now_ns`; None: it is paid or forgotten."""
         demand_ns = max(self.demand_ns, demand_ns)
-        paid_ns = max(min(now_ns, demand_ns) - self.at_ns, 0) * self.rate // CORE_FULL
+        paid_ns = max(min(now_ns, demand_ns) - self.at_ns, 0) * self.payment_share // CORE_FULL
         left_ns = min(self.owed_ns, MOST_NS) - paid_ns
         if left_ns < LEAST_NS or now_ns - demand_ns > FORGOTTEN_NS:
             return None
@@ -73,7 +75,7 @@ class Debt:
     @property
     def wait_ns(self) -> int:
         """For how many nanoseconds a grant waits that begins at `at_ns`."""
-        return self.owed_ns * CORE_FULL // max(self.rate, 1)
+        return self.owed_ns * CORE_FULL // max(self.payment_share, 1)
 
 
 @frozen(kw_only=True)
@@ -109,18 +111,20 @@ class Debts:
             path = self._path(limit.name, account.who)
             before = _read(path)
             left = before.at(now_ns, _demand_ns(limit.name, others, now_ns)) if before else None
-            if left and account.id in left.counted:
+            if left and account.id in left.counted_grants:
                 continue  # who kept it was killed before it removed the grant
             debt = Debt(
                 device=limit.name,
                 who=account.who,
                 job=account.job,
                 owed_ns=min(owed_ns + (left.owed_ns if left else 0), MOST_NS),
-                core=limit.core,
-                rate=left.rate if left else limit.core,
+                core_share=limit.core,
+                payment_share=left.payment_share if left else limit.core,
                 at_ns=now_ns,
                 demand_ns=now_ns,  # else nothing would be owed
-                counted=(*(left.counted if left else ()), account.id)[-_REMEMBERED_COUNT:],
+                counted_grants=(*(left.counted_grants if left else ()), account.id)[
+                    -_REMEMBERED_COUNT:
+                ],
             )
             self._write(path, debt)
 
@@ -150,7 +154,7 @@ class Debts:
                     for account in waiting
                     for position in account.positions(debt.device)
                 )
-                left = evolve(left, rate=min(sum(cores), CORE_FULL) or debt.core)
+                left = evolve(left, payment_share=min(sum(cores), CORE_FULL) or debt.core_share)
                 self._write(path, left)
             for account in waiting:
                 _have_wait(account, debt.device, left)

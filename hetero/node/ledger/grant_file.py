@@ -12,9 +12,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from attrs import field
+
 from hetero.model import CORE, MEMORY, Device, DeviceAllocation, Enforcement, Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 
 MAGIC = 0x31544E4152475448
 VERSION = 1
@@ -41,12 +44,12 @@ class DeviceLimit:
     `name` is the device's UUID, or that of the part of it; `driver_name` what the driver that the
     limiter stands in front of calls it, if that is another. `spill`: what does not fit on the card
     lies with the host. `context`: all that the driver holds for a process counts as its memory, and
-    a context of it takes `context_bytes` (0: not known before it is made).
-    `strict`: what the limiter does not know is not to be had. `rest`: `core` is what limited
-    neighbours leave, in elastic time slices (residual_share.py); no limit was asked for. `sm`: the
-    device itself holds programs to that percent of its multiprocessors, so they never wait.
-    `service`: a service of the vendor's runs several programs at the same time. `shape` is what its
-    template has of the core, in the unit of `core`: the device itself keeps it, and no limiter.
+    a context of it takes `context_bytes` (0: not known before it is made). `strict`: what the
+    limiter does not know is not to be had. `rest`: `core` is what limited neighbours leave, in
+    elastic time slices (residual_share.py); no limit was asked for. `sm_percent`: the device itself
+    holds programs to that percent of its multiprocessors, so they never wait. `service`: a service
+    of the vendor's runs several programs at the same time. `shape` is what its template has of the
+    core, in the unit of `core`: the device itself keeps it, and no limiter.
     """
 
     name: str
@@ -59,7 +62,7 @@ class DeviceLimit:
     rest: bool = False
     service: bool = False
     driver_name: str | None = None
-    sm: int | None = None
+    sm_percent: int | None = field(default=None, metadata=json_key("sm"))
     shape: int | None = None
 
     @property
@@ -100,7 +103,7 @@ def limit_of(
         strict=strict,
         driver_name=None if piece.part else device.attributes.get("driver_uuid"),
         service=device.enforcement is Enforcement.SERVICE,
-        sm=piece.sm,
+        sm_percent=piece.sm_percent,
         shape=None if piece.template is None else share_of(piece.takes[CORE]),
     )
 

@@ -41,6 +41,7 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, DeviceAllocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.model.units import format_memory
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.board import Row, remove_board, remove_pages, sweep_pages, write_board
@@ -95,14 +96,15 @@ class Grant:
     """One grant that stands: what was allocated, to whom, since when (UTC).
 
     `limits` is what the grant file says, one for each of the allocation's pieces. The core of one
-    without a limit differs where co-tenants have one (residual_share.py). `container` is the one
-    it was made for, `share` its name where it stands for any container. Where a grant is pinned,
+    without a limit differs where co-tenants have one (residual_share.py). `container` is the one it
+    was made for, `share` its name where it stands for any container. Where a grant is pinned,
     `owner` says by what and for whom, and `edits` what its container was given. `uid` is the user
-    whose it is, where another wrote it down (heterod). `numbers` are those of its devices in the
-    inventory when it was made, `devices` they themselves then, without how they divide. `soft` are
-    the vendors of its devices that a limiter shared then, by the node's settings, where they would
-    else have been cut. `served` are its devices that programs shared by a service then. `promised`
-    are the pieces that the scheduler of its pod, or its claim, counts, however it is resized.
+    whose it is, where another wrote it down (heterod). `device_numbers` are those of its devices in
+    the inventory when it was made, `devices` they themselves then, without how they divide. `soft`
+    are the vendors of its devices that a limiter shared then, by the node's settings, where they
+    would else have been cut. `served` are its devices that programs shared by a service then.
+    `promised` are the pieces that the scheduler of its pod, or its claim, counts, however it is
+    resized.
     """
 
     id: str
@@ -110,14 +112,14 @@ class Grant:
     limits: tuple[DeviceLimit, ...]
     command: tuple[str, ...]
     user: str
-    since: str
+    since_utc: str = field(metadata=json_key("since"))
     label: str | None = None
     container: ContainerInfo | None = None
     share: str | None = None
     owner: Mapping[str, str] = field(factory=dict)
     edits: Edits = field(factory=Edits)
     uid: int | None = None
-    numbers: tuple[int, ...] = ()
+    device_numbers: tuple[int, ...] = field(default=(), metadata=json_key("numbers"))
     devices: tuple[Device, ...] = ()
     soft: tuple[str, ...] = ()
     served: tuple[str, ...] = ()
@@ -420,7 +422,7 @@ class Ledger:
 
     def record_begin(self, grant: Grant) -> None:
         """Write to the log that a program has this grant."""
-        for limit, number in zip(grant.limits, grant.numbers, strict=True):
+        for limit, number in zip(grant.limits, grant.device_numbers, strict=True):
             core_text = "" if limit.granted_percent is None else f", {limit.granted_percent:g} %"
             record(
                 self.persistent,
@@ -443,7 +445,7 @@ class Ledger:
                     grant.label or grant.id,
                     f"the grant of {grant.user} has ended",
                     grant_id=grant.id,
-                    numbers=grant.numbers,
+                    numbers=grant.device_numbers,
                 )
 
     def drop(self, grant_id: str) -> None:
@@ -657,7 +659,7 @@ class Ledger:
                 rows.setdefault(device_limit.name, []).append(row)
         boards = {board_of(self.boards, device): board_rows for device, board_rows in rows.items()}
         for board_directory, board_rows in boards.items():
-            write_board(board_directory, board_rows, overrun_ns=periods.overrun or 0)
+            write_board(board_directory, board_rows, overrun_ns=periods.overrun_ns or 0)
         for board_directory in self.boards.glob("*"):
             if board_directory not in boards:
                 remove_board(board_directory)
@@ -711,13 +713,13 @@ def gang_rows(
     """Return the rows of those grants that are gangs, by id; their limits are given by id, too."""
     asked_rows: dict[str, GangRow] = {}
     fixed_rows: dict[str, GangRow] = {}
-    for grant in sorted(grants, key=lambda grant: (grant.since, grant.id)):
+    for grant in sorted(grants, key=lambda grant: (grant.since_utc, grant.id)):
         allocation = grant.allocation
         row = gang_row(
             limits_by_grant[grant.id],
             policy=allocation.policy,
             gang=allocation.gang,
-            period_ns=periods.period,
+            period_ns=periods.period_ns,
         )
         if row is not None:
             (fixed_rows if allocation.gang and allocation.gang.row else asked_rows)[grant.id] = row
@@ -725,13 +727,13 @@ def gang_rows(
     for limit in chain.from_iterable(limits_by_grant.values()):
         core_by_device[limit.name] += limit.core
     placed_rows = place_rows(with_spare(asked_rows, core_by_device), fixed_rows)
-    if any(placed_rows[grant_id].length < row.length for grant_id, row in asked_rows.items()):
+    if any(placed_rows[grant_id].length_ns < row.length_ns for grant_id, row in asked_rows.items()):
         return place_rows(asked_rows, fixed_rows)
     return placed_rows
 
 
 def _on(row: GangRow | None, limit: DeviceLimit) -> GangRow | None:
-    return row if row is not None and row.length and limit.name in row.devices else None
+    return row if row is not None and row.length_ns and limit.name in row.devices else None
 
 
 def _is_there(path: str) -> bool:

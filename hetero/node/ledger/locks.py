@@ -84,5 +84,5 @@ def is_locked(descriptor: int, byte_range: range) -> bool:
     return lock_kind != fcntl.F_UNLCK
 
 
-def _lock(lock_kind: int, start: int, length: int) -> bytes:
-    return _FLOCK.pack(lock_kind, os.SEEK_SET, start, length, 0)
+def _lock(lock_kind: int, start_byte: int, byte_count: int) -> bytes:
+    return _FLOCK.pack(lock_kind, os.SEEK_SET, start_byte, byte_count, 0)

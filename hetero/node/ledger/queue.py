@@ -16,11 +16,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-from attrs import evolve
+from attrs import evolve, field
 
 from hetero.model import Request, codec
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.node.ledger.grant_dir import create, cut_back, write
 from hetero.node.ledger.locks import is_held, try_lock
 from hetero.node.ledger.state import make, remove_all
@@ -32,7 +33,7 @@ SILENCE_S = 60.0
 
 @frozen(kw_only=True)
 class WaitingRequest:
-    """A request that waits, since when (UTC), for whom; `number` is its place among all that came.
+    """A request that waits, and for whom; `queue_number` is its place among all that came.
 
     `uid` is the user whose it is, where another wrote it down (heterod). `silent`: its process did
     not look again for long, so that it is stopped and holds up nobody.
@@ -40,11 +41,11 @@ class WaitingRequest:
 
     #: Its name in errors.
     TITLE: ClassVar[str] = "Waiting request"
-    number: int
+    queue_number: int = field(metadata=json_key("number"))
     request: Request
     command: tuple[str, ...]
     user: str
-    since: str
+    since_utc: str = field(metadata=json_key("since"))
     label: str | None = None
     uid: int | None = None
     silent: bool = False
@@ -52,7 +53,7 @@ class WaitingRequest:
     @property
     def id(self) -> str:
         """What people know it by: `w12`."""
-        return f"w{self.number}"
+        return f"w{self.queue_number}"
 
 
 @frozen
@@ -78,7 +79,7 @@ class Queue:
         """Put a request behind all others; with the ledger locked."""
         make(self.path, mode=0o755 if os.geteuid() == 0 else 0o700)
         number = max(self.numbers(), default=0) + 1
-        waiting = evolve(waiting, number=number)
+        waiting = evolve(waiting, queue_number=number)
         draft_directory = self.path / f".{number}"
         descriptor = -1
         try:
@@ -102,19 +103,19 @@ class Queue:
         """Return what waits, the first first; `before` only those that came before that number."""
         return tuple(self._read(before))
 
-    def place(self, number: int) -> int:
+    def place(self, queue_number: int) -> int:
         """Return the place of a request, 1 for the first; no entry is read for it."""
-        return 1 + sum(other < number and self._stands(other) for other in self.numbers())
+        return 1 + sum(other < queue_number and self._stands(other) for other in self.numbers())
 
-    def files(self, number: int) -> list[Path]:
+    def files(self, queue_number: int) -> list[Path]:
         """Return the files that the process of an entry holds open."""
-        return [self.path / str(number) / _ALIVE]
+        return [self.path / str(queue_number) / _ALIVE]
 
-    def remove(self, number: int) -> None:
+    def remove(self, queue_number: int) -> None:
         """Take an entry out; one that is gone is no error."""
-        hidden_directory = self.path / f".{number}.gone"
+        hidden_directory = self.path / f".{queue_number}.gone"
         with suppress(OSError):
-            (self.path / str(number)).rename(hidden_directory)
+            (self.path / str(queue_number)).rename(hidden_directory)
         remove_all(hidden_directory)
 
     def sweep(self) -> None:
@@ -140,7 +141,7 @@ class Queue:
                 text = (directory / _ENTRY).read_text()
                 entry = codec.loads(text, WaitingRequest, source=str(directory))
                 looked_s = (directory / _ALIVE).stat().st_mtime
-                yield evolve(entry, number=number, silent=time.time() - looked_s > SILENCE_S)
+                yield evolve(entry, queue_number=number, silent=time.time() - looked_s > SILENCE_S)
 
     def numbers(self) -> list[int]:
         """Return the numbers of all entries, also of those whose process is gone."""

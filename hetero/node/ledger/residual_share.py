@@ -31,7 +31,7 @@ def with_rest(
     core_by_device, unlimited = Counter[str](), Counter[str]()
     for policy, limits in grants.values():
         for limit in limits if policy is not Policy.OFF else ():
-            if limit.sm is not None:
+            if limit.sm_percent is not None:
                 continue
             if limit.core < CORE_FULL:
                 core_by_device[limit.name] += limit.core
@@ -39,7 +39,7 @@ def with_rest(
                 unlimited[limit.name] += 1
 
     def limit_in_force(policy: Policy, limit: DeviceLimit) -> DeviceLimit:
-        is_outside = policy is Policy.OFF or limit.sm is not None
+        is_outside = policy is Policy.OFF or limit.sm_percent is not None
         if is_outside or limit.core < CORE_FULL or not core_by_device[limit.name]:
             return limit
         core_left = max(

@@ -25,37 +25,42 @@ SPARE_PERCENT = 4
 
 @frozen(kw_only=True)
 class Periods:
-    """How a node cuts time for gangs, in nanoseconds: the settings' [gangs] table.
+    """How a node cuts time for gangs: the settings' [gangs] table.
 
-    `overrun` is for how long a gang may run over the end of its row; None: for a period.
+    `overrun_ns` is for how long a gang may run over the end of its row; None: for a period.
     """
 
-    period: int = 100_000_000
-    overrun: int | None = None
+    period_ns: int = 100_000_000
+    overrun_ns: int | None = None
 
 
 @frozen(kw_only=True)
 class GangRow:
-    """A gang's row: `core` is the smallest of its shares, as in a grant file; times in nanoseconds.
+    """A gang's row: `core_share` is the smallest of its shares, as in a grant file.
 
-    `asked` is how long the row would be by that share. No length: no row was free, and the grant
-    has time slices on each of its devices as if it were none. `by_hand`: its user gave it.
+    `asked_length_ns` is how long the row would be by that share. No length: no row was free, and
+    the grant has time slices on each of its devices as if it were none. `by_hand`: its user gave
+    it.
     """
 
-    core: int
-    begin: int
-    length: int
-    period: int
-    asked: int
+    core_share: int
+    begin_ns: int
+    length_ns: int
+    period_ns: int
+    asked_length_ns: int
     devices: frozenset[str] = field(factory=frozenset)
     by_hand: bool = False
 
     def overlaps(self, other_row: GangRow) -> bool:
         """Return whether two rows have a device and any time in common."""
-        if not self.length or not other_row.length or self.devices.isdisjoint(other_row.devices):
+        if (
+            not self.length_ns
+            or not other_row.length_ns
+            or self.devices.isdisjoint(other_row.devices)
+        ):
             return False
-        ahead_ns = (other_row.begin - self.begin) % self.period
-        return ahead_ns < self.length or self.period - ahead_ns < other_row.length
+        ahead_ns = (other_row.begin_ns - self.begin_ns) % self.period_ns
+        return ahead_ns < self.length_ns or self.period_ns - ahead_ns < other_row.length_ns
 
 
 def gang_row(
@@ -77,11 +82,11 @@ def gang_row(
         begin_ns = period_ns * (gang.row - 1) // gang.rows
         length_ns = min(length_ns, period_ns // gang.rows)
     return GangRow(
-        core=core_share,
-        begin=begin_ns,
-        length=length_ns,
-        period=period_ns,
-        asked=length_ns,
+        core_share=core_share,
+        begin_ns=begin_ns,
+        length_ns=length_ns,
+        period_ns=period_ns,
+        asked_length_ns=length_ns,
         devices=frozenset(limit.name for limit in limited_devices),
         by_hand=gang is not None and gang.row is not None,
     )
@@ -106,11 +111,15 @@ def with_spare(rows: Mapping[str, GangRow], core_given: Mapping[str, int]) -> di
             for device in row.devices
         )
         return max(
-            0, min(row.period * SPARE_PERCENT // 100, row.period * min(spare_shares) // CORE_FULL)
+            0,
+            min(
+                row.period_ns * SPARE_PERCENT // 100, row.period_ns * min(spare_shares) // CORE_FULL
+            ),
         )
 
     return {
-        grant_id: evolve(row, length=row.length + spare_ns(row)) for grant_id, row in rows.items()
+        grant_id: evolve(row, length_ns=row.length_ns + spare_ns(row))
+        for grant_id, row in rows.items()
     }
 
 
@@ -122,12 +131,14 @@ def place_rows(
     First fit around the period, in the order of `asked_rows`. If one does not fit, the longest goes
     first. One that does not fit even so has the longest part that is free, if it is of any use.
     """
-    longest_first = dict(sorted(asked_rows.items(), key=lambda id_and_row: -id_and_row[1].length))
+    longest_first = dict(
+        sorted(asked_rows.items(), key=lambda id_and_row: -id_and_row[1].length_ns)
+    )
     placed_rows = _first_fit(asked_rows, fixed_rows)
-    if any(placed_rows[grant_id].length < row.length for grant_id, row in asked_rows.items()):
+    if any(placed_rows[grant_id].length_ns < row.length_ns for grant_id, row in asked_rows.items()):
         other_placed = _first_fit(longest_first, fixed_rows)
-        if sum(row.length for row in other_placed.values()) > sum(
-            row.length for row in placed_rows.values()
+        if sum(row.length_ns for row in other_placed.values()) > sum(
+            row.length_ns for row in placed_rows.values()
         ):
             placed_rows = other_placed
     return placed_rows
@@ -146,28 +157,32 @@ def _fitted(row: GangRow, other_rows: Iterable[GangRow]) -> GangRow:
     overlapping_rows = [
         other_row
         for other_row in other_rows
-        if other_row.length and not other_row.devices.isdisjoint(row.devices)
+        if other_row.length_ns and not other_row.devices.isdisjoint(row.devices)
     ]
     ends_ns = sorted(
-        {(other_row.begin + other_row.length) % row.period for other_row in overlapping_rows} | {0}
+        {
+            (other_row.begin_ns + other_row.length_ns) % row.period_ns
+            for other_row in overlapping_rows
+        }
+        | {0}
     )
-    longest_row = evolve(row, length=0)
+    longest_row = evolve(row, length_ns=0)
     for begin_ns in ends_ns:
         length_ns = min(
-            chain((row.length,), (_until(other_row, begin_ns) for other_row in overlapping_rows))
+            chain((row.length_ns,), (_until(other_row, begin_ns) for other_row in overlapping_rows))
         )
-        if length_ns > longest_row.length:
-            longest_row = evolve(row, begin=begin_ns, length=length_ns)
-        if longest_row.length == row.length:
+        if length_ns > longest_row.length_ns:
+            longest_row = evolve(row, begin_ns=begin_ns, length_ns=length_ns)
+        if longest_row.length_ns == row.length_ns:
             break
     return (
         longest_row
-        if longest_row.length >= min(SHORTEST_ROW_NS, row.length)
-        else evolve(row, length=0)
+        if longest_row.length_ns >= min(SHORTEST_ROW_NS, row.length_ns)
+        else evolve(row, length_ns=0)
     )
 
 
 def _until(other_row: GangRow, begin_ns: int) -> int:
     """Return the nanoseconds from `begin_ns` to the beginning of another row."""
-    ahead_ns = (other_row.begin - begin_ns) % other_row.period
-    return 0 if other_row.period - ahead_ns < other_row.length or ahead_ns == 0 else ahead_ns
+    ahead_ns = (other_row.begin_ns - begin_ns) % other_row.period_ns
+    return 0 if other_row.period_ns - ahead_ns < other_row.length_ns or ahead_ns == 0 else ahead_ns

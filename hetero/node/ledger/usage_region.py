@@ -44,17 +44,17 @@ _WORKS_AT, _OWES_AT = 19, 24
 class Counts:
     """What a grant did on one of its devices: bytes held now, and totals since it began.
 
-    `granted` are the bytes of all reservations, those that were given back as well. For
+    `granted_bytes` are the bytes of all reservations, those that were given back as well. For
     `stopped_ns` its processes waited, each counted; `borrowed_ns` are of `device_ns`. At
     `charged_at_ns` (CLOCK_MONOTONIC; 0: never) it had `balance_ns` left, and of a debt owed
     `owed_ns` to others.
     """
 
-    memory: int
-    peak: int
-    denied: int
+    memory_bytes: int
+    peak_bytes: int
+    denied_count: int
     device_ns: int
-    granted: int = 0
+    granted_bytes: int = 0
     stopped_ns: int = 0
     borrowed_ns: int = 0
     charged_at_ns: int = 0
@@ -85,17 +85,17 @@ class GangState:
     """What the processes of a gang say of its rows: totals since it began, and monotonic times.
 
     `runs`: its gates are open, or it ends a row. Since `asked_ns` a process wants a device; 0: none
-    does. Of `rows`, `overruns` ended with work in flight; `end_ns` passed from their ends until
-    all devices were idle. A grant of high priority ran in a row `intrusions` times, for
+    does. Of `row_count`, `overrun_count` ended with work in flight; `end_ns` passed from their ends
+    until all devices were idle. A grant of high priority ran in a row `intrusion_count` times, for
     `intruded_ns`. At `met_ns` one device was last seen to wait for another; 0: never.
     """
 
     runs: bool
     asked_ns: int
-    rows: int
-    overruns: int
+    row_count: int
+    overrun_count: int
     end_ns: int
-    intrusions: int
+    intrusion_count: int
     intruded_ns: int
     met_ns: int
 
@@ -173,11 +173,11 @@ def _region(
         memory_bytes = sum(slot.used[position] for slot in live_slots.values())
         device_counts.append(
             Counts(
-                memory=memory_bytes,
-                peak=peak_bytes,
-                denied=denials,
+                memory_bytes=memory_bytes,
+                peak_bytes=peak_bytes,
+                denied_count=denials,
                 device_ns=device_ns,
-                granted=granted_bytes,
+                granted_bytes=granted_bytes,
                 stopped_ns=stopped_ns,
                 borrowed_ns=borrowed_ns,
                 charged_at_ns=charged_at_ns,
@@ -200,10 +200,10 @@ def _gang(contents: bytes) -> GangState | None:
     return GangState(
         runs=phase != 0,
         asked_ns=asked_ns,
-        rows=row_count,
-        overruns=overrun_count,
+        row_count=row_count,
+        overrun_count=overrun_count,
         end_ns=end_ns,
-        intrusions=intrusion_count,
+        intrusion_count=intrusion_count,
         intruded_ns=intruded_ns,
         met_ns=met_ns,
     )

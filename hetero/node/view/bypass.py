@@ -12,8 +12,11 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 
+from attrs import field
+
 from hetero.model import Policy
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node
@@ -22,29 +25,30 @@ from hetero.node.view.excess import Comparison, is_shared
 #: Seconds between two samples, so that a bypass is reported within five.
 SAMPLE_PERIOD_S = 3.0
 #: In a grant's directory: the monitor's note of device time past the limiter.
-PAST = "past"
+PAST_FILE = "past"
 #: In the ledger's directory: the monitor's note of memory that is no process's.
-UNOWNED = "unowned"
+UNOWNED_FILE = "unowned"
 
 
 @frozen(kw_only=True)
 class Bypass:
     """A process on a shared device with memory, or time of it, that no limiter counted.
 
-    `memory` is in bytes, `core` in percent of the device. `grant` is the one it runs under.
+    `core_percent` is in percent of the device. `grant` is the one it runs
+    under.
     """
 
     device: str
     pid: int
     program: str
     grant: str
-    memory: int = 0
-    core: float = 0.0
+    memory_bytes: int = field(default=0, metadata=json_key("memory"))
+    core_percent: float = field(default=0.0, metadata=json_key("core"))
 
     @property
     def key(self) -> tuple[object, ...]:
         """The key of the finding, the same for other figures."""
-        return self.device, self.pid, self.core > 0
+        return self.device, self.pid, self.core_percent > 0
 
     @property
     def subject(self) -> str:
@@ -54,9 +58,9 @@ class Bypass:
     @property
     def what(self) -> str:
         """What the process has past its limiter, as the end of `process 7 …`."""
-        if self.core:
-            return f"takes {self.core:.0f} % of the time of {self.device[:12]}"
-        return f"holds {self.memory >> 20} MiB of {self.device[:12]}"
+        if self.core_percent:
+            return f"takes {self.core_percent:.0f} % of the time of {self.device[:12]}"
+        return f"holds {self.memory_bytes >> 20} MiB of {self.device[:12]}"
 
     def __str__(self) -> str:
         description = f"{self.program} ({self.pid}) {self.what}"
@@ -102,7 +106,11 @@ def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple
     off_ids = {grant.id for grant in snapshot.grants if grant.allocation.policy is Policy.OFF}
     bypasses = [
         Bypass(
-            device=device.uuid, pid=pid, program=program(pid), memory=memory_bytes, grant=grant_id
+            device=device.uuid,
+            pid=pid,
+            program=program(pid),
+            memory_bytes=memory_bytes,
+            grant=grant_id,
         )
         for device, usage in comparison.usages
         if is_shared(device, snapshot)
@@ -123,7 +131,7 @@ def find_bypass(node: Node, snapshot: Snapshot, comparison: Comparison) -> tuple
 
 def time_past(node: Node, grant_id: str) -> Iterator[Bypass]:
     """Yield what device time a grant takes past its limiter, by the watcher's last note."""
-    path = node.directory(grant_id) / PAST
+    path = node.directory(grant_id) / PAST_FILE
     with suppress(OSError, ValueError):
         if path.stat().st_mtime > time.time() - 3 * SAMPLE_PERIOD_S:
             for pid, device_part, device in map(str.split, path.read_text().splitlines()):
@@ -132,14 +140,14 @@ def time_past(node: Node, grant_id: str) -> Iterator[Bypass]:
                     pid=int(pid),
                     program=program(int(pid)),
                     grant=grant_id,
-                    core=100 * float(device_part),
+                    core_percent=100 * float(device_part),
                 )
 
 
 def unowned_memory(node: Node) -> Iterator[Unowned]:
     """Yield what memory of cards is no process's, by the watcher's last note."""
     for ledger in filter(None, (node.ledger, node.system)):
-        path = ledger.path / UNOWNED
+        path = ledger.path / UNOWNED_FILE
         with suppress(OSError, ValueError):
             if path.stat().st_mtime > time.time() - 3 * SAMPLE_PERIOD_S:
                 for memory_bytes, device in map(str.split, path.read_text().splitlines()):

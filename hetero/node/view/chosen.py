@@ -46,16 +46,16 @@ class Choice:
         if self.everything:
             return view
         devices = self.of(view.devices)
-        numbers = {row.number for row in devices}
+        numbers = {row.device_number for row in devices}
         grants = tuple(
             grant
             for grant in view.grants
             if self.user in (None, grant.user)
-            and any(share.number in numbers for share in grant.shares)
+            and any(share.device_number in numbers for share in grant.shares)
         )
         if self.user is not None:
-            held_numbers = {share.number for grant in grants for share in grant.shares}
-            devices = tuple(row for row in devices if row.number in held_numbers)
+            held_numbers = {share.device_number for grant in grants for share in grant.shares}
+            devices = tuple(row for row in devices if row.device_number in held_numbers)
         return evolve(view, devices=devices, grants=grants)
 
     def of(self, rows: Sequence[DeviceView]) -> tuple[DeviceView, ...]:
@@ -98,7 +98,7 @@ class Choice:
             return True
         from hetero.placement.match import named  # here: only who names a card waits for it
 
-        return bool(named([row.device], self.device, [row.number]))
+        return bool(named([row.device], self.device, [row.device_number]))
 
     def _is_near(self, row: DeviceView) -> bool:
         return self.numa is None or row.device.numa == self.numa
@@ -113,7 +113,7 @@ def _model(row: DeviceView) -> str:
 
 
 def _number(row: DeviceView) -> str:
-    return str(row.number)
+    return str(row.device_number)
 
 
 def _numa(row: DeviceView) -> str:

@@ -8,7 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from attrs import field
+
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.node.ledger.debts import debts_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import read_limits, read_owes_until
@@ -32,13 +35,13 @@ _RECENT_S = 1.0
 class Owing:
     """A grant with work in flight that owes more than `LARGE_DEBT_S`, while another has work.
 
-    `seconds` is what it owes by its own count, at least `LARGE_DEBT_S`. `number` is the device's in
-    the inventory when the grant was made.
+    `seconds` is what it owes by its own count, at least `LARGE_DEBT_S`. `device_number` is the
+    device's in the inventory when the grant was made.
     """
 
     grant: str
     device: str
-    number: int | None
+    device_number: int | None = field(metadata=json_key("number"))
     who: str
     seconds: float
 
@@ -56,7 +59,8 @@ class Owing:
     def what(self) -> str:
         """What it does, as the end of `grant ab …`."""
         return (
-            f"owes {as_seconds(self.seconds)} on {_card(self.number, self.device)} (of {self.who}) "
+            f"owes {as_seconds(self.seconds)} on "
+            f"{_card(self.device_number, self.device)} (of {self.who}) "
             "and goes on while others have work"
         )
 
@@ -68,17 +72,17 @@ class Owing:
 class Wait:
     """A grant that waits until what earlier grants of its user owed is paid, in seconds.
 
-    `who` owes `owed` on the device, `job` is the grant that owed last. It waits for `seconds` of
+    `who` owes `owed_s` on the device, `job` is the grant that owed last. It waits for `waits_s` of
     the time in which others want the device.
     """
 
     grant: str
     device: str
-    number: int | None
+    device_number: int | None = field(metadata=json_key("number"))
     who: str
     job: str
-    owed: float
-    seconds: float
+    owed_s: float = field(metadata=json_key("owed"))
+    waits_s: float = field(metadata=json_key("seconds"))
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -94,8 +98,8 @@ class Wait:
     def what(self) -> str:
         """What it does, as the end of `grant ab …`."""
         return (
-            f"waits {as_seconds(self.seconds)}: {self.who} owes {as_seconds(self.owed)} on "
-            f"{_card(self.number, self.device)} (job {self.job})"
+            f"waits {as_seconds(self.waits_s)}: {self.who} owes {as_seconds(self.owed_s)} on "
+            f"{_card(self.device_number, self.device)} (job {self.job})"
         )
 
     def __str__(self) -> str:
@@ -127,11 +131,11 @@ def waits(node: Node, grant: Grant) -> tuple[Wait, ...]:
                     Wait(
                         grant=grant.id,
                         device=debt.device,
-                        number=number,
+                        device_number=number,
                         who=debt.who,
                         job=debt.job,
-                        owed=debt.owed_ns * part / 1e9,
-                        seconds=left_ns / 1e9,
+                        owed_s=debt.owed_ns * part / 1e9,
+                        waits_s=left_ns / 1e9,
                     )
                 )
     return tuple(grant_waits)
@@ -178,7 +182,9 @@ def owing(node: Node, grants: Iterable[Grant], regions: Mapping[str, Region]) ->
                     Owing(
                         grant=grant.id,
                         device=device,
-                        number=grant.numbers[position] if grant.numbers else None,
+                        device_number=grant.device_numbers[position]
+                        if grant.device_numbers
+                        else None,
                         who=grant.debtor,
                         seconds=max(owed, LARGE_DEBT_S),
                     )
@@ -193,7 +199,7 @@ def as_seconds(seconds: float) -> str:
 
 def _devices(grant: Grant, times_ns: tuple[int, ...]) -> Iterator[tuple[str, int | None, int]]:
     for position, limit in enumerate(grant.limits):
-        number = grant.numbers[position] if grant.numbers else None
+        number = grant.device_numbers[position] if grant.device_numbers else None
         yield limit.name, number, times_ns[position]
 
 

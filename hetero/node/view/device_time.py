@@ -39,16 +39,16 @@ SLACK_PART = 0.05
 class Sample:
     """One sample of a device: parts of its time from 0 to 1, and totals since each grant began.
 
-    `worked` is the driver's figure for each process in its last sample, by grant and PID; `busy` is
-    its figure for all. `charged` are seconds by grant, and `light` those of them that a grant
-    reports as used without a time slice.
+    `worked_parts` is the driver's figure for each process in its last sample, by grant and PID;
+    `busy_part` is its figure for all. `charged_s` are seconds by grant, and `light_s` those of them
+    that a grant reports as used without a time slice.
     """
 
-    at: float
-    busy: float
-    worked: Mapping[tuple[str, int], float]
-    charged: Mapping[str, float]
-    light: Mapping[str, float] = {}
+    sampled_at_s: float
+    busy_part: float
+    worked_parts: Mapping[tuple[str, int], float]
+    charged_s: Mapping[str, float]
+    light_s: Mapping[str, float] = {}
 
 
 @frozen(kw_only=True)
@@ -67,22 +67,24 @@ def overuse(samples: Sequence[Sample], share_by_grant: Mapping[str, float]) -> t
     grant is held to. What is charged beyond that is the tenant's own word, and not believed. A
     grant without a share may take all.
     """
-    span_s = samples[-1].at - samples[0].at if samples else 0.0
+    span_s = samples[-1].sampled_at_s - samples[0].sampled_at_s if samples else 0.0
     if span_s < SHORTEST_WINDOW_S:
         return ()
     parts_by_grant: dict[str, dict[int, float]] = {}
     for sample in samples:
-        for (grant_id, pid), uncharged_part in sample.worked.items():
+        for (grant_id, pid), uncharged_part in sample.worked_parts.items():
             part_by_pid = parts_by_grant.setdefault(grant_id, {})
             part_by_pid[pid] = part_by_pid.get(pid, 0.0) + uncharged_part / len(samples)
-    charged = _rates(samples[0].charged, samples[-1].charged, span_s)
-    light_parts = _rates(samples[0].light, samples[-1].light, span_s)
+    charged = _rates(samples[0].charged_s, samples[-1].charged_s, span_s)
+    light_parts = _rates(samples[0].light_s, samples[-1].light_s, span_s)
     uncharged_parts = {
         grant_id: sum(parts_by_grant.get(grant_id, {}).values())
         - min(charged_part, share_by_grant.get(grant_id, 1.0) + SLACK_PART)
         for grant_id, charged_part in charged.items()
     }
-    idle = max(sum(sample.busy for sample in samples) / len(samples) - sum(charged.values()), 0.0)
+    idle = max(
+        sum(sample.busy_part for sample in samples) / len(samples) - sum(charged.values()), 0.0
+    )
     overuses = []
     for grant_id, uncharged_part in uncharged_parts.items():
         # Of two loops that each need 13 % of an H100 its driver says that it is always busy.
@@ -147,7 +149,7 @@ class DeviceTime:
                         last_sample,
                     )
                 )
-                while samples[0].at < samples[-1].at - WINDOW_S:
+                while samples[0].sampled_at_s < samples[-1].sampled_at_s - WINDOW_S:
                     samples.popleft()
                 overuse_by_device[device.uuid] = overuse(samples, shares_of(limited_grants, device))
         return overuse_by_device
@@ -180,13 +182,13 @@ def sample_of(
     }
     board_directory = board_of(boards_directory, device.uuid)
     return Sample(
-        at=time.monotonic(),
-        busy=usage.core or 0.0,
-        worked=part_by_process,
-        charged=charged_s,
-        light={
-            grant_id: last_sample.light[grant_id]
-            if last_sample and last_sample.charged.get(grant_id) == charged_seconds
+        sampled_at_s=time.monotonic(),
+        busy_part=usage.core or 0.0,
+        worked_parts=part_by_process,
+        charged_s=charged_s,
+        light_s={
+            grant_id: last_sample.light_s[grant_id]
+            if last_sample and last_sample.charged_s.get(grant_id) == charged_seconds
             else light_seconds(board_directory / grant_id)
             for grant_id, charged_seconds in charged_s.items()
         },

@@ -33,7 +33,7 @@ from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 
 #: As the tables say it: there is one limiter, and one kernel.
-_KEEPERS = {Enforcement.PRELOAD: "the limiter", Enforcement.KERNEL: "the kernel"}
+_PHRASE_BY_ENFORCEMENT = {Enforcement.PRELOAD: "the limiter", Enforcement.KERNEL: "the kernel"}
 
 
 class Diagnosis(str, Enum):
@@ -152,7 +152,7 @@ def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:
         return Finding(subject, Diagnosis.OK, "given as a whole")
     if device.enforcement is Enforcement.NONE:
         return Finding(subject, Diagnosis.NOTE, "shares are counted but not enforced")
-    meaning = _KEEPERS.get(device.enforcement, f"a {device.enforcement.value}")
+    meaning = _PHRASE_BY_ENFORCEMENT.get(device.enforcement, f"a {device.enforcement.value}")
     return Finding(subject, Diagnosis.OK, f"shares are kept by {meaning}")
 
 

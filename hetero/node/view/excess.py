@@ -131,7 +131,10 @@ def _figures(device_and_usage: tuple[Device, Usage]) -> tuple[object, ...]:
 
 def _held(regions: Mapping[str, Region]) -> dict[str, object]:
     return {
-        grant_id: ([(counts.memory, counts.granted) for counts in region.counts], region.slots)
+        grant_id: (
+            [(counts.memory_bytes, counts.granted_bytes) for counts in region.counts],
+            region.slots,
+        )
         for grant_id, region in regions.items()
     }
 
@@ -326,10 +329,12 @@ def _charged(first_and_last: Sequence[Region], position: int) -> int:
         (region.counts[position] if region.counts else None) for region in first_and_last
     )
     if counts_after is None:
-        return counts_before.memory if counts_before else 0
+        return counts_before.memory_bytes if counts_before else 0
     if counts_before is None:
-        return counts_after.granted
-    return charged_at_most(counts_before.memory, counts_before.granted, counts_after.granted)
+        return counts_after.granted_bytes
+    return charged_at_most(
+        counts_before.memory_bytes, counts_before.granted_bytes, counts_after.granted_bytes
+    )
 
 
 def _use(

@@ -18,7 +18,7 @@ from hetero.node.node import Node
 APART_S = 10.0
 
 #: adjtimex(2): the clock is not synchronised.
-_TIME_ERROR = 5
+_UNSYNCHRONISED_STATE = 5
 
 
 @frozen
@@ -58,7 +58,7 @@ def clock() -> Clock:
     if clock_state < 0:
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error))
-    return Clock(clock_state != _TIME_ERROR, timex.esterror / 1000, timex.maxerror / 1000)
+    return Clock(clock_state != _UNSYNCHRONISED_STATE, timex.esterror / 1000, timex.maxerror / 1000)
 
 
 def by_hand(grant: Grant) -> bool:

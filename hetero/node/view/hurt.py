@@ -8,7 +8,7 @@ from hetero.model.frozen import frozen
 from hetero.node.node import Node
 
 #: In a grant's directory: what ended its programs on their device.
-HURT = "hurt"
+HURT_FILE = "hurt"
 
 
 @frozen(kw_only=True)
@@ -36,5 +36,5 @@ class Hurt:
 def hurt(node: Node, grant_id: str) -> str | None:
     """Return what ended a grant's programs on their device, by the watcher's note."""
     with suppress(OSError):
-        return (node.directory(grant_id) / HURT).read_text().strip() or None
+        return (node.directory(grant_id) / HURT_FILE).read_text().strip() or None
     return None

@@ -24,6 +24,7 @@ from hetero.model import (
     obtainable,
 )
 from hetero.model.frozen import frozen
+from hetero.model.reader import json_key
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE
@@ -61,46 +62,46 @@ _BUSY_PART = 0.03
 class Share:
     """One device of a grant: its limits, and what the grant uses of it (None: not known).
 
-    `template` is what it is cut by, and `part` its id, None for a share. `core` and `core_used` are
-    in percent of the card, `core` None where there is no limit, and of
-    a template or a whole card what it has. `core_units` is `core` in the vendor's own units and
-    what the card has of them, None where these are percent; `rest`:
-    none was asked for, and this is what its limited neighbours leave for the time being. `sm` is
-    the percent of the multiprocessors that it has in place of such a limit. Of `core_used`,
-    `core_borrowed` was lent by others, and `core_lent` is this grant's part of what others
-    borrowed. `core_stopped` are the milliseconds a second for which its processes waited for
-    their share, each counted. `memory`
-    and `memory_used` are bytes. `spill`: what does not fit on the card lies with the host. `denied`
-    counts the allocations that were refused. `overhead` is what the driver counts for the grant's
-    processes on top: contexts, the code of their kernels. `excess` is what it counts beyond what
-    was charged and their contexts. `core_excess` is the device time that they took past their
-    limiter, in percent of the card, as heterod noted it last where no tenant writes (None: it
-    noted none). `core_owed` are the seconds of device time beyond its share that it used while
-    another grant had work, and owes; for `core_waits` seconds of others' demand its gate is closed
-    because of what earlier grants of its user owed. `enforcement` is how the limits are kept.
+    `template` is what it is cut by, and `part` its id, None for a share. `core_percent` and
+    `core_used_percent` are in percent of the card, `core_percent` None where there is no limit, and
+    of a template or a whole card what it has. `core_units` is `core_percent` in the vendor's own
+    units and what the card has of them, None where these are percent; `rest`: none was asked for,
+    and this is what its limited neighbours leave for the time being. `sm_percent` is the percent of
+    the multiprocessors that it has in place of such a limit. Of `core_used_percent`,
+    `core_borrowed_percent` was lent by others, and `core_lent_percent` is this grant's part of what
+    others borrowed. For `core_stopped_ms_per_s` its processes waited for their share, each
+    counted. `spill`:
+    what does not fit on the card lies with the host. `denied_count` counts the allocations that
+    were refused. `overhead_bytes` is what the driver counts for the grant's processes on top:
+    contexts, the code of their kernels. `excess` is what it counts beyond what was charged and
+    their contexts. `core_excess_percent` is the device time that they took past their limiter, in
+    percent of the card, as heterod noted it last where no tenant writes (None: it noted none).
+    `core_owed_s` is device time beyond its share that it used while another grant
+    had work, and owes; for `core_waits_s` of others' demand its gate is closed because of
+    what earlier grants of its user owed. `enforcement` is how the limits are kept.
     """
 
     device: str
-    number: int | None
-    memory: int
-    core: float | None
+    device_number: int | None = field(metadata=json_key("number"))
+    memory_bytes: int = field(metadata=json_key("memory"))
+    core_percent: float | None = field(metadata=json_key("core"))
     core_units: tuple[int, int] | None = None
     template: str | None = None
     part: str | None = None
     rest: bool = False
-    sm: int | None = None
+    sm_percent: int | None = field(default=None, metadata=json_key("sm"))
     spill: bool = False
-    memory_used: int | None = None
-    core_used: float | None = None
-    core_borrowed: float | None = None
-    core_lent: float | None = None
-    core_stopped: float | None = None
-    denied: int | None = None
-    overhead: int | None = None
+    memory_used_bytes: int | None = field(default=None, metadata=json_key("memory_used"))
+    core_used_percent: float | None = field(default=None, metadata=json_key("core_used"))
+    core_borrowed_percent: float | None = field(default=None, metadata=json_key("core_borrowed"))
+    core_lent_percent: float | None = field(default=None, metadata=json_key("core_lent"))
+    core_stopped_ms_per_s: float | None = field(default=None, metadata=json_key("core_stopped"))
+    denied_count: int | None = field(default=None, metadata=json_key("denied"))
+    overhead_bytes: int | None = field(default=None, metadata=json_key("overhead"))
     excess: Excess | None = None
-    core_excess: float | None = None
-    core_owed: float | None = None
-    core_waits: float | None = None
+    core_excess_percent: float | None = field(default=None, metadata=json_key("core_excess"))
+    core_owed_s: float | None = field(default=None, metadata=json_key("core_owed"))
+    core_waits_s: float | None = field(default=None, metadata=json_key("core_waits"))
     enforcement: Enforcement | None = None
 
 
@@ -108,35 +109,35 @@ class Share:
 class Process:
     """A process of a grant: the container it is in, by its id, and what it holds of each device.
 
-    `memory` goes with the grant's shares, in bytes; empty for one that uses no device.
+    `memory_bytes` goes with the grant's shares; empty for one that uses no device.
     """
 
     pid: int
     program: str
     container: str | None = None
-    memory: tuple[int, ...] = ()
+    memory_bytes: tuple[int, ...] = field(default=(), metadata=json_key("memory"))
 
 
 @frozen(kw_only=True)
 class RowView:
-    """The row of a gang: from `begin` on, `length` of each `period`, all in milliseconds.
+    """The row of a gang: from `begin_ms` on, `length_ms` of each `period_ms`.
 
-    No `length`: none was free. `runs`: it is in a row now. The rest are totals since the grant
-    began, None where no process says: of `rows`, `overruns` ended with work in flight, and
-    `end` are the milliseconds from the end of a row until all devices were idle, a mean. Grants of
-    high priority ran in a row `intrusions` times, for `intruded` milliseconds that are not charged
-    to the gang.
+    No `length_ms`: none was free. `runs`: it is in a row now. The rest are totals since the grant
+    began, None where no process says: of `row_count`, `overrun_count` ended with work in flight,
+    and `mean_end_ms` are the milliseconds from the end of a row until all devices were idle, a
+    mean. Grants of high priority ran in a row `intrusion_count` times, for `intruded_ms`
+    milliseconds that are not charged to the gang.
     """
 
-    begin: float
-    length: float
-    period: float
+    begin_ms: float = field(metadata=json_key("begin"))
+    length_ms: float = field(metadata=json_key("length"))
+    period_ms: float = field(metadata=json_key("period"))
     runs: bool = False
-    rows: int | None = None
-    overruns: int | None = None
-    end: float | None = None
-    intrusions: int | None = None
-    intruded: float | None = None
+    row_count: int | None = field(default=None, metadata=json_key("rows"))
+    overrun_count: int | None = field(default=None, metadata=json_key("overruns"))
+    mean_end_ms: float | None = field(default=None, metadata=json_key("end"))
+    intrusion_count: int | None = field(default=None, metadata=json_key("intrusions"))
+    intruded_ms: float | None = field(default=None, metadata=json_key("intruded"))
 
 
 @frozen(kw_only=True)
@@ -144,19 +145,19 @@ class GrantView:
     """A grant that stands: whose, since when (UTC), its processes, its share of each device.
 
     `containers` are those that have it, `share` its name where it is one. `running` says more of
-    each of its `processes`.
-    `bypass` says which of its processes have memory or device time past the limiter, `owing` where
-    it owes much and goes on while others have work, `waits` what it waits for. `unknown`
-    counts the driver's functions that they asked for and the limiter does not know (None: unread).
-    `hurt` is what ended its programs on a device that a service shares. `row`: it is a gang.
-    `ended`: its container has ended, and its pod, which may start it again, has not.
+    each of its `processes`. `bypass` says which of its processes have memory or device time past
+    the limiter, `owing` where it owes much and goes on while others have work, `waits` what it
+    waits for. `unknown_function_count` counts the driver's functions that they asked for and the
+    limiter does not know (None: unread). `hurt` is what ended its programs on a device that a
+    service shares. `row`: it is a gang. `ended`: its container has ended, and its pod, which may
+    start it again, has not.
     """
 
     id: str
     label: str | None
     user: str
     command: tuple[str, ...]
-    since: str
+    since_utc: str = field(metadata=json_key("since"))
     policy: Policy
     priority: Priority
     processes: tuple[int, ...]
@@ -167,7 +168,7 @@ class GrantView:
     bypass: tuple[Bypass, ...] = ()
     owing: tuple[Owing, ...] = ()
     waits: tuple[Wait, ...] = ()
-    unknown: int | None = None
+    unknown_function_count: int | None = field(default=None, metadata=json_key("unknown"))
     hurt: str | None = None
     row: RowView | None = None
     ended: bool = False
@@ -183,7 +184,7 @@ class DeviceView:
     now, None where nobody waits.
     """
 
-    number: int
+    device_number: int = field(metadata=json_key("number"))
     device: Device
     held: Counters
     usage: Usage
@@ -218,7 +219,7 @@ class DeviceView:
 class ForeignView:
     """What programs without a grant use of a device, with its number and UUID."""
 
-    number: int
+    device_number: int = field(metadata=json_key("number"))
     device: str
     use: ForeignUse
 
@@ -227,8 +228,8 @@ class ForeignView:
 class QueuedRequest:
     """A request in the queue: its place from 1 on, whose, since when (UTC) and what it asks.
 
-    `memory` is in bytes of each device, `memory_percent` and `core` in percent of one; None: not
-    asked. `stopped`: its process does not look, and it holds up nobody.
+    `memory_bytes` is of each device, `memory_percent` and `core_percent` in percent of
+    one; None: not asked. `stopped`: its process does not look, and it holds up nobody.
     """
 
     id: str
@@ -236,11 +237,11 @@ class QueuedRequest:
     label: str | None
     user: str
     command: tuple[str, ...]
-    since: str
-    count: int
-    memory: int | None
+    since_utc: str = field(metadata=json_key("since"))
+    device_count: int = field(metadata=json_key("count"))
+    memory_bytes: int | None = field(metadata=json_key("memory"))
     memory_percent: int | None
-    core: float | None
+    core_percent: float | None = field(metadata=json_key("core"))
     whole: bool
     device: str | None
     vendors: tuple[str, ...]
@@ -286,12 +287,13 @@ class NodeView:
 class Timeshare:
     """What a grant's processes count, its row, and what others borrow of its share of each device.
 
-    `lent` is in percent of the card, as in `Share`; `region` is None where it is not to be known.
+    `lent_percent` is in percent of the card, as in `Share`; `region` is None where it is not to be
+    known.
     """
 
     region: Region | None
     row: RowView | None
-    lent: tuple[float | None, ...]
+    lent_percent: tuple[float | None, ...]
 
 
 @define(eq=False, repr=False)
@@ -299,18 +301,18 @@ class CoreMeter:
     """Measures the device time of grants by what their processes count.
 
     It is a mean: since a grant began, at the first sample; then over the samples of the last
-    `window` seconds, at least since the one before.
+    `window_s` seconds, at least since the one before.
     """
 
     node: Node
-    window: float = field(kw_only=True, default=0.0)
+    window_s: float = field(kw_only=True, default=0.0)
     _samples: deque[tuple[float, dict[str, Region | None]]] = field(init=False, factory=deque)
 
     def sample(self, grants: Iterable[Grant]) -> dict[str, Region | None]:
         """Return what each grant's processes count until now; later means may begin here."""
         now_s = time.monotonic()
         regions = {grant.id: _region(self.node, grant) for grant in grants}
-        while len(self._samples) > 1 and self._samples[1][0] <= now_s - self.window:
+        while len(self._samples) > 1 and self._samples[1][0] <= now_s - self.window_s:
             self._samples.popleft()
         self._samples.append((now_s, regions))
         return regions
@@ -382,7 +384,7 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         ]
         device_free = free_by_uuid[device.uuid]
         device_view = DeviceView(
-            number=device_number,
+            device_number=device_number,
             device=device,
             held={
                 counter: total - device_free[counter] for counter, total in device.capacity.items()
@@ -459,7 +461,7 @@ def observe_grants(
         unreadable=snapshot.unreadable,
         rack_file=_rack(node),
         foreign=tuple(
-            ForeignView(number=number_by_uuid[uuid], device=uuid, use=use)
+            ForeignView(device_number=number_by_uuid[uuid], device=uuid, use=use)
             for uuid, use in use_by_uuid.items()
             if use.memory
         )
@@ -474,7 +476,7 @@ def _queued_requests(node: Node) -> tuple[QueuedRequest, ...]:
     requests = queue.waiting()
     if not requests:
         return ()
-    pids = holders({waiting.id: queue.files(waiting.number) for waiting in requests})
+    pids = holders({waiting.id: queue.files(waiting.queue_number) for waiting in requests})
     return tuple(
         QueuedRequest(
             id=waiting.id,
@@ -482,11 +484,11 @@ def _queued_requests(node: Node) -> tuple[QueuedRequest, ...]:
             label=waiting.label,
             user=waiting.user,
             command=waiting.command,
-            since=waiting.since,
-            count=len(waiting.request.asks),
-            memory=(ask := waiting.request.asks[0]).memory,
+            since_utc=waiting.since_utc,
+            device_count=len(waiting.request.asks),
+            memory_bytes=(ask := waiting.request.asks[0]).memory,
             memory_percent=ask.memory_percent,
-            core=None if ask.core is None else 100 * ask.core / ask.core_of,
+            core_percent=None if ask.core is None else 100 * ask.core / ask.core_of,
             whole=waiting.request.exclusive,
             device=ask.device,
             vendors=waiting.request.vendor.include,
@@ -503,12 +505,12 @@ def _known(snapshot: Snapshot) -> tuple[dict[str, int], set[str] | None]:
 
     Where grants do not record the numbers, all vendors' devices must be counted: None.
     """
-    if not all(grant.numbers for grant in snapshot.grants):
+    if not all(grant.device_numbers for grant in snapshot.grants):
         return {}, None
     pieces_and_numbers = [
         (piece, device_number)
         for grant in snapshot.grants
-        for piece, device_number in zip(grant.allocation.pieces, grant.numbers, strict=True)
+        for piece, device_number in zip(grant.allocation.pieces, grant.device_numbers, strict=True)
     ]
     return (
         {piece.device: device_number for piece, device_number in pieces_and_numbers},
@@ -550,7 +552,7 @@ def _views(
             label=grant.label,
             user=grant.user,
             command=grant.command,
-            since=grant.since,
+            since_utc=grant.since_utc,
             policy=grant.allocation.policy,
             priority=grant.allocation.priority,
             processes=pids_by_grant[grant.id],
@@ -575,13 +577,15 @@ def _views(
                 excess=comparison.excess,
                 seconds_by_device=_past(bypass for bypass in bypasses if bypass.grant == grant.id),
                 owed_by_position=owed_seconds(node, grant, region_by_grant[grant.id]),
-                wait_by_device={wait.device: wait.seconds for wait in waits_by_grant[grant.id]},
+                wait_by_device={wait.device: wait.waits_s for wait in waits_by_grant[grant.id]},
             ),
             bypass=tuple(bypass for bypass in bypasses if bypass.grant == grant.id),
             owing=tuple(owes for owes in owing_grants if owes.grant == grant.id),
             waits=waits_by_grant[grant.id],
             hurt=hurt(node, grant.id),
-            unknown=region.unknown if (region := region_by_grant[grant.id]) else None,
+            unknown_function_count=region.unknown
+            if (region := region_by_grant[grant.id])
+            else None,
             row=_row(row_by_grant[grant.id], region_by_grant[grant.id])
             if grant.id in row_by_grant
             else None,
@@ -625,7 +629,7 @@ def timeshares(node: Node, grants: Sequence[Grant], meter: CoreMeter) -> dict[st
             row=_row(row_by_grant[grant_id], region_by_grant[grant_id])
             if grant_id in row_by_grant
             else None,
-            lent=tuple(with_lent(share).core_lent for share in grant_shares),
+            lent_percent=tuple(with_lent(share).core_lent_percent for share in grant_shares),
         )
         for grant_id, grant_shares in shares_by_grant.items()
     }
@@ -642,49 +646,55 @@ def lending(shares: Iterable[Share]) -> Callable[[Share], Share]:
     ungranted_percent: dict[str, float] = {}
     borrowed_percent: dict[str, float] = {}
     for share in shares:
-        if share.core is not None and share.core_used is not None:
+        if share.core_percent is not None and share.core_used_percent is not None:
             unused_percent[share.device] = unused_percent.get(share.device, 0) + _unused(share)
-            ungranted_percent[share.device] = ungranted_percent.get(share.device, 100) - share.core
+            ungranted_percent[share.device] = (
+                ungranted_percent.get(share.device, 100) - share.core_percent
+            )
             borrowed_percent[share.device] = borrowed_percent.get(share.device, 0) + (
-                share.core_borrowed or 0
+                share.core_borrowed_percent or 0
             )
 
     def tell(share: Share) -> Share:
-        if share.core is None or share.core_used is None:
+        if share.core_percent is None or share.core_used_percent is None:
             return share
         lendable_percent = unused_percent[share.device] + max(ungranted_percent[share.device], 0)
         lent_part = (
             min(borrowed_percent[share.device] / lendable_percent, 1) if lendable_percent else 0.0
         )
-        return evolve(share, core_lent=lent_part * _unused(share))
+        return evolve(share, core_lent_percent=lent_part * _unused(share))
 
     return tell
 
 
 def _unused(share: Share) -> float:
     """Return what is left of a limited share, in percent of the card."""
-    own_percent = (share.core_used or 0) - (share.core_borrowed or 0)
-    return max((share.core or 0) - own_percent, 0)
+    own_percent = (share.core_used_percent or 0) - (share.core_borrowed_percent or 0)
+    return max((share.core_percent or 0) - own_percent, 0)
 
 
 def _place(view: GrantView) -> tuple[float, str, str]:
-    device_numbers = [share.number for share in view.shares if share.number is not None]
-    return min(device_numbers, default=float("inf")), view.since, view.id
+    device_numbers = [
+        share.device_number for share in view.shares if share.device_number is not None
+    ]
+    return min(device_numbers, default=float("inf")), view.since_utc, view.id
 
 
 def _row(row: GangRow, region: Region | None) -> RowView:
-    row_view = RowView(begin=row.begin / 1e6, length=row.length / 1e6, period=row.period / 1e6)
+    row_view = RowView(
+        begin_ms=row.begin_ns / 1e6, length_ms=row.length_ns / 1e6, period_ms=row.period_ns / 1e6
+    )
     gang = region.gang if region else None
     if gang is None:
         return row_view
     return evolve(
         row_view,
         runs=gang.runs and gang.asked_ns != 0,
-        rows=gang.rows,
-        overruns=gang.overruns,
-        end=gang.end_ns / gang.rows / 1e6,
-        intrusions=gang.intrusions,
-        intruded=gang.intruded_ns / 1e6,
+        row_count=gang.row_count,
+        overrun_count=gang.overrun_count,
+        mean_end_ms=gang.end_ns / gang.row_count / 1e6,
+        intrusion_count=gang.intrusion_count,
+        intruded_ms=gang.intruded_ns / 1e6,
     )
 
 
@@ -726,7 +736,7 @@ def _running(
                 pid=pid,
                 program=program(pid),
                 container=container.id if container else None,
-                memory=used_bytes[0][: len(grant.limits)] if used_bytes else (),
+                memory_bytes=used_bytes[0][: len(grant.limits)] if used_bytes else (),
             )
         )
     return tuple(process_views)
@@ -736,8 +746,10 @@ def _past(bypasses: Iterable[Bypass]) -> dict[str, float]:
     """Return the device time that was taken past the limiter, by device."""
     seconds_by_device: dict[str, float] = {}
     for bypass in bypasses:
-        if bypass.core:
-            seconds_by_device[bypass.device] = seconds_by_device.get(bypass.device, 0) + bypass.core
+        if bypass.core_percent:
+            seconds_by_device[bypass.device] = (
+                seconds_by_device.get(bypass.device, 0) + bypass.core_percent
+            )
     return seconds_by_device
 
 
@@ -778,32 +790,34 @@ def _shares(
         share_views.append(
             Share(
                 device=limit.name,
-                number=number_by_uuid.get(piece.device),
-                memory=limit.memory,
-                core=core_percent,
+                device_number=number_by_uuid.get(piece.device),
+                memory_bytes=limit.memory,
+                core_percent=core_percent,
                 core_units=_own_units(core_percent, device),
                 template=piece.template,
                 part=piece.part,
                 rest=is_limited and asked_limit.core == CORE_FULL,
-                sm=asked_limit.sm,
+                sm_percent=asked_limit.sm_percent,
                 spill=limit.spill,
-                memory_used=_memory_used(grant, device_counts, held_bytes),
+                memory_used_bytes=_memory_used(grant, device_counts, held_bytes),
                 # Device time is only counted where it is limited.
-                core_used=meter.used(grant, position) if device_counts and is_limited else None,
-                core_borrowed=meter.borrowed(grant, position)
+                core_used_percent=meter.used(grant, position)
                 if device_counts and is_limited
                 else None,
-                core_stopped=meter.stopped(grant, position)
+                core_borrowed_percent=meter.borrowed(grant, position)
                 if device_counts and is_limited
                 else None,
-                denied=device_counts.denied if device_counts else None,
-                overhead=max(0, held_bytes - device_counts.memory)
+                core_stopped_ms_per_s=meter.stopped(grant, position)
+                if device_counts and is_limited
+                else None,
+                denied_count=device_counts.denied_count if device_counts else None,
+                overhead_bytes=max(0, held_bytes - device_counts.memory_bytes)
                 if held_bytes and device_counts
                 else None,
                 excess=excess.get((grant.id, piece.device)),
-                core_excess=seconds_by_device.get(piece.device),
-                core_owed=owed_by_position[position] if owed_by_position else None,
-                core_waits=(wait_by_device or {}).get(asked_limit.name),
+                core_excess_percent=seconds_by_device.get(piece.device),
+                core_owed_s=owed_by_position[position] if owed_by_position else None,
+                core_waits_s=(wait_by_device or {}).get(asked_limit.name),
                 enforcement=enforcement,
             )
         )
@@ -813,7 +827,7 @@ def _shares(
 def _memory_used(grant: Grant, device_counts: Counts | None, held_bytes: int | None) -> int | None:
     """Return what the limiter charged; of a grant without one, what the driver counts."""
     if device_counts is not None:
-        return device_counts.memory
+        return device_counts.memory_bytes
     return held_bytes or None if grant.allocation.policy is Policy.OFF else None
 
 

@@ -45,10 +45,10 @@ def describe_card(node: Node, card_name: str) -> CardView:
         grants=tuple(
             grant
             for grant in view.grants
-            if any(share.number == row.number for share in grant.shares)
+            if any(share.device_number == row.device_number for share in grant.shares)
         ),
         connections=connections(row, view.devices),
-        fault_since=fault.since if (fault := faults.get(row.device.uuid)) else None,
+        fault_since=fault.since_utc if (fault := faults.get(row.device.uuid)) else None,
         settings=dict(_settings(node.settings, row.device)),
         rack_file=view.rack_file,
         queue=view.queue,

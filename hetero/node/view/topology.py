@@ -36,12 +36,12 @@ def connections(row: DeviceView, rows: Sequence[DeviceView]) -> tuple[Connection
     links = {link.peer: link for link in row.device.links}
     return tuple(
         Connection(
-            number=peer.number,
+            number=peer.device_number,
             kind=links[peer.device.uuid].kind,
             weight=links[peer.device.uuid].weight,
         )
         if peer.device.uuid in links
-        else Connection(number=peer.number, kind=_by_numa(row, peer))
+        else Connection(number=peer.device_number, kind=_by_numa(row, peer))
         for peer in rows
         if peer is not row
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from attrs import define, fields
+from attrs import define, field, fields
 
 from hetero.model import CORE, MEMORY, SLOTS, Counters
+from hetero.model.reader import json_key
 from hetero.node.view.observe import DeviceView
 
 
@@ -14,24 +15,24 @@ from hetero.node.view.observe import DeviceView
 class Total:
     """Sums over the devices of a model. Core is in percent of a card, memory in bytes.
 
-    `whole` devices can be given as a whole: they are well, not cordoned, and nobody has any of
-    them. `sick` are not well, and `cordoned` are well. What is left of either is not free.
-    `foreign` is the memory of programs without a grant, `used` all that drivers count.
+    `whole_count` devices can be given as a whole: they are well, not cordoned, and nobody has any
+    of them. `sick_count` are not well, and `cordoned_count` are well. What is left of either is not
+    free. `foreign` is the memory of programs without a grant, `used` all that drivers count.
     """
 
     vendor: str
     model: str
-    devices: int = 0
-    whole: int = 0
-    sick: int = 0
-    cordoned: int = 0
-    core: float = 0
-    core_free: float = 0
-    memory: int = 0
-    memory_free: int = 0
-    memory_held: int = 0
-    memory_used: int = 0
-    memory_foreign: int = 0
+    device_count: int = field(default=0, metadata=json_key("devices"))
+    whole_count: int = field(default=0, metadata=json_key("whole"))
+    sick_count: int = field(default=0, metadata=json_key("sick"))
+    cordoned_count: int = field(default=0, metadata=json_key("cordoned"))
+    core_percent: float = field(default=0, metadata=json_key("core"))
+    core_free_percent: float = field(default=0, metadata=json_key("core_free"))
+    memory_bytes: int = field(default=0, metadata=json_key("memory"))
+    memory_free_bytes: int = field(default=0, metadata=json_key("memory_free"))
+    memory_held_bytes: int = field(default=0, metadata=json_key("memory_held"))
+    memory_used_bytes: int = field(default=0, metadata=json_key("memory_used"))
+    memory_foreign_bytes: int = field(default=0, metadata=json_key("memory_foreign"))
 
 
 def count(
@@ -52,27 +53,27 @@ def count(
     """
     core_units, memory_bytes = capacity[CORE], capacity[MEMORY]
     unit_percent = 100 / card_units if card_units else 0.0
-    sums.devices += 1
-    sums.core += unit_percent * core_units
-    sums.memory += memory_bytes
-    sums.memory_held += held.get(MEMORY, 0)
-    sums.memory_foreign += foreign_bytes
+    sums.device_count += 1
+    sums.core_percent += unit_percent * core_units
+    sums.memory_bytes += memory_bytes
+    sums.memory_held_bytes += held.get(MEMORY, 0)
+    sums.memory_foreign_bytes += foreign_bytes
     if usable:
         is_free = free[SLOTS] == capacity[SLOTS] and not foreign_bytes
-        sums.whole += is_free and not any(held.values())
-        sums.core_free += unit_percent * free[CORE]
-        sums.memory_free += free[MEMORY]
+        sums.whole_count += is_free and not any(held.values())
+        sums.core_free_percent += unit_percent * free[CORE]
+        sums.memory_free_bytes += free[MEMORY]
     elif healthy:
-        sums.cordoned += 1
+        sums.cordoned_count += 1
     else:
-        sums.sick += 1
+        sums.sick_count += 1
 
 
 def merge(sums: Total, other: Total) -> None:
     """Add the sums of other devices, which are of one model with these."""
-    for field in fields(Total):
-        if field.name not in ("vendor", "model"):
-            setattr(sums, field.name, getattr(sums, field.name) + getattr(other, field.name))
+    for name in (attribute.name for attribute in fields(Total)):
+        if name not in ("vendor", "model"):
+            setattr(sums, name, getattr(sums, name) + getattr(other, name))
 
 
 def totals(rows: Iterable[DeviceView]) -> tuple[Total, ...]:
@@ -103,5 +104,5 @@ def _total(vendor: str, model: str, rows: Iterable[DeviceView]) -> Total:
             usable=device.usable,
             foreign_bytes=row.foreign.memory if row.foreign else 0,
         )
-        sums.memory_used += row.usage.memory or 0
+        sums.memory_used_bytes += row.usage.memory or 0
     return sums

@@ -58,7 +58,7 @@ class Daemon:
             return Service()
         server_states = [self._ask(f"get_server_status {server}") or "" for server in servers]
         client_pids = {pid for server in servers for pid in self._clients(server)}
-        shared_memory_size = os.environ.get(_SHARED_MEMORY_VARIABLE, _SHARED_MEMORY)
+        shared_memory_path = os.environ.get(_SHARED_MEMORY_VARIABLE, _SHARED_MEMORY)
         return Service(
             running=True,
             processes=self._processes(),
@@ -72,7 +72,7 @@ class Daemon:
                 env={_PIPES: str(self._pipes)},
                 mounts=(
                     Mount(str(self._pipes), str(self._pipes)),
-                    Mount(shared_memory_size, _SHARED_MEMORY, writable=True),
+                    Mount(shared_memory_path, _SHARED_MEMORY, writable=True),
                 ),
             ),
         )
