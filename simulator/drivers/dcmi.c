@@ -3,12 +3,11 @@
  * Further keys of a [device]: card and chip (their ids; by default a card each) and cpus (the near host CPUs, such as
  * 0-23). A 910C is two [device]s of model Ascend910 with the same card and chips 0 and 1.
  */
+#include "ascend.h"
 #include "dcmi_card.h"
 
 #include <stdio.h>
 #include <string.h>
-
-const char fake_vendor[] = "ascend";
 
 EXPORT int dcmi_init(void)
 {
@@ -112,18 +111,15 @@ EXPORT int dcmi_get_device_pcie_info_v2(int card_id, int device_id, struct dcmi_
                                              .bdf_busid = card->bus,
                                              .bdf_deviceid = card->device,
                                              .bdf_funcid = card->function,
-                                             .deviceid = has_hbm(card) ? 0xd802 : 0xd500};
+                                             .deviceid = ascend_has_hbm(card) ? 0xd802 : 0xd500};
     return DCMI_OK;
 }
 
-/* The older call: the five words of the rack's uuid in hexadecimal, or of the card's own if the rack gives none. */
+/* The older call. */
 EXPORT int dcmi_get_device_die(int card_id, int device_id, struct dcmi_die_id *die_id)
 {
     DEVICE(die_id);
-    unsigned *die = die_id->soc_die;
-    if (sscanf(card->uuid, "%x %x %x %x %x", &die[0], &die[1], &die[2], &die[3], &die[4]) != 5)
-        for (unsigned i = 0; i < 5; i++)
-            die[i] = (unsigned)rack_hash(card->key + i, card->uuid, strlen(card->uuid));
+    ascend_die(card, die_id->soc_die);
     return DCMI_OK;
 }
 
@@ -135,39 +131,67 @@ EXPORT int dcmi_get_device_die_v2(int card_id, int device_id, enum dcmi_die_type
     return dcmi_get_device_die(card_id, device_id, die_id);
 }
 
+/* With what programs have of it (ascend.h), beside what the rack says. */
+static uint64_t used_bytes_of(const struct fake_card *card)
+{
+    struct engine *engine = ascend_engine();
+    return card->used_bytes + (engine ? engine_used(engine, card->position) : 0);
+}
+
+static unsigned used_percent_of(const struct fake_card *card)
+{
+    return (unsigned)(used_bytes_of(card) * 100 / card->memory_bytes);
+}
+
 EXPORT int dcmi_get_device_memory_info_v3(int card_id, int device_id, struct dcmi_get_memory_info_stru *memory_info)
 {
     DEVICE(memory_info);
-    if (has_hbm(card))
+    if (ascend_has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
     *memory_info =
         (struct dcmi_get_memory_info_stru){.memory_size = mebibytes(card->memory_bytes),
                                            .freq = 1600,
-                                           .memory_available = mebibytes(card->memory_bytes - card->used_bytes),
+                                           .memory_available = mebibytes(card->memory_bytes - used_bytes_of(card)),
                                            .hugepagesize = 2048,
-                                           .utiliza = (unsigned)(card->used_bytes * 100 / card->memory_bytes)};
+                                           .utiliza = used_percent_of(card)};
     return DCMI_OK;
 }
 
 EXPORT int dcmi_get_device_hbm_info(int card_id, int device_id, struct dcmi_hbm_info *hbm_info)
 {
     DEVICE(hbm_info);
-    if (!has_hbm(card))
+    if (!ascend_has_hbm(card))
         return DCMI_ERR_CODE_NOT_SUPPORT;
     *hbm_info = (struct dcmi_hbm_info){.memory_size = mebibytes(card->memory_bytes),
-                                       .memory_usage = mebibytes(card->used_bytes),
+                                       .memory_usage = mebibytes(used_bytes_of(card)),
                                        .freq = 1600,
                                        .temp = (int)card->temperature_c};
     return DCMI_OK;
 }
 
+static struct engine_tenant *tenants_of(const struct fake_card *card, unsigned *count)
+{
+    static __thread struct engine_tenant tenants[ENGINE_TENANTS];
+    struct engine *engine = ascend_engine();
+    *count = engine ? engine_tenants(engine, card->position, tenants) : 0;
+    return tenants;
+}
+
+static unsigned busy_percent_of(const struct fake_card *card)
+{
+    unsigned count, percent = card->busy_percent;
+    const struct engine_tenant *tenants = tenants_of(card, &count);
+    for (unsigned i = 0; i < count; i++)
+        percent += (unsigned)(tenants[i].busy_share * 100 + 0.5);
+    return percent < 100 ? percent : 100;
+}
+
 EXPORT int dcmi_get_device_utilization_rate(int card_id, int device_id, int input_type, unsigned int *utilization_rate)
 {
     DEVICE(utilization_rate);
-    if (input_type != UTILIZATION_AICORE && input_type != (has_hbm(card) ? UTILIZATION_HBM : UTILIZATION_MEMORY))
+    if (input_type != UTILIZATION_AICORE && input_type != (ascend_has_hbm(card) ? UTILIZATION_HBM : UTILIZATION_MEMORY))
         return DCMI_ERR_CODE_NOT_SUPPORT;
-    *utilization_rate = input_type == UTILIZATION_AICORE ? card->busy_percent
-                                                         : (unsigned)(card->used_bytes * 100 / card->memory_bytes);
+    *utilization_rate = input_type == UTILIZATION_AICORE ? busy_percent_of(card) : used_percent_of(card);
     return DCMI_OK;
 }
 
@@ -175,8 +199,8 @@ EXPORT int dcmi_get_device_multi_utilization_rate(int card_id, int device_id,
                                                   struct dcmi_multi_utilization_info *util_info)
 {
     DEVICE(util_info);
-    *util_info = (struct dcmi_multi_utilization_info){.aicore_util = card->busy_percent,
-                                                      .npu_util = card->busy_percent};
+    unsigned busy_percent = busy_percent_of(card);
+    *util_info = (struct dcmi_multi_utilization_info){.aicore_util = busy_percent, .npu_util = busy_percent};
     return DCMI_OK;
 }
 
@@ -199,7 +223,7 @@ EXPORT int dcmi_get_device_ecc_info(int card_id, int device_id, enum dcmi_device
                                     struct dcmi_ecc_info *device_ecc_info)
 {
     DEVICE(device_ecc_info);
-    if (input_type != (has_hbm(card) ? DCMI_DEVICE_TYPE_HBM : DCMI_DEVICE_TYPE_DDR))
+    if (input_type != (ascend_has_hbm(card) ? DCMI_DEVICE_TYPE_HBM : DCMI_DEVICE_TYPE_DDR))
         return DCMI_ERR_CODE_NOT_SUPPORT;
     *device_ecc_info = (struct dcmi_ecc_info){.enable_flag = 1,
                                               .double_bit_error_cnt = strcmp(card->health, "ok") != 0};
@@ -216,16 +240,23 @@ EXPORT int dcmi_get_device_health(int card_id, int device_id, unsigned int *heal
     return DCMI_OK;
 }
 
+#define PROCESSES 32 /* as many as the caller is to have room for */
+
 EXPORT int dcmi_get_device_resource_info(int card_id, int device_id, struct dcmi_proc_mem_info *proc_info,
                                          int *proc_num)
 {
     DEVICE(proc_num);
-    struct fake_process processes[32]; /* as many as the caller is to have room for */
+    struct fake_process processes[PROCESSES];
+    unsigned tenant_count;
     if (!proc_info)
         return DCMI_ERR_CODE_INVALID_PARAMETER;
-    *proc_num = (int)fake_processes(card, processes, 32);
+    *proc_num = (int)fake_processes(card, processes, PROCESSES);
     for (int i = 0; i < *proc_num; i++)
         proc_info[i] = (struct dcmi_proc_mem_info){(int)processes[i].pid, processes[i].memory_bytes};
+    const struct engine_tenant *tenants = tenants_of(card, &tenant_count);
+    for (unsigned i = 0; i < tenant_count && *proc_num < PROCESSES; i++)
+        if (tenants[i].pid)
+            proc_info[(*proc_num)++] = (struct dcmi_proc_mem_info){tenants[i].pid, tenants[i].memory_bytes};
     return DCMI_OK;
 }
 

@@ -36,11 +36,6 @@ static inline unsigned mebibytes(uint64_t bytes)
 {
     return (unsigned)(bytes >> 20);
 }
-static inline bool has_hbm(const struct fake_card *card)
-{
-    return strncmp(card->model, "310", 3);
-}
-
 static inline bool is_null(const void *out)
 {
     return !out;
