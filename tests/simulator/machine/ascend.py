@@ -1,4 +1,9 @@
-"""Programs on simulated Ascend cards, through their driver."""
+"""Programs on simulated Ascend cards, through each of Ascend's libraries."""
+
+from pathlib import Path
+
+import hetero_simulator
+from vendor_machine import VendorMachine
 
 RACK = """
 [device]
@@ -62,3 +67,64 @@ def shown(card=0):
 def used(card=0):
     return shown(card).get(os.getpid())
 """
+
+RUNTIME = """
+acl, rt = Library("libascendcl.so"), Library("libruntime.so")
+
+class Property(Structure):  # of physical memory
+    _fields_ = [("handles", c_uint), ("allocation", c_uint), ("memory", c_uint), ("device", c_uint),
+                ("location", c_uint), ("reserved", c_uint64)]
+
+class Binary(Structure):
+    _fields_ = [("magic", c_uint), ("version", c_uint), ("data", c_char_p), ("length", c_uint64)]
+
+def info(kind=1):
+    free, total = c_size_t(), c_size_t()
+    acl.aclrtGetMemInfo(kind, byref(free), byref(total))
+    return [free.value, total.value]
+
+def malloc(size, policy=0):
+    return acl.made("aclrtMalloc", size, policy)
+
+def stream():
+    return acl.made("aclrtCreateStream")
+
+def kernel(name=b"spin"):
+    binary, function = c_uint64(), c_uint64()
+    acl.aclrtBinaryLoadFromData(b"spin", 4, None, byref(binary))
+    acl.aclrtBinaryGetFunction(binary, name, byref(function))
+    return function.value
+
+def launch(function, us, on=0):
+    arguments = (function, 1, byref(c_uint(us)), 4, on)
+    return acl.code("aclrtLaunchKernel", *arguments)
+
+def event(flag=8):
+    return acl.made("aclrtCreateEventExWithFlag", flag)
+
+def milliseconds(start, end):
+    result = c_float()
+    acl.aclrtEventElapsedTime(byref(result), start, end)
+    return result.value
+
+def captured(on, mode, body):
+    acl.aclmdlRICaptureBegin(on, mode)
+    body()
+    model = c_uint64()
+    acl.aclmdlRICaptureEnd(on, byref(model))
+    return model.value
+"""
+
+SHAPES = ("cann8",)
+
+
+class Ascend(VendorMachine):
+    """Runs programs on these cards; `shape` is that of the runtime."""
+
+    def __init__(self, directory: Path, shape: str, rack: str = RACK) -> None:
+        super().__init__(directory, rack, DRIVER + RUNTIME)
+        self.shape = shape
+
+    def environment(self, **more: str) -> dict[str, str]:
+        drivers = hetero_simulator.fake_drivers()
+        return super().environment(LD_LIBRARY_PATH=f"{drivers / self.shape}:{drivers}", **more)
