@@ -115,7 +115,7 @@ def captured(on, mode, body):
     return model.value
 """
 
-SHAPES = ("cann8",)
+SHAPES = ("cann8", "cann9")
 
 
 class Ascend(VendorMachine):
