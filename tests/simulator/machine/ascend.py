@@ -107,6 +107,16 @@ def milliseconds(start, end):
     acl.aclrtEventElapsedTime(byref(result), start, end)
     return result.value
 
+def took(on, body):
+    # milliseconds of the card; it is busy before, so that the host's pace does not count
+    start, end = event(), event()
+    launch(kernel(), 50_000, on)
+    acl.aclrtRecordEvent(start, on)
+    body()
+    acl.aclrtRecordEvent(end, on)
+    acl.aclrtSynchronizeStream(on)
+    return milliseconds(start, end)
+
 def captured(on, mode, body):
     acl.aclmdlRICaptureBegin(on, mode)
     body()
