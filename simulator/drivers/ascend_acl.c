@@ -63,6 +63,37 @@ EXPORT aclError aclrtGetRunMode(int *mode)
     return ACL_SUCCESS;
 }
 
+/* Settings on which nothing depends here. */
+#define SETTING(name)                                                                                                  \
+    EXPORT aclError name(void)                                                                                         \
+    {                                                                                                                  \
+        return ACL_SUCCESS;                                                                                            \
+    }
+SETTING(aclmdlFinalizeDump)
+SETTING(aclmdlInitDump)
+SETTING(aclmdlSetDump)
+SETTING(aclrtCtxSetSysParamOpt)
+SETTING(aclrtSetDeviceSatMode)
+SETTING(aclrtSetOpExecuteTimeOut)
+SETTING(aclrtSetOpWaitTimeout)
+SETTING(aclrtSetStreamAttribute)
+SETTING(aclrtSetStreamFailureMode)
+SETTING(aclrtSetStreamOverflowSwitch)
+SETTING(aclrtSetSysParamOpt)
+SETTING(aclrtDeviceEnablePeerAccess)
+SETTING(aclrtDeviceDisablePeerAccess)
+SETTING(aclrtGetLastError)
+SETTING(aclrtPeekAtLastError)
+
+EXPORT aclError aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t peer)
+{
+    struct fake_npu npu;
+    if (!can || fake_rt_device(device, &npu) || fake_rt_device(peer, &npu))
+        return ACL_ERROR_INVALID_PARAM;
+    *can = device != peer;
+    return ACL_SUCCESS;
+}
+
 /* Devices and contexts. */
 
 FORWARD(aclrtSetDevice, (int32_t device), rtSetDevice, (device))
@@ -165,6 +196,31 @@ FORWARD(aclrtMemAllocManaged, (void **pointer, uint64_t bytes, uint32_t flag), r
 EXPORT aclError aclrtFree(void *pointer)
 {
     return pointer ? rtFree(pointer) : ACL_ERROR_INVALID_PARAM;
+}
+
+EXPORT aclError aclrtFreeWithDevSync(void *pointer)
+{
+    aclError error = fake_rt_device_wait(FOREVER);
+    return error ? error : aclrtFree(pointer);
+}
+
+/* A host's memory has one address for both sides. */
+EXPORT aclError aclrtHostRegister(void *pointer, uint64_t bytes, int type UNUSED, void **device_pointer)
+{
+    if (!pointer || !bytes || !device_pointer)
+        return ACL_ERROR_INVALID_PARAM;
+    *device_pointer = pointer;
+    return ACL_SUCCESS;
+}
+
+EXPORT aclError aclrtHostRegisterV2(void *pointer, uint64_t bytes, uint32_t flag UNUSED)
+{
+    return pointer && bytes ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
+}
+
+EXPORT aclError aclrtHostUnregister(void *pointer)
+{
+    return pointer ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
 }
 
 FORWARD(aclrtMallocHost, (void **pointer, size_t bytes), fake_rt_host_malloc, (pointer, bytes))
@@ -315,6 +371,9 @@ FORWARD(aclrtValueWait, (void *address, uint64_t value, uint32_t flag, aclrtStre
         (address, value, flag, stream, true))
 FORWARD(aclrtLaunchHostFunc, (aclrtStream stream, void (*function)(void *), void *argument), fake_rt_call,
         (stream, function, argument))
+FORWARD(aclrtCtxGetCurrentDefaultStream, (aclrtStream * stream), fake_rt_default_stream, (stream))
+FORWARD(aclrtStreamGetId, (aclrtStream stream, int32_t *id), fake_rt_stream_id, (stream, id))
+FORWARD(aclrtGetHardwareSyncAddr, (void **address), rtGetC2cCtrlAddr, ((uint64_t *)address, &(uint32_t){0}))
 FORWARD(aclrtCmoAsync, (void *address, size_t bytes, uint32_t kind, aclrtStream stream), rtCmoAddrTaskLaunch,
         (address, bytes, kind, stream, 0))
 

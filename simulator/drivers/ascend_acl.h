@@ -11,6 +11,7 @@ enum { /* P */
        ACL_ERROR_UNINITIALIZE = 100001,
        ACL_ERROR_REPEAT_INITIALIZE = 100002,
        ACL_ERROR_INVALID_MODEL_ID = 100011,
+       ACL_ERROR_WAIT_CALLBACK_TIMEOUT = 100036,
        ACL_ERROR_REPEAT_FINALIZE = 100037,
 };
 
@@ -20,6 +21,7 @@ rtError_t rtMemcpy(void *to, uint64_t most, const void *from, uint64_t bytes, ui
 rtError_t rtMemcpyAsync(void *to, uint64_t most, const void *from, uint64_t bytes, uint32_t kind, rtStream_t stream);
 rtError_t rtDevBinaryUnRegister(void *handle);
 rtError_t rtRegisterAllKernel(const void *binary, void **handle);
+rtError_t rtGetC2cCtrlAddr(uint64_t *address, uint32_t *bytes);
 /* O */
 rtError_t rtGetVisibleDeviceIdByLogicDeviceId(int32_t logical_id, int32_t *device);
 /* F */

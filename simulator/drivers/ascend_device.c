@@ -1,6 +1,7 @@
 /* The simulated libruntime: objects, devices and contexts. */
 #include "ascend_runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -252,6 +253,36 @@ rtError_t fake_rt_device(int32_t user_id, struct fake_npu *npu)
     WITH_DEVICE(device, user_id);
     NEEDS(npu);
     return fake_hal_device(device->logical_id, npu) ? ACL_SUCCESS : ACL_ERROR_RT_INVALID_DEVICEID;
+}
+
+/* T, O: of the current context's device. */
+
+EXPORT rtError_t rtGetSocVersion(char *version, uint32_t bytes)
+{
+    struct fake_npu npu;
+    WITH_CONTEXT(context);
+    NEEDS(version && fake_hal_device(context->device->logical_id, &npu) &&
+          snprintf(version, bytes, "Ascend%s", npu.model) < (int)bytes);
+    return ACL_SUCCESS;
+}
+
+EXPORT rtError_t rtGetAiCoreCount(uint32_t *count)
+{
+    struct fake_npu npu;
+    WITH_CONTEXT(context);
+    NEEDS(count && fake_hal_device(context->device->logical_id, &npu));
+    *count = npu.core_count;
+    return ACL_SUCCESS;
+}
+
+/* Where cores wait for each other: an address that kernels are given, and none of the simulator's reads. */
+EXPORT rtError_t rtGetC2cCtrlAddr(uint64_t *address, uint32_t *bytes)
+{
+    static uint64_t word;
+    NEEDS(address && bytes);
+    *address = (uintptr_t)&word;
+    *bytes = sizeof word;
+    return ACL_SUCCESS;
 }
 
 rtError_t fake_rt_primary(int32_t user_id, int32_t *is_active)

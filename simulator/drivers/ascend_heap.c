@@ -87,6 +87,23 @@ EXPORT rtError_t rtFree(void *pointer)
     return code_of(halMemFree(pointer));
 }
 
+/* Those of other allocating functions, of which names alone are known. */
+
+EXPORT rtError_t rtsFree(void *pointer)
+{
+    return rtFree(pointer);
+}
+
+EXPORT rtError_t rtDvppFree(void *pointer)
+{
+    return rtFree(pointer);
+}
+
+EXPORT rtError_t rtMemFreeManaged(void *pointer)
+{
+    return rtFree(pointer);
+}
+
 rtError_t fake_rt_host_malloc(void **pointer, uint64_t bytes)
 {
     struct device device;

@@ -252,6 +252,8 @@ EXPORT rtError_t fake_rt_pool_trim(void *pool, size_t kept_bytes);
 EXPORT rtError_t fake_rt_pool_malloc(void **pointer, size_t bytes, void *pool, void *stream);
 EXPORT rtError_t fake_rt_pool_free(void *pointer, void *stream);
 EXPORT rtError_t fake_rt_stream_query(void *stream, bool *is_done);
+EXPORT rtError_t fake_rt_default_stream(void **stream);
+EXPORT rtError_t fake_rt_stream_id(void *stream, int32_t *id);
 EXPORT rtError_t fake_rt_stream_wait(void *stream, int32_t timeout_ms);
 EXPORT rtError_t fake_rt_device_wait(int32_t timeout_ms);
 EXPORT rtError_t fake_rt_event_create(void **event, uint32_t flags);

@@ -339,6 +339,22 @@ EXPORT rtError_t rtStreamDestroy(rtStream_t handle)
     return rtDestroyStreamForce(handle);
 }
 
+rtError_t fake_rt_default_stream(void **stream)
+{
+    WITH_CONTEXT(context);
+    NEEDS(stream);
+    *stream = context->default_stream;
+    return ACL_SUCCESS;
+}
+
+rtError_t fake_rt_stream_id(void *handle, int32_t *id)
+{
+    WITH_STREAM(stream, handle);
+    NEEDS(id);
+    *id = (int32_t)stream->object.number;
+    return ACL_SUCCESS;
+}
+
 /* Events. */
 
 rtError_t fake_rt_event_create(void **handle, uint32_t flags)

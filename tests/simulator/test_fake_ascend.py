@@ -6,10 +6,12 @@ from textwrap import dedent
 
 import pytest
 from ascend import SHAPES, Ascend
+from elftools.elf.elffile import ELFFile
 from simulated import GIB, MIB
 
 from tests.programs import next_line
 
+LIMITERS = Path(__file__).parents[2] / "limiters"
 START = "acl.aclrtSetDevice(0)\n"
 
 
@@ -23,22 +25,44 @@ def npus(tmp_path: Path, request: pytest.FixtureRequest) -> Ascend:
     return Ascend(tmp_path, request.param)
 
 
-def undefined(library: Path) -> set[str]:
-    """Return the names that a library needs of others."""
-    from elftools.elf.elffile import ELFFile  # after the others: it is slow to import
-
+def symbols(library: Path, *, undefined: bool) -> set[str]:
+    """Return the names that a library needs of others, or those that it has for them."""
     with library.open("rb") as file:
-        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
-        return {each.name for each in symbols if each["st_shndx"] == "SHN_UNDEF"}
+        table = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        return {each.name for each in table if undefined == (each["st_shndx"] == "SHN_UNDEF")}
+
+
+def folder_of(npus: Ascend) -> Path:
+    """Return the folder of the shape's libraries."""
+    return Path(npus.environment()["LD_LIBRARY_PATH"].split(":")[0])
 
 
 def test_acl_calls_the_runtime_through_symbols_in_cann_8_alone(npus: Ascend) -> None:
-    folder = Path(npus.environment()["LD_LIBRARY_PATH"].split(":")[0])
-    below = undefined(folder / "libruntime.so")
+    above = symbols(folder_of(npus) / "libascendcl.so", undefined=True)
+    below = symbols(folder_of(npus) / "libruntime.so", undefined=True)
 
-    assert ("cann8" == npus.shape) == ("rtSetDevice" in undefined(folder / "libascendcl.so"))
+    assert ("cann8" == npus.shape) == ("rtSetDevice" in above)
     assert {"halMemAlloc", "halMemFree", "halMemCreate", "halSqTaskSend"} <= below
     assert not {each for each in below if each.startswith(("rt", "acl"))}
+
+
+def test_the_names_that_these_wheels_need_are_there(npus: Ascend) -> None:
+    """What others need besides is media, tables of data and settings (limiters/needed_names.py)."""
+    wheels = json.loads((LIMITERS / "acl/clients.json").read_text())["wheels"]
+    libraries = ("libascendcl.so", "libruntime.so")
+    exported = {
+        name
+        for library in libraries
+        for name in symbols(folder_of(npus) / library, undefined=False)
+    }
+    needed = {
+        name
+        for wheel in ("onnxruntime_cann-1.24.4", "triton_ascend-3.2.0")
+        for names in wheels[wheel].values()
+        for name in names
+    }
+
+    assert {"rtDeviceSetLimit"} == needed - exported
 
 
 def test_memory_is_charged_in_pages_and_refused_at_the_card_s_end(npus: Ascend) -> None:

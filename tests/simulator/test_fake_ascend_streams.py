@@ -227,6 +227,30 @@ def test_a_host_function_occupies_its_stream_and_runs_when_the_card_gets_there(
     assert [[], [42], 0, 1] == answers
 
 
+def test_a_callback_is_run_by_the_program_when_it_asks_and_holds_its_stream(npus: Ascend) -> None:
+    answers = npus.run(
+        started("""
+        seen = []
+        @ctypes.CFUNCTYPE(None, c_void_p)
+        def function(argument):
+            seen.append(argument)
+        early = acl.code("aclrtProcessReport", c_int(10))
+        acl.aclrtSubscribeReport(threading.get_native_id(), s)
+        acl.aclrtLaunchCallback(function, 42, 1, s)
+        held = acl.code("aclrtSynchronizeStreamWithTimeout", s, c_int(50))
+        before = list(seen)
+        acl.aclrtProcessReport(c_int(-1))
+        acl.aclrtSynchronizeStream(s)
+        acl.aclrtLaunchCallback(function, 43, 0, s)
+        acl.aclrtSynchronizeStream(s)
+        acl.aclrtProcessReport(c_int(1000))
+        say([early, held, before, seen])
+        """)
+    )
+
+    assert [100036, 507046, [], [42, 43]] == answers
+
+
 def test_a_captured_model_runs_at_its_execute_as_one_task(npus: Ascend) -> None:
     answers = npus.run(
         started("""
