@@ -81,6 +81,26 @@ static void destroy(struct model *model)
     object_free(model);
 }
 
+static void end_capture(struct model *model)
+{
+    for (struct stream *joined = NULL; (joined = object_next(joined, OBJECT_STREAM));)
+        if (joined->capture == model) {
+            joined->capture = NULL;
+            joined->open_group = NULL;
+        }
+    model->origin = NULL;
+}
+
+void capture_leave(const struct stream *stream)
+{
+    struct model *model = stream->capture;
+    capture_spoil(model);
+    if (model->origin != stream)
+        return;
+    end_capture(model);
+    destroy(model);
+}
+
 EXPORT rtError_t rtStreamEndCapture(rtStream_t handle, rtModel_t *model_handle)
 {
     WITH_STREAM(stream, handle);
@@ -91,12 +111,7 @@ EXPORT rtError_t rtStreamEndCapture(rtStream_t handle, rtModel_t *model_handle)
         return ACL_ERROR_RT_STREAM_NOT_CAPTURED;
     if (model->origin != stream)
         return ACL_ERROR_RT_STREAM_CAPTURE_UNMATCHED;
-    for (struct stream *joined = NULL; (joined = object_next(joined, OBJECT_STREAM));)
-        if (joined->capture == model) {
-            joined->capture = NULL;
-            joined->open_group = NULL;
-        }
-    model->origin = NULL;
+    end_capture(model);
     if (model->status != ACL_MODEL_RI_CAPTURE_STATUS_ACTIVE) {
         destroy(model);
         return ACL_ERROR_RT_STREAM_UNJOINED;

@@ -160,6 +160,7 @@ static void drop_context(struct context *context)
     if (--device->context_count)
         return;
     pools_leave(device);
+    events_leave(device);
     fake_hal_close(device->logical_id);
 }
 

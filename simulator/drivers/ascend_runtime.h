@@ -211,12 +211,14 @@ void stream_free(struct stream *stream);
 /* NULL is the default stream of the thread's context. A stream of another context is refused. */
 rtError_t stream_find(const void *handle, struct stream **stream);
 rtError_t stream_push(struct stream *stream, struct work work); /* begins it, or keeps or captures it */
+void events_leave(const struct device *device);                 /* their times were the device's */
 void streams_forget(void);                                      /* in a forked child */
 /* Releases the lock while it waits. -1: forever. */
 rtError_t stream_wait(struct stream *stream, int32_t timeout_ms);
 
 rtError_t capture_guard(void); /* that the thread may wait or query now; a capture that forbids it is spoilt */
 rtError_t capture_spoil(struct model *model);
+void capture_leave(const struct stream *stream); /* a captured stream ends; its own capture with it */
 rtError_t capture_add(struct stream *stream, struct work work);
 rtError_t update_task(struct stream *stream, const struct work *work);
 void works_free(struct work *first);

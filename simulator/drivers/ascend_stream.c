@@ -45,8 +45,17 @@ void stream_free(struct stream *stream)
     runtime.blocked_count -= stream->first != NULL;
     works_free(stream->first);
     if (stream->capture)
-        capture_spoil(stream->capture);
+        capture_leave(stream);
     object_free(stream);
+}
+
+void events_leave(const struct device *device)
+{
+    for (struct event *event = NULL; (event = object_next(event, OBJECT_EVENT));)
+        if (event->device == device) {
+            event->device = NULL;
+            event->recorded_count = event->asked_count;
+        }
 }
 
 void streams_forget(void)

@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
-from ascend import SHAPES, Ascend
+from ascend import RACK, SHAPES, Ascend
 from elftools.elf.elffile import ELFFile
 from simulated import GIB, MIB
 
@@ -176,6 +176,19 @@ def test_what_the_rack_says_others_use_is_not_free(npus: Ascend) -> None:
 
     taken = 100 * MIB + 4096
     assert [[GIB - taken, 2 * GIB], GIB, taken, 1124, 207001] == answers
+
+
+def test_a_process_has_what_the_driver_takes_for_it_as_the_rack_says(tmp_path: Path) -> None:
+    rack = RACK.replace("core = 20", "core = 20\ncontext = 32 MiB")
+    answers = Ascend(tmp_path, SHAPES[0], rack).run(
+        started("""
+        before = [used(), info()[0]]
+        acl.aclrtResetDevice(0)
+        say(before + [used()])
+        """)
+    )
+
+    assert [32 * MIB, GIB - 32 * MIB, None] == answers
 
 
 def test_a_device_is_reset_when_it_was_reset_as_often_as_set(npus: Ascend) -> None:

@@ -299,6 +299,26 @@ def test_a_wait_or_query_in_a_capture_fails_and_spoils_it(npus: Ascend, mode: in
     assert [[107027, 107025]] * 2 + [of_others] * 3 == codes
 
 
+def test_a_capture_ends_with_its_stream_and_an_event_s_time_with_its_device(npus: Ascend) -> None:
+    answers = npus.run(
+        started("""
+        e, state, other = event(), c_int(), stream()
+        launch(k, 200_000, other)
+        acl.aclrtRecordEvent(e, other)
+        acl.aclmdlRICaptureBegin(s, 0)
+        acl.aclrtDestroyStream(s)
+        acl.aclrtSynchronizeDevice()
+        acl.aclrtResetDevice(0)
+        acl.aclrtSetDevice(0)
+        launch(k, 200_000, 0)
+        acl.aclrtQueryEventStatus(e, byref(state))
+        say([state.value, acl.code("aclrtEventElapsedTime", byref(c_float()), e, e)])
+        """)
+    )
+
+    assert [1, 107006] == answers
+
+
 def test_only_a_global_capture_minds_other_threads_unless_they_relax(npus: Ascend) -> None:
     codes = npus.run(
         started("""
