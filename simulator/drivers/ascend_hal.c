@@ -65,6 +65,11 @@ struct account *hal_account(unsigned device)
     return opened->account;
 }
 
+const struct fake_card *hal_card(unsigned device)
+{
+    return device < hal.device_count ? hal.devices[device].card : NULL;
+}
+
 unsigned hal_device_of(unsigned card)
 {
     unsigned device = 0;
@@ -131,6 +136,7 @@ EXPORT drvError_t halSqTaskSend(uint32_t device, void *task)
 {
     struct fake_task_send *send = task;
     LOCKED;
+    FAULTS(hal_card(device), NULL, 0);
     if (!send || !send->entries)
         return DRV_ERROR_INVALID_VALUE;
     struct account *account = hal_account(device);

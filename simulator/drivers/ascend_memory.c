@@ -129,6 +129,7 @@ static drvError_t allocate_device(void **pointer, uint64_t size, unsigned device
 EXPORT drvError_t halMemAlloc(void **pointer, unsigned long long bytes, unsigned long long flag)
 {
     LOCKED;
+    FAULTS(hal_card(HAL_DEVICE(flag)), NULL, 0);
     if (!pointer || !bytes || bytes > UINT64_C(1) << 50)
         return DRV_ERROR_INVALID_VALUE;
     uint64_t page = FAKE_PAGE_BYTES(FAKE_PAGES(flag)), size = (bytes + page - 1) / page * page;

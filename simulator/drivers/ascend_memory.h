@@ -31,8 +31,9 @@ static inline void unlock_hal(char *guard UNUSED)
     hal_open()
 
 void hal_open(void);
-struct account *hal_account(unsigned device); /* joins the card; NULL: no such device, or no room on it */
-unsigned hal_device_of(unsigned card);        /* by the engine's number; device_count: the process does not see it */
+struct account *hal_account(unsigned device);      /* joins the card; NULL: no such device, or no room on it */
+const struct fake_card *hal_card(unsigned device); /* NULL: no such device */
+unsigned hal_device_of(unsigned card); /* by the engine's number; device_count: the process does not see it */
 
 enum range_kind { RANGE_DEVICE, RANGE_HOST, RANGE_OPENED, RANGE_RESERVED, RANGE_MAPPED };
 

@@ -101,6 +101,7 @@ EXPORT drvError_t halMemCreate(drv_mem_handle_t **handle, size_t bytes, const st
 {
     size_t page_bytes;
     LOCKED;
+    FAULTS(property ? hal_card(property->device) : NULL, NULL, 0);
     if (!handle || flags || !is_sound(property, bytes, &page_bytes))
         return DRV_ERROR_INVALID_VALUE;
     bool is_host = property->side == MEM_HOST_SIDE;

@@ -191,6 +191,22 @@ def test_a_process_has_what_the_driver_takes_for_it_as_the_rack_says(tmp_path: P
     assert [32 * MIB, GIB - 32 * MIB, None] == answers
 
 
+@pytest.mark.parametrize(
+    ("of_driver", "code"), [(2, 107001), (3, 107000), (6, 207001), (65534, 207000), (9, 507899)]
+)
+def test_the_driver_s_codes_become_the_runtime_s(tmp_path: Path, of_driver: int, code: int) -> None:
+    rack = f"{RACK}\n[fault]\ncall = halMemAlloc\ndevice = 0\ndoes = error {of_driver}\n"
+    answers = Ascend(tmp_path, SHAPES[0], rack).run(
+        started("""
+        faulty = acl.code("aclrtMalloc", byref(c_uint64()), MIB, 0)
+        acl.aclrtSetDevice(1)
+        say([faulty, acl.code("aclrtMalloc", byref(c_uint64()), MIB, 0)])
+        """)
+    )
+
+    assert [code, 0] == answers
+
+
 def test_a_device_is_reset_when_it_was_reset_as_often_as_set(npus: Ascend) -> None:
     """The driver drops the memory: nobody calls halMemFree."""
     answers = npus.run(
