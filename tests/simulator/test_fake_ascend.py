@@ -46,6 +46,25 @@ def test_acl_calls_the_runtime_through_symbols_in_cann_8_alone(npus: Ascend) -> 
     assert not {each for each in below if each.startswith(("rt", "acl"))}
 
 
+def test_a_closed_runtime_calls_the_driver_through_no_symbol_and_is_charged(
+    tmp_path: Path,
+) -> None:
+    npus = Ascend(tmp_path, "cann9-closed")
+    runtime = folder_of(npus) / "libruntime.so"
+    both = symbols(runtime, undefined=True) | symbols(runtime, undefined=False)
+    answers = npus.run(
+        started("""
+        malloc(64 * MIB, 2)
+        launch(kernel(), 998)
+        acl.aclrtSynchronizeDevice()
+        say([used(), acl.code("aclrtMalloc", byref(c_uint64()), GIB, 0)])
+        """)
+    )
+
+    assert not {each for each in both if each.startswith(("hal", "fake_hal"))}
+    assert [64 * MIB + 4096, 207001] == answers
+
+
 def test_the_names_that_these_wheels_need_are_there(npus: Ascend) -> None:
     """What others need besides is media, tables of data and settings (limiters/needed_names.py)."""
     wheels = json.loads((LIMITERS / "acl/clients.json").read_text())["wheels"]
