@@ -263,7 +263,7 @@ FORWARD(aclrtMemExportToShareableHandle, (aclrtDrvMemHandle handle, uint32_t typ
 FORWARD(aclrtMemImportFromShareableHandle, (uint64_t shared, int32_t device, aclrtDrvMemHandle *handle), fake_rt_import,
         (shared, device, handle))
 
-/* Which processes may import is not checked. */
+/* Of physical memory it is not checked who imports it. */
 EXPORT aclError aclrtMemSetPidToShareableHandle(uint64_t shared UNUSED, int32_t *pids, size_t count)
 {
     return pids && count ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
@@ -271,7 +271,7 @@ EXPORT aclError aclrtMemSetPidToShareableHandle(uint64_t shared UNUSED, int32_t 
 
 EXPORT aclError aclrtIpcMemSetImportPid(const char *key, int32_t *pids, size_t count)
 {
-    return key && pids && count ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
+    return key && pids && count ? fake_rt_share_with(key, pids, count) : ACL_ERROR_INVALID_PARAM;
 }
 
 static struct opened { /* a key that was imported here */
@@ -281,8 +281,12 @@ static struct opened { /* a key that was imported here */
 } *opened_keys;
 static pthread_mutex_t keys_lock = PTHREAD_MUTEX_INITIALIZER; /* guards opened_keys */
 
-FORWARD(aclrtIpcMemGetExportKey, (void *pointer, size_t bytes, char *key, size_t key_bytes, uint64_t flags UNUSED),
-        rtIpcSetMemoryName, (pointer, bytes, key, (uint32_t)key_bytes))
+EXPORT aclError aclrtIpcMemGetExportKey(void *pointer, size_t bytes, char *key, size_t key_bytes, uint64_t flags)
+{
+    enum { FOR_ALL = 1 }; /* P: ACL_RT_IPC_MEM_EXPORT_FLAG_DISABLE_PID_VALIDATION */
+    aclError error = rtIpcSetMemoryName(pointer, bytes, key, (uint32_t)key_bytes);
+    return !error && flags & FOR_ALL ? fake_rt_share_with(key, NULL, 0) : error;
+}
 
 EXPORT aclError aclrtIpcMemImportByKey(void **pointer, const char *key, uint64_t flags UNUSED)
 {

@@ -65,13 +65,13 @@ void object_free(void *handle)
 
 rtError_t code_of(drvError_t error)
 {
-    switch (error) {
+    switch ((int)error) {
     case DRV_ERROR_NONE: return ACL_SUCCESS;
     case DRV_ERROR_INVALID_DEVICE: return ACL_ERROR_RT_INVALID_DEVICEID;
     case DRV_ERROR_INVALID_VALUE: return ACL_ERROR_RT_PARAM_INVALID;
     case DRV_ERROR_OUT_OF_MEMORY: return ACL_ERROR_RT_MEMORY_ALLOCATION;
     case DRV_ERROR_NOT_SUPPORT: return ACL_ERROR_RT_FEATURE_NOT_SUPPORT;
-    default: return ACL_ERROR_RT_DRV_INTERNAL_ERROR;
+    default: return error == FAKE_NO_PERMISSION ? ACL_ERROR_RT_NO_PERMISSION : ACL_ERROR_RT_DRV_INTERNAL_ERROR;
     }
 }
 

@@ -30,9 +30,13 @@ EXPORT bool fake_hal_open(unsigned device);
 EXPORT void fake_hal_close(unsigned device);
 EXPORT void fake_hal_memory(unsigned device, uint64_t *free_bytes, uint64_t *total_bytes);
 
-/* Shared memory by a name of up to FAKE_NAME_BYTES, its end included. */
+/* Shared memory by a name of up to FAKE_NAME_BYTES, its end included. It is opened by the processes whose PIDs its
+ * maker says (NULL: by all), until it ends the name. */
 #define FAKE_NAME_BYTES 65u
 EXPORT drvError_t fake_hal_share(const void *pointer, char *name);
+EXPORT drvError_t fake_hal_share_with(const char *name, const int32_t *pids, size_t count);
+EXPORT drvError_t fake_hal_share_end(const char *name);
+#define FAKE_NO_PERMISSION ((drvError_t)46) /* the simulator's own number */
 EXPORT drvError_t fake_hal_share_open(const char *name, void **pointer);
 EXPORT drvError_t fake_hal_share_close(const void *pointer);
 

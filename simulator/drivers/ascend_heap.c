@@ -295,11 +295,22 @@ EXPORT rtError_t rtIpcCloseMemory(const void *pointer)
     return code_of(fake_hal_share_close(pointer));
 }
 
-/* The memory stays another process's as long as that has it open. */
+/* Nobody opens it by the name any more; who has it open keeps it. */
 EXPORT rtError_t rtIpcDestroyMemoryName(const char *name)
 {
-    NEEDS(name);
-    return ACL_SUCCESS;
+    return code_of(fake_hal_share_end(name));
+}
+
+rtError_t fake_rt_share_with(const char *name, const int32_t *pids, size_t count)
+{
+    return code_of(fake_hal_share_with(name, pids, count));
+}
+
+/* Of this one the name alone is known; MindSpore links it. */
+EXPORT rtError_t rtSetIpcMemPid(const char *name, int32_t *pids, int count)
+{
+    NEEDS(pids && count > 0);
+    return fake_rt_share_with(name, pids, (size_t)count);
 }
 
 /* Pools. What is freed into a pool stays with it until a stream is synchronised, and then above its threshold. */

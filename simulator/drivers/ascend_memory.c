@@ -13,6 +13,8 @@ static struct range *ranges;
 static int file = -1;
 static uint64_t file_used;
 
+static void permits_forget(void);
+
 int memory_file(void)
 {
     if (file < 0) {
@@ -97,6 +99,7 @@ void ranges_forget(void)
     ranges = NULL; /* what they were is the parent's, and stays mapped in both */
     file = -1;
     file_used = 0;
+    permits_forget();
 }
 
 static drvError_t allocate_host(void **pointer, uint64_t size)
@@ -168,7 +171,53 @@ EXPORT drvError_t halMemFreeInner(void *pointer)
 
 /* Shared by name. The name says all that another process needs to map the bytes, and is no longer than the driver's. */
 
-#define NAME_FORMAT "%x-%x-%llx-%llx-%x-%x-%llx"
+#define NAME_FORMAT    "%x-%x-%x-%llx-%llx-%x-%x-%llx"
+#define PROCESSES_MOST 32u
+
+struct name {
+    unsigned pid, file, permits_file, card, number;
+    unsigned long long offset, size_bytes, id;
+};
+
+static struct permit { /* who may open a block of this process by its name */
+    _Atomic bool is_for_all, is_ended;
+    _Atomic unsigned count;
+    int pids[PROCESSES_MOST];
+} *permits; /* by number of the share: in a file that the others read; NULL: none was shared */
+static int permits_file = -1;
+
+#define PERMITS_BYTES (2048u * sizeof *permits) /* the engine has no more shares */
+
+static void permits_forget(void)
+{
+    permits = NULL;
+    permits_file = -1;
+}
+
+static bool make_permits(void)
+{
+    if (permits)
+        return true;
+    permits_file = memfd_create("hetero-permits", MFD_CLOEXEC);
+    if (permits_file < 0 || ftruncate(permits_file, PERMITS_BYTES))
+        return false;
+    void *made = mmap(NULL, PERMITS_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, permits_file, 0);
+    permits = made == MAP_FAILED ? NULL : made;
+    return permits;
+}
+
+static bool read_name(const char *text, struct name *name)
+{
+    return text && sscanf(text, NAME_FORMAT, &name->pid, &name->file, &name->permits_file, &name->offset,
+                          &name->size_bytes, &name->card, &name->number, &name->id) == 8;
+}
+
+/* The permit of a name that this process gave. NULL: it is none. */
+static struct permit *own_permit(const char *text)
+{
+    struct name name;
+    return read_name(text, &name) && name.pid == (unsigned)getpid() && permits ? &permits[name.number] : NULL;
+}
 
 drvError_t fake_hal_share(const void *pointer, char *name)
 {
@@ -176,41 +225,90 @@ drvError_t fake_hal_share(const void *pointer, char *name)
     struct range *range = range_at(pointer, RANGE_DEVICE);
     if (!range)
         return DRV_ERROR_INVALID_VALUE;
-    if (!range->is_shared &&
-        !engine_share(hal_account(range->device), range->size_bytes, range->size_bytes, true, &range->share))
+    if (!make_permits() || (!range->is_shared && !engine_share(hal_account(range->device), range->size_bytes,
+                                                               range->size_bytes, true, &range->share)))
         return DRV_ERROR_OUT_OF_MEMORY;
     range->is_shared = true;
-    snprintf(name, FAKE_NAME_BYTES, NAME_FORMAT, (unsigned)getpid(), (unsigned)file,
+    permits[range->share.number] = (struct permit){0};
+    snprintf(name, FAKE_NAME_BYTES, NAME_FORMAT, (unsigned)getpid(), (unsigned)file, (unsigned)permits_file,
              (unsigned long long)range->file_offset, (unsigned long long)range->size_bytes, range->share.card,
              (unsigned)range->share.number, (unsigned long long)range->share.id);
     return DRV_ERROR_NONE;
 }
 
-static char *map_of_other(unsigned pid, unsigned fd, uint64_t offset, uint64_t size)
+drvError_t fake_hal_share_with(const char *name, const int32_t *pids, size_t count)
+{
+    LOCKED;
+    struct permit *permit = own_permit(name);
+    if (!permit || permit->count + count > PROCESSES_MOST)
+        return DRV_ERROR_INVALID_VALUE;
+    if (!pids)
+        permit->is_for_all = true;
+    for (size_t i = 0; pids && i < count; i++)
+        permit->pids[permit->count++] = pids[i];
+    return DRV_ERROR_NONE;
+}
+
+drvError_t fake_hal_share_end(const char *name)
+{
+    LOCKED;
+    struct permit *permit = own_permit(name);
+    if (!permit)
+        return DRV_ERROR_INVALID_VALUE;
+    permit->is_ended = true;
+    return DRV_ERROR_NONE;
+}
+
+/* A file of another process, by its descriptor there. */
+static int open_other(unsigned pid, unsigned fd)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%u/fd/%u", pid, fd);
-    int other = open(path, O_RDWR | O_CLOEXEC);
+    return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static drvError_t ask_permit(const struct name *name)
+{
+    struct permit permit;
+    int other = open_other(name->pid, name->permits_file);
+    bool is_read = other >= 0 && pread(other, &permit, sizeof permit, (off_t)(name->number * sizeof permit)) ==
+                                     (ssize_t)sizeof permit;
+    if (other >= 0)
+        close(other);
+    if (!is_read || permit.is_ended)
+        return DRV_ERROR_INVALID_VALUE;
+    bool is_named = permit.is_for_all;
+    for (unsigned i = 0; i < permit.count && i < PROCESSES_MOST; i++)
+        is_named = is_named || permit.pids[i] == getpid();
+    return is_named ? DRV_ERROR_NONE : FAKE_NO_PERMISSION;
+}
+
+static char *map_of_other(const struct name *name)
+{
+    int other = open_other(name->pid, name->file);
     if (other < 0)
         return NULL;
-    char *start = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, other, (off_t)offset);
+    char *start = mmap(NULL, name->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, other,
+                       (off_t)name->offset);
     close(other);
     return start == MAP_FAILED ? NULL : start;
 }
 
-drvError_t fake_hal_share_open(const char *name, void **pointer)
+drvError_t fake_hal_share_open(const char *text, void **pointer)
 {
-    unsigned pid, fd, card, number;
-    unsigned long long offset, size, id;
+    struct name name;
     LOCKED;
-    if (!name || !pointer || sscanf(name, NAME_FORMAT, &pid, &fd, &offset, &size, &card, &number, &id) != 7)
+    if (!pointer || !read_name(text, &name))
         return DRV_ERROR_INVALID_VALUE;
-    struct range range = {.size_bytes = size, .kind = RANGE_OPENED, .device = hal_device_of(card)};
-    range.share = (struct engine_share){id, size, (int)number, card};
+    drvError_t error = ask_permit(&name);
+    if (error)
+        return error;
+    struct range range = {.size_bytes = name.size_bytes, .kind = RANGE_OPENED, .device = hal_device_of(name.card)};
+    range.share = (struct engine_share){name.id, name.size_bytes, (int)name.number, name.card};
     struct account *account = hal_account(range.device);
     if (!account || !engine_share_open(account, &range.share))
         return DRV_ERROR_INVALID_VALUE;
-    range.start = map_of_other(pid, fd, offset, size);
+    range.start = map_of_other(&name);
     if (!range.start || !range_new(range)) {
         engine_share_close(account, range.share.number);
         return DRV_ERROR_INVALID_VALUE;

@@ -28,6 +28,7 @@ enum { /* besides abi.h's: P */
        ACL_ERROR_STREAM_TASK_GROUP_STATUS = 107033,
        ACL_ERROR_RT_STREAM_CAPTURE_UNMATCHED = 107036,
        ACL_ERROR_RT_NO_DEVICE = 207004,
+       ACL_ERROR_RT_NO_PERMISSION = 207006,
        ACL_ERROR_RT_NO_STREAM_RESOURCE = 207008,
        ACL_ERROR_RT_KERNEL_LOOKUP = 507027,
        ACL_ERROR_RT_STREAM_SYNC_TIMEOUT = 507046,
@@ -247,6 +248,7 @@ EXPORT rtError_t fake_rt_retain(const void *address, void **handle);
 EXPORT rtError_t fake_rt_granularity(const aclrtPhysicalMemProp *property, uint32_t option, size_t *bytes);
 EXPORT rtError_t fake_rt_export(void *handle, uint32_t type, uint64_t flags, uint64_t *shared);
 EXPORT rtError_t fake_rt_import(uint64_t shared, int32_t device, void **handle);
+EXPORT rtError_t fake_rt_share_with(const char *name, const int32_t *pids, size_t count);
 EXPORT rtError_t fake_rt_pool_create(void **pool);
 EXPORT rtError_t fake_rt_pool_destroy(void *pool);
 EXPORT rtError_t fake_rt_pool_threshold(void *pool, uint64_t bytes);

@@ -469,6 +469,42 @@ say([acl.code("aclrtIpcMemImportByKey", byref(c_uint64()), b"{key}", 0)])"""
     assert ("0\n", "") == maker.communicate("\n")
 
 
+def test_a_name_is_opened_by_whom_its_maker_says_until_it_ends(npus: Ascend) -> None:
+    opener = npus.start(
+        f"""{START}
+say(os.getpid())
+sys.stdout.flush()
+for key in sys.stdin:
+    say(acl.code("aclrtIpcMemImportByKey", byref(c_uint64()), key.strip().encode(), 0))
+    sys.stdout.flush()"""
+    )
+    pid = int(next_line(opener))
+    maker = npus.start(
+        f"""{START}
+memory, key = malloc(2 * MIB, 2), create_string_buffer(65)
+steps = (lambda: acl.aclrtIpcMemGetExportKey(memory, 2 * MIB, key, 65, 0),
+         lambda: acl.aclrtIpcMemSetImportPid(key, (c_int * 2)(1, {pid}), 2),
+         lambda: acl.aclrtIpcMemClose(key))
+for step in steps:
+    step()
+    say(key.value.decode())
+    sys.stdout.flush()
+    sys.stdin.readline()"""
+    )
+    codes = []
+    assert opener.stdin is not None
+    assert maker.stdin is not None
+    for _ in range(3):
+        opener.stdin.write(json.loads(next_line(maker)) + "\n")
+        opener.stdin.flush()
+        codes.append(int(next_line(opener)))
+        maker.stdin.write("\n")
+        maker.stdin.flush()
+
+    assert ("", "") == maker.communicate() == opener.communicate()
+    assert [207006, 0, 107000] == codes
+
+
 def test_a_pool_gives_back_at_the_next_synchronise_what_is_over_its_threshold(
     npus: Ascend,
 ) -> None:
