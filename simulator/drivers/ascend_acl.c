@@ -72,18 +72,38 @@ EXPORT aclError aclrtGetRunMode(int *mode)
 SETTING(aclmdlFinalizeDump)
 SETTING(aclmdlInitDump)
 SETTING(aclmdlSetDump)
-SETTING(aclrtCtxSetSysParamOpt)
 SETTING(aclrtSetDeviceSatMode)
 SETTING(aclrtSetOpExecuteTimeOut)
 SETTING(aclrtSetOpWaitTimeout)
 SETTING(aclrtSetStreamAttribute)
 SETTING(aclrtSetStreamFailureMode)
 SETTING(aclrtSetStreamOverflowSwitch)
-SETTING(aclrtSetSysParamOpt)
 SETTING(aclrtDeviceEnablePeerAccess)
 SETTING(aclrtDeviceDisablePeerAccess)
 SETTING(aclrtGetLastError)
 SETTING(aclrtPeekAtLastError)
+
+/* Options that are told as they were set, of the system and of contexts alike. */
+static _Atomic int64_t options[8];
+
+EXPORT aclError aclrtSetSysParamOpt(uint32_t option, int64_t value)
+{
+    if (option >= sizeof options / sizeof *options)
+        return ACL_ERROR_INVALID_PARAM;
+    options[option] = value;
+    return ACL_SUCCESS;
+}
+
+EXPORT aclError aclrtGetSysParamOpt(uint32_t option, int64_t *value)
+{
+    if (option >= sizeof options / sizeof *options || !value)
+        return ACL_ERROR_INVALID_PARAM;
+    *value = options[option];
+    return ACL_SUCCESS;
+}
+
+FORWARD(aclrtCtxSetSysParamOpt, (uint32_t option, int64_t value), aclrtSetSysParamOpt, (option, value))
+FORWARD(aclrtCtxGetSysParamOpt, (uint32_t option, int64_t *value), aclrtGetSysParamOpt, (option, value))
 
 EXPORT aclError aclrtDeviceCanAccessPeer(int32_t *can, int32_t device, int32_t peer)
 {

@@ -48,3 +48,23 @@ EXPORT aclError aclopCompileAndExecute(const char *name, int input_count UNUSED,
     pthread_mutex_unlock(&lock);
     return error ? error : rtsLaunchKernelWithDevArgs(compiled->function, 1, stream, NULL, NULL, 0, NULL);
 }
+
+/* Options of the compiler, which change nothing here: each is one byte, of a text without letters. */
+
+EXPORT aclError aclSetCompileopt(int option UNUSED, const char *value)
+{
+    return value ? ACL_SUCCESS : ACL_ERROR_INVALID_PARAM;
+}
+
+EXPORT size_t aclGetCompileoptSize(int option UNUSED)
+{
+    return 1;
+}
+
+EXPORT aclError aclGetCompileopt(int option UNUSED, char *value, size_t bytes)
+{
+    if (!value || !bytes)
+        return ACL_ERROR_INVALID_PARAM;
+    *value = '\0';
+    return ACL_SUCCESS;
+}

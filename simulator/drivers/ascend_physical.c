@@ -157,9 +157,10 @@ drvError_t fake_hal_retain(const void *address, drv_mem_handle_t **handle)
 drvError_t halMemAddressReserve(void **pointer, size_t size, size_t alignment, void *address, uint64_t flag)
 {
     LOCKED;
-    if (!pointer || !size || alignment || size % UNIT)
-        return DRV_ERROR_INVALID_VALUE;
     (void)flag;
+    if (!pointer || !size || alignment || size > UINT64_C(1) << 46)
+        return DRV_ERROR_INVALID_VALUE;
+    size = (size + UNIT - 1) / UNIT * UNIT; /* torch_npu tries 512 bytes */
     char *room = mmap(address, size + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
         return DRV_ERROR_OUT_OF_MEMORY;

@@ -546,6 +546,23 @@ def test_a_card_without_hbm_tells_its_ddr(tmp_path: Path) -> None:
     assert [[GIB, GIB], [GIB, GIB]] == with_ddr
 
 
+def test_what_torch_npu_asks_before_it_begins_is_answered(npus: Ascend) -> None:
+    """It looks for acl's names in the operators' compiler, too."""
+    answers = npus.run(
+        started("""
+        operators, room, value = Library("libacl_op_compiler.so"), c_uint64(), c_uint64()
+        operators.aclSetCompileopt(0, b"")
+        operators.aclrtSetSysParamOpt(1, 7)
+        operators.aclrtGetSysParamOpt(1, byref(value))
+        acl.aclrtReserveMemAddress(byref(room), 512, 0, None, 1)
+        acl.aclrtReleaseMemAddress(room)
+        say([operators.code("aclGetCompileoptSize", 0) > 0, value.value])
+        """)
+    )
+
+    assert [True, 7] == answers
+
+
 def test_without_a_rack_there_is_no_device(npus: Ascend) -> None:
     code = npus.run('say(acl.code("aclrtSetDevice", 0))', HETERO_RACK="")
 
