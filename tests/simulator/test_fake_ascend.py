@@ -1,6 +1,7 @@
 """Ascend's simulated driver and both shapes of its runtime: memory, devices, processes."""
 
 import json
+import subprocess
 from pathlib import Path
 from textwrap import dedent
 
@@ -44,6 +45,24 @@ def test_acl_calls_the_runtime_through_symbols_in_cann_8_alone(npus: Ascend) -> 
     assert ("cann8" == npus.shape) == ("rtSetDevice" in above)
     assert {"halMemAlloc", "halMemFree", "halMemCreate", "halSqTaskSend"} <= below
     assert not {each for each in below if each.startswith(("rt", "acl"))}
+
+
+@pytest.mark.parametrize(
+    ("shape", "of_runtime", "of_driver"),
+    [("cann8", 77, 207001), ("cann9", 0, 207001), ("cann9-closed", 0, 0)],
+)
+def test_what_is_preloaded_is_asked_where_a_shape_passes_symbols(
+    tmp_path: Path, shape: str, of_runtime: int, of_driver: int
+) -> None:
+    codes = []
+    for function in ("int rtMalloc(void) { return 77; }", "int halMemAlloc(void) { return 6; }"):
+        shim = tmp_path / "shim.so"
+        command = ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(shim)]
+        subprocess.run(command, input=function, text=True, check=True)
+        program = started('say(acl.code("aclrtMalloc", byref(c_uint64()), MIB, 0))')
+        codes.append(Ascend(tmp_path, shape).run(program, LD_PRELOAD=str(shim)))
+
+    assert [of_runtime, of_driver] == codes
 
 
 def test_a_closed_runtime_calls_the_driver_through_no_symbol_and_is_charged(
