@@ -99,7 +99,8 @@ class NodeSettings:
     soft = []           # vendors whose cards a limiter shares, by 1 % and 1 MiB, instead of slices
 
     [count]
-    context = true      # the driver's memory for a program counts against its grant; else not
+    context = true      # what the driver takes for a program counts as its memory; false: it does
+                        # not, and the card needs room for it beside all grants
 
     [vendors]
     allow = ["hetero-a"] # distributions whose vendors may be run here; all unless set
@@ -132,7 +133,7 @@ class NodeSettings:
     partitioned: Partitioned = Partitioned.MIXED
     sharing: Mapping[str, Sharing] = field(factory=dict)
     soft: tuple[str, ...] = ()
-    context: bool = False
+    context: bool = True
     vendors: tuple[str, ...] | None = None
     quota: Quota = _EACH
     user_quotas: Mapping[str, Quota] = field(factory=dict)

@@ -24,6 +24,8 @@ Program = Callable[..., Any]
 PROGRAMS: dict[str, Program] = {}
 #: More than a driver has left of what it took for itself.
 _SMALL_BYTES = 4 << 20
+#: A driver takes memory of a card in blocks of so many bytes.
+_BLOCK_BYTES = 2 << 20
 #: Launches between two waits, so that the device is kept busy.
 _BATCH_LAUNCHES = 8
 _NOLOAD = 4
@@ -77,37 +79,43 @@ def program(function: Program) -> Program:
 @program
 def limit(driver: DriverCalls, size_bytes: int) -> dict[str, Any]:
     """Allocate all memory in four parts, and one more. Free a part, and allocate it again."""
-    addresses = [driver.allocate(size_bytes // 4) for _ in range(4)]
-    memory_when_full, address_over = driver.memory(), driver.allocate(_SMALL_BYTES)
-    driver.release(addresses.pop())
-    memory_when_freed, address_again = driver.memory(), driver.allocate(size_bytes // 4)
+    room_bytes = min(_room(driver), size_bytes)
+    part_bytes = _whole_blocks(room_bytes // 4)
+    addresses = [driver.allocate(size) for size in (*[part_bytes] * 3, room_bytes - 3 * part_bytes)]
+    memory_when_full, address_over = _memory(driver), driver.allocate(_SMALL_BYTES)
+    driver.release(addresses.pop(0))
+    free_bytes, total_bytes = _memory(driver)
     return {
-        "held": all([*addresses, address_again]),
+        "held": all([*addresses, driver.allocate(part_bytes)]),
         "full": memory_when_full,
         "over": address_over,
-        "freed": memory_when_freed,
+        "freed": [free_bytes == part_bytes, total_bytes],
     }
 
 
 @program
-def refund(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Allocate and free all memory many times. Return the free bytes before and after."""
+def refund(driver: DriverCalls) -> list[Any]:
+    """Allocate and free all memory many times. Return whether it is free afterwards as before."""
     memory_before = driver.memory()
-    has_all = [_taken_and_freed(driver, size_bytes) for _ in range(50)]
-    return [all(has_all), memory_before, driver.memory()]
+    has_all = [_taken_and_freed(driver, _room(driver)) for _ in range(50)]
+    return [all(has_all), memory_before == driver.memory(), memory_before[1]]
 
 
 @program
-def fork(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Fork before the first driver call, and after it. Return what each process got."""
+def fork(driver: DriverCalls) -> list[bool]:
+    """Fork before the first driver call, and after it. Return whether each got what was left."""
     begin_pipe, done_pipe = os.pipe(), os.pipe()
     child_pid = os.fork()
     if child_pid == 0:
         os.read(begin_pipe[0], 1)
-        is_shared = driver.allocate(size_bytes // 2) == 0 and driver.allocate(size_bytes // 4) > 0
-        os.write(done_pipe[1], b"1" if is_shared else b"0")
+        left_bytes = _room(driver)
+        is_less = left_bytes <= driver.memory()[1] // 2
+        is_full = driver.allocate(2 * left_bytes) == 0 and driver.allocate(left_bytes) > 0
+        os.write(done_pipe[1], b"1" if is_less and is_full else b"0")
         os._exit(0)
-    address = driver.allocate(3 * size_bytes // 4)
+    room_bytes = _room(driver)
+    taken_bytes = _whole_blocks(room_bytes // 2)
+    address = driver.allocate(taken_bytes)
     os.write(begin_pipe[1], b".")
     is_shared = os.read(done_pipe[0], 1) == b"1"
     os.waitpid(child_pid, 0)
@@ -115,25 +123,26 @@ def fork(driver: DriverCalls, size_bytes: int) -> list[Any]:
     if late_pid == 0:
         os._exit(0)
     os.waitpid(late_pid, 0)
-    free_bytes = driver.memory()[0]
+    is_kept = _room(driver) == room_bytes - taken_bytes
     driver.release(address)
-    return [is_shared, free_bytes, driver.memory()[0]]
+    return [is_shared, is_kept, _room(driver) == room_bytes]
 
 
 @program
-def kill(driver: DriverCalls, size_bytes: int) -> bool:
+def kill(driver: DriverCalls) -> bool:
     """Kill processes of the grant that hold all its memory. Return whether it is free again."""
     for _ in range(3):
-        with _again("hold", size_bytes) as other_process:
+        with _again("hold") as other_process:
             _expect(other_process, True)
             other_process.kill()
-    return driver.allocate(size_bytes) > 0
+    return driver.allocate(_room(driver)) > 0
 
 
 @program
-def hold(driver: DriverCalls, size_bytes: int) -> None:
-    """Allocate, print whether that succeeded, and keep running."""
-    _say(driver.allocate(size_bytes) > 0)
+def hold(driver: DriverCalls) -> None:
+    """Allocate half of the grant and what is left, print whether that succeeded, keep running."""
+    half_bytes = driver.memory()[1] // 2
+    _say(driver.allocate(half_bytes) > 0 and driver.allocate(_room(driver)) > 0)
     signal.pause()
 
 
@@ -150,11 +159,11 @@ def alone(driver: DriverCalls) -> float:
 
 
 @program
-def resized(driver: DriverCalls, size_bytes: int, warm_up_s: float, duration_s: float) -> None:
+def resized(driver: DriverCalls, warm_up_s: float, duration_s: float) -> None:
     """Measure and allocate, and again after a line of input: the grant was resized."""
     for _ in range(2):
         kernel_rate = _rate(driver, warm_up_s, duration_s)
-        _say([kernel_rate, driver.allocate(size_bytes) > 0, driver.memory()])
+        _say([kernel_rate, driver.allocate(_room(driver)) > 0, _memory(driver)])
         sys.stdin.readline()
 
 
@@ -189,15 +198,19 @@ def ways(driver: DriverCalls, size_bytes: int) -> dict[str, int]:
 
 @program
 def export(driver: DriverCalls, size_bytes: int) -> list[Any]:
-    """Have another process open memory. Return the free bytes with that process and without it."""
+    """Have another process open memory. Return whether only its context counts, and no more fits.
+
+    That takes as much as this process's own.
+    """
+    free_bytes, total_bytes = driver.memory()
     address = driver.allocate(size_bytes)
     free_bytes_alone = driver.memory()[0]
     with _again("opens", json.dumps(driver.export(address).hex())) as other_process:
         _expect(other_process, True)
         answers = [
-            free_bytes_alone,
-            driver.memory()[0],
-            driver.allocate(size_bytes) > 0,
+            free_bytes - free_bytes_alone == size_bytes,
+            free_bytes_alone - driver.memory()[0] == total_bytes - free_bytes,
+            driver.allocate(_room(driver)) > 0,
             driver.allocate(_SMALL_BYTES) > 0,
         ]
         other_process.communicate("\n")
@@ -275,6 +288,21 @@ def _built(path: Path, source: str) -> ctypes.CDLL:
     flags = ("-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-x", "c", "-", "-o", path)
     subprocess.run(["cc", *flags], input=source, text=True, check=True)
     return ctypes.CDLL(str(path))
+
+
+def _whole_blocks(size_bytes: int) -> int:
+    return size_bytes // _BLOCK_BYTES * _BLOCK_BYTES
+
+
+def _memory(driver: DriverCalls) -> tuple[int, int]:
+    """Return the free and the total bytes; less than a block is none, as nothing fits into it."""
+    free_bytes, total_bytes = driver.memory()
+    return _whole_blocks(free_bytes), total_bytes
+
+
+def _room(driver: DriverCalls) -> int:
+    """Return what this process can allocate: of a grant, what its context and others leave."""
+    return _memory(driver)[0]
 
 
 def _taken_and_freed(driver: DriverCalls, size_bytes: int) -> bool:

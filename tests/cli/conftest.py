@@ -52,6 +52,9 @@ def hetero_observe(device):
     return Usage(memory=GiB, core=0.25)
 """
 
+#: Of a context on a simulated card whose rack names none: a block for small pieces of memory.
+CONTEXT = 2 << 20
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Begin = Callable[..., "subprocess.Popen[str]"]
 

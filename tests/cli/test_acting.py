@@ -15,8 +15,10 @@ from tests.programs import next_line
 
 from .conftest import Begin, Run
 
-#: Of the simulated driver: what a context takes of a card.
+#: MiB that a context takes of a card in the simulated driver, and with a first piece of memory; of
+#: the grants here.
 CONTEXT = 500
+LIMIT = CONTEXT + 2 + 64
 RACK = f"[device]\nvendor = nvidia\nmodel = Card\nmemory = 32 GiB\ncontext = {CONTEXT} MiB\n"
 JOB = str(hetero_simulator.job("cuda"))
 
@@ -34,10 +36,10 @@ def environ(environ: dict[str, str], rack: Path) -> dict[str, str]:
 
 @pytest.fixture
 def start(begin: Begin, command: tuple[str, ...]) -> Begin:
-    """Start a job under a grant of 64 MiB, and return when it holds its memory or is to end."""
+    """Start a job under a grant of so little, and return when it holds its memory or is to end."""
 
     def job(*before: str, memory: str, options: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-        limits = ("-q", "--memory", "64Mi", *options)
+        limits = ("-q", "--memory", f"{LIMIT}Mi", *options)
         program = begin(*command, "run", *limits, "--", *before, *asking(memory))
         assert next_line(program) or "kill" in options
         return program
@@ -96,12 +98,12 @@ def test_a_private_loader_is_shown_within_five_seconds_and_left_alone(
     excess = standing["thief"]["excess"]
     assert isinstance(excess, dict)
     assert (CONTEXT + 256) << 20 == excess["memory"]
-    assert (CONTEXT + 256 - 64) << 20 == excess["over"]
+    assert (CONTEXT + 256 - LIMIT) << 20 == excess["over"]
     assert 0 == standing["honest"]["excess"]["memory"]  # type: ignore[index]
     time.sleep(4)
     assert None is thief.poll()
     shown = " ".join(hetero("ps").stdout.split())
-    assert f"{CONTEXT + 256 - 64} MiB beyond its limit, most in process {thief.pid}" in shown
+    assert f"{CONTEXT + 256 - LIMIT} MiB beyond its limit, most in process {thief.pid}" in shown
 
 
 def test_with_on_bypass_kill_it_is_ended_and_nobody_else(
@@ -115,7 +117,7 @@ def test_with_on_bypass_kill_it_is_ended_and_nobody_else(
     neighbour = start("env", "-u", "LD_PRELOAD", memory="256MiB")
     ignored = begin(
         *command,
-        *("run", "-q", "--memory", "64Mi", *kill, "--", "env", "-u", "LD_PRELOAD"),
+        *("run", "-q", "--memory", f"{LIMIT}Mi", *kill, "--", "env", "-u", "LD_PRELOAD"),
         *(str(monitor), *asking("256MiB")[1:]),
     )
     thief = start(*private_loader, memory="256MiB", options=kill)

@@ -173,7 +173,7 @@ def test_row_09_a_refused_program_is_told_once_on_its_standard_error(hetero: Run
     message = hetero(*flags, f"{JOB} 3GiB").stderr
     silent = hetero(*flags, f"{JOB} 3GiB", HETERO_LOG="off").stderr
 
-    line = r"hetero\[\d+\]: device 0: 3072 MiB refused: 0 of 2048 MiB of the grant are in use.*"
+    line = r"hetero\[\d+\]: device 0: 3072 MiB refused: 2 of 2048 MiB of the grant are in use.*"
     assert 1 == len(re.findall(line, message))
     assert "refused" not in silent
 
@@ -408,7 +408,7 @@ def test_row_26_grants_stand_by_device_and_age_under_a_line_that_says_what_is_si
 
 
 def test_row_26_a_program_on_two_cards_has_a_row_for_each(hetero: Run, tenant: Tenant) -> None:
-    tenant("--count", "2", "--memory", "2Gi", program=busy("1GiB"))
+    tenant("--count", "2", "--memory", "2Gi", program=busy("1022MiB"))  # and a context's 2
 
     rows = [line.split() for line in hetero("top", "--once").stdout.splitlines()]
     held = [row for row in rows if "hetero-job-cuda" in row]

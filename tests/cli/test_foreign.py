@@ -147,7 +147,7 @@ def test_what_a_granted_program_holds_is_not_foreign_and_neither_is_its_context(
 ) -> None:
     job = str(hetero_simulator.job("cuda"))
     limits = ("--vendor", "nvidia", "--device", str(SMALL), "--memory", "2Gi")
-    next_line(begin(*command, "run", *limits, "--", job, "--seconds", "600", "--memory", "2GiB"))
+    next_line(begin(*command, "run", *limits, "--", job, "--seconds", "600", "--memory", "1GiB"))
 
     card = items(hetero, "inventory")[SMALL]
 

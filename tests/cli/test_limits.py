@@ -16,7 +16,7 @@ from attrs import frozen
 
 from tests.programs import next_line
 
-from .conftest import Begin, Run
+from .conftest import CONTEXT, Begin, Run
 
 Start = Callable[..., "Job"]
 
@@ -86,8 +86,8 @@ def test_memory_is_changed_in_the_running_program_both_ways(hetero: Run, start: 
     assert (0, "") == (lower.returncode, lower.stderr)
     assert f"{job.grant}  " in lower.stdout
     assert 3 == below_use.returncode
-    assert "uses 1 GiB" in below_use.stderr
-    assert (1200 << 20, 1 << 30) == tuple(
+    assert "uses 1.1 GiB" in below_use.stderr
+    assert (1200 << 20, (1 << 30) + CONTEXT) == tuple(
         share(hetero, job.grant)[key] for key in ("memory", "memory_used")
     )
     assert 0 == hetero("resize", job.grant, "--memory", "30Gi").returncode
@@ -115,7 +115,7 @@ def test_ps_shows_what_the_program_gets(hetero: Run, start: Start) -> None:
     seen = share(hetero, job.grant, seconds=1)
 
     assert pytest.approx(30, abs=5) == seen["core_used"]
-    assert (1 << 30, 0) == (seen["memory_used"], seen["denied"])
+    assert ((1 << 30) + CONTEXT, 0) == (seen["memory_used"], seen["denied"])
 
 
 @pytest.mark.measured
@@ -142,11 +142,11 @@ def test_over_the_memory_is_the_drivers_own_error_and_is_counted(
     hetero: Run, environ: Mapping[str, str]
 ) -> None:
     job = str(hetero_simulator.job("cuda"))
-    done = hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1025MiB")
+    done = hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1024MiB")
 
     assert 1 == done.returncode
     assert "OUT_OF_MEMORY" in done.stdout
-    assert 0 == hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1024MiB").returncode
+    assert 0 == hetero("run", "--memory", "1Gi", "--", job, "--alloc", "1022MiB").returncode
 
 
 @pytest.mark.measured
@@ -207,7 +207,7 @@ def test_a_program_of_one_and_a_half_cards_completes_where_the_node_grants_it(
 ) -> None:
     (tmp_path / "node.toml").write_text("[scale]\nmemory = 1.5\n")
     config = str(tmp_path / "node.toml")
-    job = [str(hetero_simulator.job("cuda")), "--seconds", "0.2", "--memory", "48GiB"]
+    job = [str(hetero_simulator.job("cuda")), "--seconds", "0.2", "--memory", "49150MiB"]
     arguments = ("run", "--quiet", "--memory", "48Gi", "--core", "50", "--", *job)
 
     assert 3 == hetero(*arguments).returncode

@@ -25,11 +25,11 @@ def environ(environ: dict[str, str], one_card: Path) -> dict[str, str]:
 
 @pytest.fixture
 def pair(hetero: Run, environ: Mapping[str, str], command: tuple[str, ...]) -> Iterator[None]:
-    """A shell whose grant two programs use, with 1 and 2 GiB."""
+    """A shell whose grant two programs use, with 1 and 2 GiB, a context's 2 MiB with it."""
     job = f"{hetero_simulator.job('cuda')} --seconds 600 --iterations 1000 --memory"
     with subprocess.Popen(
         [*command, "run", "--memory", "8Gi", "--core", "30", "--label", "a pair", "--",
-         "sh", "-c", f"{job} 1GiB & {job} 2GiB & wait"],
+         "sh", "-c", f"{job} 1022MiB & {job} 2046MiB & wait"],
         env=environ,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

@@ -50,9 +50,9 @@ async def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() ->
             "/etc/hetero/libhetero-cuda.so": True,
             "/etc/ld.so.preload": True,
         } == {path: mount.read_only for path, mount in paths.items()}
-        assert (DeviceLimit(name="memory-1", memory=3000 * MiB, core=3000),) == read_limits(
-            Path(paths["/etc/hetero/grant"].host_path)
-        )
+        assert (
+            DeviceLimit(name="memory-1", memory=3000 * MiB, core=3000, context=True),
+        ) == read_limits(Path(paths["/etc/hetero/grant"].host_path))
         assert (
             "/etc/hetero/libhetero-cuda.so\n"
             == Path(paths["/etc/ld.so.preload"].host_path).read_text()

@@ -18,7 +18,7 @@ RACK = """
 [device]
 vendor = {vendor}
 model = {model}
-memory = 1 GiB
+memory = 8 GiB
 compute = 9.0
 multiprocessors = 64
 uuid = {uuid}

@@ -64,7 +64,12 @@ def vendor() -> MemoryVendor:
 
 @pytest.fixture
 def node(vendor: MemoryVendor, tmp_path: Path) -> Node:
-    return Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+    """Contexts do not count, so what limiters report of them is believed."""
+    return Node(
+        registry=Registry.of(vendor),
+        ledger=Ledger(tmp_path / "state"),
+        settings=NodeSettings(context=False),
+    )
 
 
 @pytest.fixture
@@ -150,6 +155,19 @@ def test_excess_is_charged_at_once_and_taken_back_when_it_is_gone(
     says(vendor, {pid: 2548 * MiB})
     sample(node, monitor)
     assert 0 == charged(handle)
+
+
+def test_where_contexts_count_nothing_that_a_process_says_of_them_is_believed(
+    node: Node, vendor: MemoryVendor, limited: Start
+) -> None:
+    node = evolve(node, settings=NodeSettings())
+    handle = admit(node, asking())
+    pid = limited(handle, used=100 * MiB, context=GiB)
+    says(vendor, {pid: 480 * MiB})
+
+    sample(node)
+
+    assert 380 * MiB == charged(handle)
 
 
 def test_a_little_is_charged_and_not_told_of(

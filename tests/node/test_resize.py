@@ -139,8 +139,8 @@ def test_one_of_several_devices_may_be_meant(node: Node) -> None:
     changed = resize(node, handle.grant.id, Ask(core=50, device=second))
 
     assert (
-        DeviceLimit(name=first, memory=4 * GiB, core=3000),
-        DeviceLimit(name=second, memory=4 * GiB, core=5000),
+        DeviceLimit(name=first, memory=4 * GiB, core=3000, context=True),
+        DeviceLimit(name=second, memory=4 * GiB, core=5000, context=True),
     ) == changed.limits
     with pytest.raises(NotFound, match="does not hold device 'memory-7'"):
         resize(node, handle.grant.id, Ask(core=50, device="memory-7"))

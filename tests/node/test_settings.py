@@ -52,15 +52,15 @@ def test_scaling_is_exact(tmp_path: Path) -> None:
 
 
 def test_what_a_grant_is_told_follows_from_the_settings(tmp_path: Path) -> None:
-    settings = load(tmp_path, "[scale]\nmemory = 2\n[count]\ncontext = true\n")
+    settings = load(tmp_path, "[scale]\nmemory = 2\n[count]\ncontext = false\n")
     (card,) = rack(16 * GiB)
     grant = DeviceAllocation(device=card.uuid, vendor="memory", takes={MEMORY: GiB}, core=None)
 
     beyond = limit_of(grant, settings.scaled(card), context=settings.context)
     plain = limit_of(grant, card, context=NodeSettings().context)
 
-    assert (True, True) == (beyond.spill, beyond.context)
-    assert (False, False) == (plain.spill, plain.context)
+    assert (True, False) == (beyond.spill, beyond.context)
+    assert (False, True) == (plain.spill, plain.context)
 
 
 def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_the_settings_that_the_documents_show_are_read(tmp_path: Path) -> None:
 
     settings = load(tmp_path, f"[scale]{shown}")
 
-    assert (Decimal("1.5"), 20, True) == (
+    assert (Decimal("1.5"), 20, False) == (
         settings.memory_scale,
         settings.max_sharers,
         settings.context,

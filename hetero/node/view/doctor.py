@@ -119,8 +119,9 @@ def _settings(settings: NodeSettings) -> Iterator[Finding]:
         yield Finding(
             "left out", Diagnosis.NOTE, f"{', '.join(excluded_cards)}: the settings say so"
         )
-    if settings.context:
-        yield Finding("contexts", Diagnosis.NOTE, "count against a grant's memory")
+    if not settings.context:
+        message = "count as no grant's memory: the settings say so"
+        yield Finding("contexts", Diagnosis.NOTE, message)
 
 
 def _vendor(row: VendorRow) -> Finding:

@@ -220,12 +220,9 @@ def excess_of(
 
 def _uncharged(use: ProcessUse, with_contexts: bool) -> int:
     """Return the part of a process's memory that need not be charged, in bytes."""
-    if not use.limited:
+    if not use.limited or with_contexts:
         return 0
-    context_bytes = CONTEXT if use.context is None else min(use.context, CONTEXT)
-    if with_contexts and use.context is not None:
-        context_bytes = 0
-    return context_bytes
+    return CONTEXT if use.context is None else min(use.context, CONTEXT)
 
 
 def charged_at_most(charged_before: int, granted_before: int, granted_after: int) -> int:
