@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,12 @@ from hetero.node.ledger.grant_dir import replace
 from hetero.node.ledger.state import prepare
 
 _FILE = "contexts.json"
+#: Seconds until a card is tried again that could not be measured, as one that is full.
+_RETRY_S = 30
+
+#: What a context takes in bytes (0: not known), and when that could not be measured: in seconds of
+#: the clock that begins with the boot, None where it is not tried again.
+_Note = tuple[int, float | None]
 
 
 @frozen
@@ -29,11 +36,11 @@ class ContextSizes:
 
     def noted(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
         """Return the devices that a limiter shares with what a context takes, where it is known."""
-        if not any(map(_is_shared, devices)) or not (bytes_by_kind := self._read()):
+        if not any(map(_is_shared, devices)) or not (note_by_kind := self._read()):
             return devices
         return tuple(
-            evolve(device, attributes={**device.attributes, "context": str(context_bytes)})
-            if _is_shared(device) and (context_bytes := bytes_by_kind.get(_kind(device)))
+            evolve(device, attributes={**device.attributes, "context": str(note[0])})
+            if _is_shared(device) and (note := note_by_kind.get(_kind(device))) and note[0]
             else device
             for device in devices
         )
@@ -43,35 +50,46 @@ class ContextSizes:
     ) -> tuple[Device, ...]:
         """Return the devices as `noted` after those of unknown kinds were measured, one of each.
 
-        One that could not be measured is not tried again before the next boot: to make a context
-        takes up to seconds.
+        `measured` returns None where a vendor cannot say, which is not asked again before the next
+        boot, and raises `HeteroError` where it failed. To make a context takes up to seconds, so
+        what failed is tried again only some time later.
         """
         device_list = tuple(devices)
-        bytes_by_kind, is_new = self._read(), False
+        note_by_kind, is_new = self._read(), False
         for device in device_list:
             kind = _kind(device)
-            if _is_shared(device) and device.usable and kind not in bytes_by_kind:
-                bytes_by_kind[kind] = measured(device) or 0
+            if _is_shared(device) and device.usable and _is_due(note_by_kind.get(kind)):
+                try:
+                    note_by_kind[kind] = measured(device) or 0, None
+                except HeteroError:
+                    note_by_kind[kind] = 0, time.monotonic()
                 is_new = True
         if is_new:
-            self._write(bytes_by_kind)
+            self._write(note_by_kind)
         return self.noted(device_list)
 
-    def _read(self) -> dict[str, int]:
-        with suppress(OSError, ValueError):
+    def _read(self) -> dict[str, _Note]:
+        with suppress(OSError, ValueError, TypeError):
             notes = json.loads((self.directory / _FILE).read_bytes())
             if isinstance(notes, dict):
                 return {
-                    kind: context_bytes
-                    for kind, context_bytes in notes.items()
-                    if isinstance(context_bytes, int) and context_bytes >= 0
+                    kind: (int(context_bytes), None if failed_s is None else float(failed_s))
+                    for kind, (context_bytes, failed_s) in notes.items()
                 }
         return {}
 
-    def _write(self, bytes_by_kind: Mapping[str, int]) -> None:
+    def _write(self, note_by_kind: Mapping[str, _Note]) -> None:
         with suppress(OSError, HeteroError):
             prepare(self.directory)
-            replace(self.directory / _FILE, json.dumps(bytes_by_kind).encode(), mode=0o644)
+            replace(self.directory / _FILE, json.dumps(note_by_kind).encode(), mode=0o644)
+
+
+def _is_due(note: _Note | None) -> bool:
+    """Whether a kind is to be measured now; a time of a boot before may be in the future."""
+    if note is None:
+        return True
+    _, failed_s = note
+    return failed_s is not None and not 0 <= time.monotonic() - failed_s < _RETRY_S
 
 
 def _is_shared(device: Device) -> bool:

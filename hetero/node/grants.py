@@ -85,9 +85,7 @@ class LocalGrants:
             check_label(label)
         node = self.node
         # Before the ledger is locked: asking drivers takes long, and no grant changes the answer.
-        discovery = node.discover_for(request)
-        if node.settings.context:
-            discovery = measured(node, discovery)
+        discovery = measured(node, node.discover_for(request))
         waited = None if ticket is None else self._own_place(ticket)
         outlook = Outlook(node, discovery, request, anyway=anyway)
         # Drivers are asked of what it would get now, too: mostly the admission chooses the same.
@@ -263,7 +261,12 @@ class LocalGrants:
 
 
 def measured(node: Node, discovery: Discovery) -> Discovery:
-    """Return the devices with what a context takes of them; some may be made to learn that."""
+    """Return the devices with what a context takes of them; some may be made to learn that.
+
+    Where contexts count as no grant's memory, none is made.
+    """
+    if not node.settings.context:
+        return discovery
     sizes = ContextSizes(node.ledger.path)
     return evolve(discovery, devices=sizes.measure(discovery.devices, node.registry.measure))
 

@@ -103,8 +103,8 @@ def hetero_measure(device: Device) -> int | None:
     """Return the bytes of `device` that the driver takes for a context of a program.
 
     Make one in this process, which ends afterwards, and ask the driver what it holds for it. None
-    where the driver will not say. A node asks once for each model and version of the driver, of
-    devices that a limiter shares.
+    where the driver will not say; raise where no context is to be had now, and the node asks again
+    later. It asks once for each model and version of the driver, of devices that a limiter shares.
     """
 
 

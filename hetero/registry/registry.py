@@ -427,11 +427,17 @@ class Registry:
         return reply.service
 
     def measure(self, device: Device) -> int | None:
-        """Return the bytes that a context takes of a device; None where its vendor cannot say."""
+        """Return the bytes that a context takes of a device; None where its vendor cannot say.
+
+        Raises `Refused` when the vendor fails, as on a card that is full.
+        """
         request = WorkerRequest(
             ask="measure", within_s=self._seconds or ENFORCEMENT_TIMEOUT_S, device=device
         )
-        return self._act(device.vendor, request).context
+        reply = self._act(device.vendor, request)
+        if reply.failure is not None:
+            raise Refused(reply.failure)
+        return reply.context
 
     def failures(self) -> tuple[str, ...]:
         """Return the failures of vendors whose last enforce failed, here or in another command."""

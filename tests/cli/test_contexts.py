@@ -3,9 +3,12 @@
 import json
 from pathlib import Path
 
+import hetero_simulator
 import pytest
 
-from .conftest import Run
+from tests.programs import next_line
+
+from .conftest import Begin, Run
 
 #: Has so many children make a context each and keep it; prints their answers, then ends them.
 CHILDREN = """
@@ -69,7 +72,10 @@ def test_processes_have_together_as_many_contexts_as_fit(hetero: Run) -> None:
     assert [0] * 2 + [2] * 10 == json.loads(done.stdout)
 
 
-def test_contexts_are_not_counted_where_the_settings_say_so(hetero: Run, tmp_path: Path) -> None:
+def test_contexts_are_not_counted_where_the_settings_say_so(
+    hetero: Run, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Nor are they measured."""
     settings = count(tmp_path, "false")
     command = ("run", "--memory", "100Mi", "--", "python3", "-c", CHILDREN, "3")
 
@@ -79,6 +85,7 @@ def test_contexts_are_not_counted_where_the_settings_say_so(hetero: Run, tmp_pat
     assert [0] * 3 == json.loads(done.stdout)
     assert "context" not in done.stderr
     assert "count as no grant's memory" in doctor.stdout
+    assert [] == [*Path(environ["HETERO_STATE"]).glob("*/contexts.json")]
 
 
 def test_an_out_of_memory_line_counts_contexts(hetero: Run) -> None:
@@ -92,3 +99,27 @@ def test_a_card_is_measured_once(hetero: Run) -> None:
     described = hetero("describe", "0").stdout
 
     assert "400 MiB for each context" in described
+
+
+def test_a_card_that_was_full_is_measured_later(
+    hetero: Run, begin: Begin, environ: dict[str, str]
+) -> None:
+    """A program without a grant leaves no room for a context. Thirty seconds are not waited for."""
+    drivers = str(hetero_simulator.fake_drivers())
+    job = (str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", "7600MiB")
+    program = begin(*job, LD_LIBRARY_PATH=drivers)
+    next_line(program)
+
+    def told() -> bool:
+        done = hetero("run", "--anyway", "--memory", "1Gi", "--", "true")
+        return "of which 400 MiB" in done.stderr
+
+    while_full = told()
+    program.kill()
+    program.wait()
+    at_once = told()
+    (path,) = Path(environ["HETERO_STATE"]).glob("*/contexts.json")
+    notes = {kind: [size, 0.0] for kind, (size, _) in json.loads(path.read_text()).items()}
+    path.write_text(json.dumps(notes))
+
+    assert (False, False, True) == (while_full, at_once, told())

@@ -6,6 +6,7 @@ import pytest
 from attrs import evolve
 
 from hetero.model import Device, Enforcement
+from hetero.model.errors import Refused
 from hetero.model.units import MiB
 from hetero.node.context_sizes import ContextSizes
 from hetero.testing.memory_vendor import rack
@@ -24,13 +25,15 @@ def card(uuid: str, *, driver: str = "580", by: Enforcement = Enforcement.PRELOA
 
 
 def measured(
-    sizes: ContextSizes, *cards: Device, answer: int | None = 7
+    sizes: ContextSizes, *cards: Device, answer: int | Refused | None = 7
 ) -> tuple[Asked, list[int]]:
     """Return the cards that were asked, and what is known of each then."""
     asked: Asked = []
 
     def ask(device: Device) -> int | None:
         asked.append(device.uuid)
+        if isinstance(answer, Refused):
+            raise answer
         return answer
 
     return asked, [device.context_bytes for device in sizes.measure(cards, ask)]
@@ -42,9 +45,25 @@ def test_one_card_of_a_model_and_driver_is_measured_for_all(sizes: ContextSizes)
     assert (["d"], [9]) == measured(sizes, card("d", driver="590"), answer=9)
 
 
-def test_what_cannot_be_measured_is_not_tried_again(sizes: ContextSizes) -> None:
+def test_what_a_vendor_cannot_say_is_not_asked_again(sizes: ContextSizes) -> None:
     assert (["a"], [0]) == measured(sizes, card("a"), answer=None)
     assert ([], [0]) == measured(sizes, card("a"))
+
+
+def test_a_card_that_was_full_is_tried_again_after_30_s(
+    sizes: ContextSizes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time of a boot before is none: the file may be where a boot ends nothing."""
+    full = Refused("the card is full")
+    for now_s, answer, asked, known in (
+        (100, full, ["a"], [0]),
+        (129, full, [], [0]),
+        (131, full, ["a"], [0]),
+        (20, 7, ["a"], [7]),
+        (60, full, [], [7]),
+    ):
+        monkeypatch.setattr("time.monotonic", lambda now_s=now_s: now_s)
+        assert (asked, known) == measured(sizes, card("a"), answer=answer)
 
 
 def test_cards_that_no_limiter_shares_are_left_alone(sizes: ContextSizes) -> None:
