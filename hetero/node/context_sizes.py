@@ -34,16 +34,25 @@ class ContextSizes:
 
     directory: Path
 
-    def noted(self, devices: tuple[Device, ...]) -> tuple[Device, ...]:
-        """Return the devices that a limiter shares with what a context takes, where it is known."""
-        if not any(map(_is_shared, devices)) or not (note_by_kind := self._read()):
+    def noted(
+        self, devices: tuple[Device, ...], declared: Mapping[str, int] | None = None
+    ) -> tuple[Device, ...]:
+        """Return the devices that a limiter shares with what a context takes, where it is known.
+
+        What was not measured is what `declared` has of the device's vendor.
+        """
+        if not any(map(_is_shared, devices)):
             return devices
-        return tuple(
-            evolve(device, attributes={**device.attributes, "context": str(note[0])})
-            if _is_shared(device) and (note := note_by_kind.get(_kind(device))) and note[0]
-            else device
-            for device in devices
-        )
+        note_by_kind, declared = self._read(), declared or {}
+
+        def with_context(device: Device) -> Device:
+            measured_bytes, _ = note_by_kind.get(_kind(device), (0, None))
+            context_bytes = measured_bytes or declared.get(device.vendor, 0)
+            if not context_bytes or not _is_shared(device):
+                return device
+            return evolve(device, attributes={**device.attributes, "context": str(context_bytes)})
+
+        return tuple(map(with_context, devices))
 
     def measure(
         self, devices: Iterable[Device], measured: Callable[[Device], int | None]

@@ -181,7 +181,8 @@ class Node:
         devices = self.settings.offered(
             discovery.devices, limiter_vendors=limiter_vendors, serving_vendors=discovery.serving
         )
-        devices = ContextSizes(self.ledger.path).noted(devices)
+        declared = {vendor.name: vendor.context_bytes for vendor in discovery.vendors}
+        devices = ContextSizes(self.ledger.path).noted(devices, declared)
         return evolve(discovery, devices=self.cards.noted(devices) if self.cards else devices)
 
     def snapshot(self) -> Snapshot:

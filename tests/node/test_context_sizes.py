@@ -66,6 +66,17 @@ def test_a_card_that_was_full_is_tried_again_after_30_s(
         assert (asked, known) == measured(sizes, card("a"), answer=answer)
 
 
+def test_what_the_vendor_declares_counts_until_it_is_measured(sizes: ContextSizes) -> None:
+    declared, cards = {"memory": 5, "other": 6}, (card("a"), card("b", driver="590"))
+
+    before = sizes.noted(cards, declared)
+    measured(sizes, cards[0])
+    measured(sizes, cards[1], answer=Refused("the card is full"))
+
+    assert [5, 5] == [device.context_bytes for device in before]
+    assert [7, 5] == [device.context_bytes for device in sizes.noted(cards, declared)]
+
+
 def test_cards_that_no_limiter_shares_are_left_alone(sizes: ContextSizes) -> None:
     others = (Enforcement.NONE, Enforcement.PARTITION, Enforcement.SERVICE)
     cordoned = evolve(card("e"), cordon="")

@@ -41,6 +41,7 @@ VENDOR = plugin.Vendor(
     visible=("CUDA_VISIBLE_DEVICES",),
     runtime=plugin.ContainerRuntime(variables=("IX_VISIBLE_DEVICES",)),
     limiter="cuda",
+    context_bytes=0,  # not known
     # After the vendor's device plugin (Deep-Spark/ix-device-plugin, pkg/dpm): the libraries are in
     # the image, or its container runtime brings them.
     container=plugin.ContainerEdits(device_nodes=("/dev/itrctl", "/dev/iluvatar{minor}")),

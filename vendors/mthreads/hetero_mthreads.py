@@ -55,6 +55,7 @@ VENDOR = plugin.Vendor(
     visible=("MUSA_VISIBLE_DEVICES",),
     visible_by="index",
     soft_limiter="musa",
+    context_bytes=0,  # not known
     runtime=plugin.ContainerRuntime(variables=("MTHREADS_VISIBLE_DEVICES",)),
     # The paths of a card are what MTML says they are; in addition, what the vendor's container
     # runtime brings of the driver.

@@ -85,6 +85,7 @@ VENDOR = plugin.Vendor(
         ),
     ),
     limiter="cuda",
+    context_bytes=518 * plugin.MiB,  # on an H100 (docs/charges.md)
     # What NVIDIA's container library mounts for compute and utility, as far as the driver needs it.
     container=plugin.ContainerEdits(
         cdi="nvidia.com/gpu",
