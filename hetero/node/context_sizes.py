@@ -11,9 +11,11 @@ from pathlib import Path
 from attrs import evolve
 
 from hetero.model import Device, Enforcement
-from hetero.model.errors import HeteroError
+from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
+from hetero.model.units import format_memory
 from hetero.node.ledger.grant_dir import replace
+from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.state import prepare
 
 _FILE = "contexts.json"
@@ -91,6 +93,16 @@ class ContextSizes:
         with suppress(OSError, HeteroError):
             prepare(self.directory)
             replace(self.directory / _FILE, json.dumps(note_by_kind).encode(), mode=0o644)
+
+
+def expect_room(limits: Iterable[DeviceLimit]) -> None:
+    """Raise `BadInput` where no program could make a context within a limit."""
+    for limit in limits:
+        if limit.memory <= limit.context_bytes:
+            raise BadInput(
+                f"memory {format_memory(limit.memory)}: the driver's context alone takes "
+                f"{format_memory(limit.context_bytes)} of {limit.name}; ask for more"
+            )
 
 
 def _is_due(note: _Note | None) -> bool:

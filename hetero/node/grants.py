@@ -12,10 +12,9 @@ from pathlib import Path
 from attrs import evolve
 
 from hetero.model import Allocation, Ask, Edits, Policy, Refusal, Request
-from hetero.model.errors import BadInput, HeteroError, Refused
+from hetero.model.errors import HeteroError, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import check_label
-from hetero.model.units import format_memory
 from hetero.node import services
 from hetero.node.confinement import persisting, reconcile, slices_held
 from hetero.node.context_sizes import ContextSizes
@@ -24,7 +23,6 @@ from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, hidden
 from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import GRANT
-from hetero.node.ledger.grant_file import DeviceLimit
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
 from hetero.node.ledger.queue import Ticket, WaitingRequest
@@ -200,7 +198,6 @@ class LocalGrants:
         if outcome is not None:
             devices = devices_of(outlook.discovery)
             self.node.expect_within_quota(outcome, snapshot, devices, self.asker)
-            _expect_room_for_context(self.node.limits_of(outcome, devices))
         return outcome
 
     def resize(
@@ -269,17 +266,6 @@ def measured(node: Node, discovery: Discovery) -> Discovery:
         return discovery
     sizes = ContextSizes(node.ledger.path)
     return evolve(discovery, devices=sizes.measure(discovery.devices, node.registry.measure))
-
-
-def _expect_room_for_context(limits: Sequence[DeviceLimit]) -> None:
-    """Raise `BadInput` where no program could make a context within a limit."""
-    for limit in limits:
-        if limit.memory <= limit.context_bytes:
-            raise BadInput(
-                f"memory {format_memory(limit.memory)}: the driver's context alone takes "
-                f"{format_memory(limit.context_bytes)} of {limit.name}; ask for more, or set "
-                "[count] context = false"
-            )
 
 
 class RemoteGrants:

@@ -24,6 +24,7 @@ from hetero.model.request import following
 from hetero.model.rounding import cut
 from hetero.model.units import format_both, format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
+from hetero.node.context_sizes import expect_room
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.grant_names import one_of
 from hetero.node.inventory import devices_of, inventory_of
@@ -139,6 +140,7 @@ def _plan(
     allocation = evolve(grant.allocation, pieces=pieces, policy=policy or grant.allocation.policy)
     node.expect_within_quota(allocation, other_grants, devices, asker)
     limits = _as_counted(grant, node.limits_of(allocation, devices))
+    expect_room(limits)
     return grant, evolve(grant, allocation=allocation, limits=limits)
 
 

@@ -23,6 +23,7 @@ from attrs import evolve
 from hetero.model import Allocation, Device, Edits, Whole
 from hetero.model.errors import HeteroError
 from hetero.node.confinement import enforce, persisting, reconcile, serve, slices_held
+from hetero.node.context_sizes import expect_room
 from hetero.node.inventory import devices_of, numbers_of, served
 from hetero.node.ledger.ledger import Grant, GrantHandle
 from hetero.node.node import Node
@@ -39,12 +40,17 @@ def new_grant(
     label: str | None = None,
     asker: User | None = None,
 ) -> Grant:
-    """Return the entry of a grant to be added; its user is `asker`, or who runs this process."""
+    """Return the entry of a grant to be added; its user is `asker`, or who runs this process.
+
+    Raises `BadInput` where no program could make a context within it.
+    """
     devices = devices_of(discovery)
+    limits = node.limits_of(allocation, devices)
+    expect_room(limits)
     return Grant(
         id="",
         allocation=allocation,
-        limits=node.limits_of(allocation, devices),
+        limits=limits,
         command=command,
         user=asker.name if asker else User.of(os.getuid()).name,
         uid=asker.uid if asker else None,

@@ -17,9 +17,9 @@ from tests.kube.world import World, pod_named, until, world
 
 @asynccontextmanager
 async def dra_world(
-    *memory: int, allocation: AllocationWay = AllocationWay.DRA
+    *memory: int, allocation: AllocationWay = AllocationWay.DRA, context_bytes: int = 0
 ) -> AsyncIterator[World]:
-    async with world(*memory, allocation=allocation) as at:
+    async with world(*memory, allocation=allocation, context_bytes=context_bytes) as at:
         if allocation is AllocationWay.DRA:
             await until(lambda: at.api.slices)
         yield at

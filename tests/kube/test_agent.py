@@ -60,6 +60,18 @@ async def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() ->
         assert ["default/pod/main"] == at.given()
 
 
+async def test_less_than_a_context_is_never_given_and_the_pod_is_told() -> None:
+    """Its cards are not at fault: the next pod gets its share of one of them."""
+    async with world(16 * GiB, context_bytes=518 * MiB) as at:
+        small = at.bind("small", memory=518 * MiB, core=30)
+        assert (
+            "memory 518 MiB: the driver's context alone takes 518 MiB of memory-0"
+            in await never_starts(at, small)
+        )
+        await at.kubelet.admit(at.bind("pod", memory=519 * MiB, core=30))
+        assert {"default/pod/main"} == at.standing().keys()
+
+
 async def test_two_cards_for_one_container_are_two_grants_of_one_directory() -> None:
     async with world() as at:
         pod = at.bind("pod", count=2)

@@ -93,6 +93,13 @@ async def test_a_claim_is_a_grant_and_a_cdi_device_that_brings_its_limits() -> N
         assert ["default/one"] == [*at.standing()]
 
 
+async def test_a_claim_of_less_than_a_context_is_refused_with_the_figure() -> None:
+    async with dra_world(context_bytes=518 * MiB) as at:
+        allocated(at, "one", memory="518Mi")
+        assert "context alone takes 518 MiB of memory-0" in (await prepare(at, "one")).error
+        assert {} == at.standing()
+
+
 async def test_two_claims_share_a_card_and_a_third_that_does_not_fit_is_refused() -> None:
     async with dra_world() as at:
         for name, memory in (("one", "6Gi"), ("two", "9Gi"), ("three", "2Gi")):

@@ -24,7 +24,7 @@ from hetero.kube.dra.driver import DraDriver
 from hetero.kube.dra.way import AllocationWay
 from hetero.kube.words.annotations import Assignment, signed_assignment
 from hetero.kube.words.signing import SigningKey
-from hetero.model import Allocation, Ask, Inventory, OnBypass, Request, Selector
+from hetero.model import Allocation, Ask, Enforcement, Inventory, OnBypass, Request, Selector
 from hetero.model.units import GiB
 from hetero.node.card_book import CardBook
 from hetero.node.ledger.grant_dir import GRANT
@@ -270,20 +270,23 @@ async def world(
     names: ResourceNames | None = None,
     autoscaler: bool = False,
     look_s: float = DISCOVER,
+    context_bytes: int = 0,
 ) -> AsyncIterator[World]:
     """Run the world of a vendor in memory, or of those of a registry, until it is left.
 
     Its agent looks at the cards every `look_s` seconds.
     """
-    vendor = MemoryVendor(
-        rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1), limiter="cuda"
-    )
+    kept_by = Enforcement.PRELOAD if context_bytes else Enforcement.NONE
+    cards = rack(*(memory or (16 * GiB, 16 * GiB)), slots=slots, numa=1, enforcement=kept_by)
+    vendor = MemoryVendor(cards, limiter="cuda")
     shapes = (
         ResourceNames(count=f"example.com/{shape}", devices=MeantDevices(shape=shape))
         for shape in named_shapes
     )
     vendor._vendor = evolve(
-        vendor._vendor, resource_names=(names or ResourceNames(count=CARD), *shapes)
+        vendor._vendor,
+        resource_names=(names or ResourceNames(count=CARD), *shapes),
+        context_bytes=context_bytes,
     )
     # Not pytest's directory: a socket's path has at most 107 characters. grpc waits for no handler
     # that it cancelled: one may still write while the directory is removed.

@@ -422,18 +422,21 @@ class Allocator:
         handed: dict[str, DeviceAllocation] = {}  # slices of init containers, by device
         for container in containers:
             kind = kinds(container.pod)[container.container]
-            grant = grants[container.container] = pin(
-                self.node,
-                with_slices_of(
-                    container.allocation, {} if kind is ContainerKind.SIDECAR else handed
-                ),
-                discovery=self.discovery,
-                grant_id=container.identity,
-                label="/".join((*container.pod.full_name, container.container)),
-                owner=container.owner,
-                libraries=self.libraries,
-                injection=partial(self.inject, container.pod),
-            )
+            try:
+                grant = grants[container.container] = pin(
+                    self.node,
+                    with_slices_of(
+                        container.allocation, {} if kind is ContainerKind.SIDECAR else handed
+                    ),
+                    discovery=self.discovery,
+                    grant_id=container.identity,
+                    label="/".join((*container.pod.full_name, container.container)),
+                    owner=container.owner,
+                    libraries=self.libraries,
+                    injection=partial(self.inject, container.pod),
+                )
+            except BadInput as error:  # it asks for less than a context: its cards are not at fault
+                raise NeverGiven(f"{container}: {error}") from None
             for piece in grant.allocation.pieces:
                 if kind is ContainerKind.INIT and piece.part is not None:
                     handed[piece.device] = piece
