@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from hetero.model import (
+    MEMORY,
     Allocation,
     ContainerKind,
     Device,
@@ -17,6 +18,7 @@ from hetero.model import (
 )
 from hetero.model.device import LOST
 from hetero.model.occupancy import PodAllocations
+from hetero.model.units import rounded_memory
 from hetero.node.core_units import in_units_of
 from hetero.node.ledger.ledger import Grant, Snapshot
 
@@ -78,16 +80,20 @@ def with_lost(
 
 def inventory_of(discovery: Discovery, snapshot: Snapshot) -> Inventory:
     """Return the devices with the grants on them, those of a pod as what the pod takes."""
+    return _inventory(discovery.devices, snapshot)
+
+
+def _inventory(devices: tuple[Device, ...], snapshot: Snapshot) -> Inventory:
     pods: dict[str, PodAllocations] = {}
     standing = []
-    for grant in in_units_of(discovery.devices, snapshot.grants):
+    for grant in in_units_of(devices, snapshot.grants):
         uid = grant.owner.get("uid")
         if uid is None:
             standing.append(grant.reserved)
         else:
             kind = ContainerKind(grant.owner.get("kind", ContainerKind.MAIN))
             pods[uid] = (*pods.get(uid, ()), (kind, grant.reserved))
-    return Inventory(discovery.devices, tuple(standing), tuple(pods.values()))
+    return Inventory(devices, tuple(standing), tuple(pods.values()))
 
 
 def grants_by_device(grants: Iterable[Grant]) -> dict[str, list[Grant]]:
@@ -106,6 +112,35 @@ def sharing_changed(device: Device, grants: Iterable[Grant]) -> str | None:
         if (device.uuid in grant.served) != is_by_service:
             return f"cards.sharing was changed for it, which counts when grant {grant.id} has ended"
     return None
+
+
+def over_promised(
+    devices: Iterable[Device], snapshot: Snapshot, *, counts_context: bool
+) -> dict[str, str]:
+    """Return why nothing new is given of devices of which more was promised than there is, by UUID.
+
+    After an upgrade a driver may keep more for itself, and contexts are beside what grants from
+    before they counted were promised.
+    """
+    shared_devices = tuple(device for device in devices if device.enforcement.by_limiter)
+    free_by_uuid = _inventory(shared_devices, snapshot).free() if shared_devices else {}
+    grants_by_uuid = grants_by_device(snapshot.grants)
+    reason_by_uuid = {}
+    for device in shared_devices:
+        uncounted_contexts = sum(
+            piece.device == device.uuid and not limit.context
+            for grant in grants_by_uuid.get(device.uuid, ())
+            for limit, piece in zip(grant.limits, grant.allocation.pieces, strict=True)
+        )
+        excess_bytes = -free_by_uuid[device.uuid][MEMORY]
+        if counts_context:
+            excess_bytes += uncounted_contexts * device.context_bytes
+        if excess_bytes > 0:
+            reason_by_uuid[device.uuid] = (
+                f"{rounded_memory(excess_bytes)} more than it has are promised, with contexts of "
+                "older grants: until grants end"
+            )
+    return reason_by_uuid
 
 
 def _by_service(device: Device) -> bool:

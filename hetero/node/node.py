@@ -21,7 +21,13 @@ from hetero.node.card_book import CardBook
 from hetero.node.context_sizes import ContextSizes
 from hetero.node.current_periods import CurrentPeriods
 from hetero.node.daemon_client import DaemonClient, NoAnswer, client_of
-from hetero.node.inventory import devices_of, grants_by_device, inventory_of, sharing_changed
+from hetero.node.inventory import (
+    devices_of,
+    grants_by_device,
+    inventory_of,
+    over_promised,
+    sharing_changed,
+)
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.grant_file import DeviceLimit, limit_of
 from hetero.node.ledger.holders import holders
@@ -284,9 +290,11 @@ class Node:
         vendors = {device.vendor for device in devices}
         reason_by_vendor = {vendor: self._uncertain(vendor, snapshot) for vendor in vendors}
         grants_by_uuid = grants_by_device(snapshot.grants)
+        over_by_uuid = over_promised(devices, snapshot, counts_context=self.settings.context)
         reasons = (
             reason_by_vendor[device.vendor]
             or sharing_changed(device, grants_by_uuid.get(device.uuid, ()))
+            or over_by_uuid.get(device.uuid)
             for device in devices
         )
         return {

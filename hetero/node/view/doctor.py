@@ -16,6 +16,7 @@ from hetero.model.errors import HeteroError
 from hetero.node.daemon_client import DaemonClient, client_of
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.grants import grants_of
+from hetero.node.inventory import over_promised
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Grant, Ledger
 from hetero.node.ledger.state import prepare
@@ -67,6 +68,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         ),
         *map(_vendor, discovery.rows),
         *(_device(device, other_dra_drivers(node)) for device in discovery.devices),
+        *_over_promised(node, discovery),
         *_limiters(discovery),
         _state(node),
         *_daemon(node),
@@ -155,6 +157,15 @@ def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:
         return Finding(subject, Diagnosis.NOTE, "shares are counted but not enforced")
     meaning = _PHRASE_BY_ENFORCEMENT.get(device.enforcement, f"a {device.enforcement.value}")
     return Finding(subject, Diagnosis.OK, f"shares are kept by {meaning}")
+
+
+def _over_promised(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Yield the devices of which standing grants were promised more than there is."""
+    reason_by_uuid = over_promised(
+        discovery.devices, node.snapshot(), counts_context=node.settings.context
+    )
+    for uuid, reason in reason_by_uuid.items():
+        yield Finding(f"device {uuid[:12]}", Diagnosis.BAD, f"nothing new is given of it: {reason}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
