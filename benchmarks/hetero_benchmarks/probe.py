@@ -1,7 +1,8 @@
 """The programs that try a memory limit from inside, as `python -m hetero_benchmarks.probe NAME`.
 
-With the limit in bytes, and with what `native` says where a probe has that, it tries the limit. By
-its name alone it is run without hetero, and prints `{"taken": bytes}`, which is what `native` says.
+With the limit in bytes, with what a process's context takes of it, and with what `native` says
+where a probe has that, it tries the limit. By its name alone it is run without hetero, and prints
+`{"taken": bytes}`, which is what `native` says.
 
 A probe prints one JSON line `{"check": …, "passed": …, "saw": …}` for each truth it tried. While it
 holds all it could get it prints `{"holding": bytes}` and waits for a line, so that the card can be
@@ -29,7 +30,9 @@ from hetero_benchmarks.cumem import Pieces, Refused
 
 @frozen(kw_only=True)
 class Probe:
-    """`run` is given the limit in bytes and raises ImportError or FileNotFoundError if it cannot.
+    """`run` is given the limit and what a context takes of it, in bytes.
+
+    It raises ImportError or FileNotFoundError if it cannot.
 
     `says` is what is tried, `environment` what the program is started with, and `cards` how many it
     needs: the limit is each card's. `native` returns what the program takes of a card by itself,
@@ -52,9 +55,10 @@ def _hold(size: int) -> None:
     sys.stdin.readline()
 
 
-def driver(limit: int) -> None:
+def driver(limit: int, context: int) -> None:
     """Allocate through the driver API, which simulated cards have too."""
-    for size, fits in ((limit - 100 * MiB, True), (limit + MiB, False)):
+    room = limit - context
+    for size, fits in ((room - 32 * MiB, True), (room + MiB, False)):
         command = [str(hetero_simulator.job("cuda")), "--alloc", f"{size // MiB}MiB"]
         output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False).stdout
         answer = json.loads(output)
@@ -66,7 +70,7 @@ def driver(limit: int) -> None:
             _report(f"{format_memory(size)} are refused as out of memory", refused, saw)
 
 
-def smi(limit: int) -> None:
+def smi(limit: int, _context: int) -> None:
     """Ask nvidia-smi, which shows people how much memory there is."""
     output = subprocess.run(["nvidia-smi"], stdout=subprocess.PIPE, text=True, check=True).stdout
     totals = re.findall(r"/\s*(\d+)MiB", output)
@@ -74,11 +78,12 @@ def smi(limit: int) -> None:
     _report("nvidia-smi shows the grant", shown, " ".join(f"{each}MiB" for each in totals))
 
 
-def torch(limit: int) -> None:
+def torch(limit: int, context: int) -> None:
     """Fill the grant with tensors, go past it, go on, and free."""
     import torch
 
-    within = limit - 100 * MiB
+    room = limit - context
+    within = room - 100 * MiB
     free, total = torch.cuda.mem_get_info()
     _report("cuMemGetInfo shows the grant", total == limit, f"{free} of {total} bytes free")
 
@@ -93,7 +98,7 @@ def torch(limit: int) -> None:
     _hold(size)
     held.clear()
     torch.cuda.empty_cache()
-    over = limit + MiB
+    over = room + MiB
     try:
         torch.empty(over, dtype=torch.uint8, device="cuda")
         saw = "it succeeded"
@@ -111,20 +116,20 @@ def torch(limit: int) -> None:
     )
 
 
-def _least(limit: int) -> int:
-    """Return what a library's allocator must get of a limit: all but 2 % and 64 MiB."""
-    return limit * 98 // 100 - 64 * MiB
+def _least(room: int) -> int:
+    """Return what a library's allocator must get of what contexts leave: all but 2 % and 64 MiB."""
+    return room * 98 // 100 - 64 * MiB
 
 
-def _fill(limit: int, allocate: Callable[[int], object], full: type[Exception], least: int) -> None:
-    """Allocate until the library says that it is full, and compare what it got with the limit.
+def _fill(room: int, allocate: Callable[[int], object], full: type[Exception], least: int) -> None:
+    """Allocate until the library says that it is full, and compare what it got with the room.
 
     In pieces of 256 MiB, then of 32, of 2: what is left is less than the smallest.
     """
     held: list[object] = []
     got = 0
     for size in (256 * MiB, 32 * MiB, 2 * MiB):
-        while got <= limit:
+        while got <= room:
             try:
                 held.append(allocate(size))
             except full:
@@ -132,12 +137,12 @@ def _fill(limit: int, allocate: Callable[[int], object], full: type[Exception], 
             got += size
     _hold(got)
     check = f"it gets at least {format_memory(least)} and stops at the limit"
-    _report(check, least <= got <= limit, format_memory(got))
+    _report(check, least <= got <= room, format_memory(got))
     held.clear()
     gc.collect()
 
 
-def torch_filled(limit: int) -> None:
+def torch_filled(limit: int, context: int) -> None:
     """Fill the grant with PyTorch's allocator that the environment names."""
     import torch
 
@@ -148,10 +153,11 @@ def torch_filled(limit: int) -> None:
     def allocate(size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device="cuda")
 
-    _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit))
+    room = limit - context
+    _fill(room, allocate, torch.cuda.OutOfMemoryError, _least(room))
 
 
-def triton(limit: int) -> None:
+def triton(limit: int, context: int) -> None:
     """Fill the grant with tensors that a kernel of Triton has written."""
     import torch
     import triton
@@ -170,12 +176,13 @@ def triton(limit: int) -> None:
     written = int(allocate(MiB).sum())
     _report("its kernel runs", written == MiB, f"{written} of {MiB} bytes are 1")
     torch.cuda.empty_cache()
-    _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit))
+    room = limit - context
+    _fill(room, allocate, torch.cuda.OutOfMemoryError, _least(room))
 
 
-def nccl(limit: int, taken: int) -> None:
+def nccl(limit: int, context: int, taken: int) -> None:
     """Fill two cards of a grant, whose ranks reduce over NCCL, which opens exported memory."""
-    _ranks(_fill_beside_nccl, limit, taken)
+    _ranks(_fill_beside_nccl, limit - context, taken)
 
 
 def nccl_taken() -> int:
@@ -216,7 +223,7 @@ def _tell_taken(rank: int, ranks: str, answer: str) -> None:
     distributed.destroy_process_group()
 
 
-def _fill_beside_nccl(rank: int, ranks: str, limit: int, taken: int) -> None:
+def _fill_beside_nccl(rank: int, ranks: str, room: int, taken: int) -> None:
     import torch
     from torch import distributed
 
@@ -227,15 +234,15 @@ def _fill_beside_nccl(rank: int, ranks: str, limit: int, taken: int) -> None:
 
     if rank == 0:
         _report("its ranks reduce", added == 2, f"1 and 1 are {added:g}")
-        _fill(limit, allocate, torch.cuda.OutOfMemoryError, _least(limit - taken))
+        _fill(room, allocate, torch.cuda.OutOfMemoryError, _least(room - taken))
     distributed.barrier()
     distributed.destroy_process_group()
 
 
-def cumem(limit: int) -> None:
+def cumem(limit: int, context: int) -> None:
     """Fill the grant as vLLM's cumem allocator does, put all to sleep and wake it."""
-    pieces = Pieces()
-    _fill(limit, pieces.allocate, Refused, _least(limit))
+    pieces, room = Pieces(), limit - context
+    _fill(room, pieces.allocate, Refused, _least(room))
     filled = sum(size for _, size, _ in pieces.held)
     pieces.sleep()
     pieces.wake()
@@ -243,7 +250,7 @@ def cumem(limit: int) -> None:
     _report("all of it wakes again", woken == filled, format_memory(woken))
 
 
-def cupy(limit: int) -> None:
+def cupy(limit: int, context: int) -> None:
     """Fill the grant through CuPy's memory pool."""
     import cupy
 
@@ -254,10 +261,11 @@ def cupy(limit: int) -> None:
     def allocate(size: int) -> object:
         return cupy.empty(size, dtype=cupy.uint8)
 
-    _fill(limit, allocate, cupy.cuda.memory.OutOfMemoryError, _least(limit))
+    room = limit - context
+    _fill(room, allocate, cupy.cuda.memory.OutOfMemoryError, _least(room))
 
 
-def cupy_graph(limit: int) -> None:
+def cupy_graph(limit: int, context: int) -> None:
     """Allocate in nodes of a CUDA graph, within the grant and past it."""
     import cupy
 
@@ -275,7 +283,7 @@ def cupy_graph(limit: int) -> None:
             return str(error)
         return "replayed"
 
-    within, over = limit - 100 * MiB, limit + MiB
+    within, over = limit - context - 100 * MiB, limit - context + MiB
     saw = replay(within)
     _report(f"a graph that allocates {format_memory(within)} runs", saw == "replayed", saw)
     saw = replay(over)
@@ -283,17 +291,19 @@ def cupy_graph(limit: int) -> None:
     _report(f"one that allocates {format_memory(over)} is refused", refused, saw)
 
 
-def cupy_shared(limit: int) -> None:
+def cupy_shared(limit: int, context: int) -> None:
     """Share memory between two processes of the grant, and fill what is left from the second."""
     import cupy
 
-    size = limit * 6 // 10
+    size = (limit - context) * 6 // 10
     held = cupy.cuda.Memory(size)
     handle = cupy.cuda.runtime.ipcGetMemHandle(held.ptr)
+    rest = limit - size - 2 * context
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        free, refused = pool.apply(_open_shared, (handle, limit - size))
+        free, refused = pool.apply(_open_shared, (handle,))
     saw = f"{free} bytes free there"
-    _report(f"{format_memory(size)} of two processes are charged once", free == limit - size, saw)
+    is_once = rest - 32 * MiB <= free <= rest  # a process's code is charged, too
+    _report(f"{format_memory(size)} of two processes are charged once", is_once, saw)
     _report(
         "the rest is there for the other, and no more",
         "cudaErrorMemoryAllocation" in refused,
@@ -301,32 +311,32 @@ def cupy_shared(limit: int) -> None:
     )
 
 
-def _open_shared(handle: bytes, rest: int) -> tuple[int, str]:
+def _open_shared(handle: bytes) -> tuple[int, str]:
     """Open another process's memory; what is free then, and how it goes to take that and more."""
     import cupy
 
     runtime = cupy.cuda.runtime
     runtime.memset(runtime.ipcOpenMemHandle(handle, runtime.cudaIpcMemLazyEnablePeerAccess), 1, MiB)
     free = runtime.memGetInfo()[0]
-    runtime.malloc(rest)
+    runtime.malloc(free // (2 * MiB) * (2 * MiB))
     try:
-        runtime.malloc(MiB)
+        runtime.malloc(2 * MiB)
     except runtime.CUDARuntimeError as error:
         return free, str(error)
-    return free, "a MiB more was granted"
+    return free, "2 MiB more were granted"
 
 
-def jax(limit: int) -> None:
+def jax(limit: int, context: int) -> None:
     """Fill what JAX takes beforehand: three quarters of the memory it believes the card has."""
-    _jax(limit, limit * 6 // 10)
+    _jax(limit - context, (limit - context) * 6 // 10)
 
 
-def jax_all(limit: int) -> None:
+def jax_all(limit: int, context: int) -> None:
     """Fill the grant with JAX, which takes memory as it is needed."""
-    _jax(limit, _least(limit))
+    _jax(limit - context, _least(limit - context))
 
 
-def _jax(limit: int, least: int) -> None:
+def _jax(room: int, least: int) -> None:
     import jax
     import jax.numpy
 
@@ -339,7 +349,7 @@ def _jax(limit: int, least: int) -> None:
         made = jax.numpy.empty(size, dtype=jax.numpy.uint8, device=card)
         return made.block_until_ready()
 
-    _fill(limit, allocate, jax.errors.JaxRuntimeError, least)
+    _fill(room, allocate, jax.errors.JaxRuntimeError, least)
 
 
 PROBES: Mapping[str, Probe] = {
