@@ -69,8 +69,10 @@ struct making {
     struct driver_baseline baseline;
 };
 
-/* With HETERO_FLAG_CONTEXT, charge what a context takes before it is made. One thread makes contexts at a time, so that
- * two do not both reserve room for one primary context. */
+/* With HETERO_FLAG_CONTEXT, charge what a context takes before it is made. `charges_mutex` is held over the driver's
+ * call: only the driver's answer says whether a context is new, and of two threads that retain one primary context each
+ * would reserve room for it, so that one was refused in a grant with room for one. A program makes few contexts, and
+ * context_begins() has them made one by one in any case, to tell what each takes. No allocation takes this mutex. */
 static result_t making_begins(struct making *making, device_t ordinal, bool is_primary)
 {
     int device = device_of(ordinal);
