@@ -277,17 +277,28 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
 FEW = 5_000
 
 
-def model(directory: Path) -> tuple[list[str], dict[str, str]]:
-    """The model's program with a grant on two cards and one on the first; its environment."""
+def model(directory: Path, contexts: bool = False) -> tuple[list[str], dict[str, str]]:
+    """The model's program with a grant on two cards and one on the first; its environment.
+
+    With `contexts` each context is charged, with the block that is part of it.
+    """
     more = f"context = {CONTEXT // MIB} MiB\nmultiprocessors = {MULTIPROCESSORS}"
     rack = Rack.of(directory, cards=2, more=more)
     text = rack.machine.rack.read_text().replace("memory = 1024 MiB", "memory = 8192 MiB")
     rack.machine.rack.write_text(text)
-    first = (Terms(memory=320 * MIB), Terms(memory=96 * MIB, uuid=UUIDS[1]))
-    grants = (
-        rack.grant(*first, name="first", time_slices=False),
-        rack.grant(Terms(memory=40 * MIB), name="second", time_slices=False),
-    )
+    flags, context = (tenancy.CONTEXT, CONTEXT + 2 * MIB) if contexts else (0, 0)
+    sizes = ((320 * MIB, UUIDS[0]), (96 * MIB, UUIDS[1])), ((40 * MIB, UUIDS[0]),)
+    grants = [
+        rack.grant(
+            *(
+                Terms(memory=memory, uuid=uuid, flags=flags, context=context)
+                for memory, uuid in cards
+            ),
+            name=name,
+            time_slices=False,
+        )
+        for name, cards in zip(("first", "second"), sizes, strict=True)
+    ]
     environment = rack.machine.environment(
         MODEL_CONTEXT=str(CONTEXT), MODEL_THREADS=str(MULTIPROCESSORS * THREADS), HETERO_LOG="off"
     )
@@ -295,9 +306,11 @@ def model(directory: Path) -> tuple[list[str], dict[str, str]]:
     return words, environment
 
 
-def random_run(directory: Path, seed: int, calls: int, kills: int, timeout: float) -> str:
+def random_run(
+    directory: Path, seed: int, calls: int, kills: int, timeout: float, contexts: bool = False
+) -> str:
     """What the model says of so many random calls, with so many of the processes killed."""
-    words, environment = model(directory)
+    words, environment = model(directory, contexts)
     words += ["random", str(seed), str(calls), str(kills)]
     done = completed(words, env=environment, timeout=timeout)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -327,9 +340,9 @@ class Script:
 
 
 @contextmanager
-def script(directory: Path) -> Iterator[Script]:
+def script(directory: Path, contexts: bool = False) -> Iterator[Script]:
     """The model, until the block ends."""
-    words, environment = model(directory)
+    words, environment = model(directory, contexts)
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [*words, "script"], env=environment, stdin=pipe, stdout=pipe, text=True
@@ -463,6 +476,25 @@ FOUND = {
 }
 
 
+#: The same where contexts are charged.
+CONTEXTS = {
+    "as many as fit into 40 MiB": (
+        *("START 1 3 0", "RETAIN 1 0 0", "CREATE 1 0 0", "CREATE 1 0 0", "START 2 3 0"),
+        *("RETAIN 2 0 0", "START 3 3 0", "RETAIN 3 0 0", "DESTROY 1 0 0", "RETAIN 3 0 0"),
+    ),
+    "the last one's charge stays for the next": (
+        *("RELEASE 0 0 0", "LOOK 0 0 0", "CREATE 0 0 0", "RETAIN 0 0 0", "DESTROY 0 0 0"),
+    ),
+    "one that is made and then refused for its libraries": (
+        *("RETAIN 0 1 0", "RELEASE 0 1 0", "LIBRARY 0 0 11", "LIBRARY 0 0 11", "CREATE 0 1 0"),
+    ),
+    "one of a process that has what its maker freed": (
+        *("BLOCK 0 0 12", "EXPORT 0 0 0", "START 1 0 0", "IMPORT 1 0 0", "HANDLE_RELEASE 0 0 0"),
+        *("RETAIN 1 0 0", "LOOK 1 0 0"),
+    ),
+}
+
+
 class Calls(RuleBasedStateMachine):
     """Steps are noted, and made all at once when there are no more: one question, no waiting."""
 
@@ -508,8 +540,26 @@ def test_what_the_model_found_is_as_it_says(tmp_path: Path, name: str) -> None:
         assert "" == asked.ask(["START 0 0 0", "RETAIN 0 0 0", *FOUND[name]])
 
 
-def test_random_calls_and_kills_lose_no_byte(tmp_path: Path) -> None:
-    random_run(tmp_path, seed=1, calls=FEW, kills=50, timeout=60)
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_contexts_are_charged_as_the_model_says(tmp_path: Path, name: str) -> None:
+    with script(tmp_path, contexts=True) as asked:
+        assert "" == asked.ask(["START 0 0 0", "RETAIN 0 0 0", *CONTEXTS[name]])
+
+
+def test_the_model_finds_contexts_that_are_not_charged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tenancy, "LIMITER", with_faults("cuda"))
+    monkeypatch.setenv("HETERO_FAULT", "contexts_uncharged")
+    with script(tmp_path, contexts=True) as asked:
+        assert "charged 0.000 MiB; 10.000 by its calls" in asked.ask(
+            ["START 0 0 0", "RETAIN 0 0 0"]
+        )
+
+
+@pytest.mark.parametrize("contexts", [False, True])
+def test_random_calls_and_kills_lose_no_byte(tmp_path: Path, contexts: bool) -> None:
+    random_run(tmp_path, seed=1, calls=FEW, kills=50, timeout=60, contexts=contexts)
 
 
 def test_an_exported_pool_stays_charged_when_its_name_is_a_pool_of_another_device(
@@ -521,12 +571,17 @@ def test_an_exported_pool_stays_charged_when_its_name_is_a_pool_of_another_devic
 
 @pytest.mark.soak
 @pytest.mark.timeout(4000)
-@pytest.mark.parametrize(("calls", "kills"), [(10_000_000, 100_000), (50_000, 5_000)])
-def test_millions_of_calls_and_kills_lose_no_byte(tmp_path: Path, calls: int, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("calls", "kills", "contexts"),
+    [(10_000_000, 100_000, False), (50_000, 5_000, False), (100_000, 2_000, True)],
+)
+def test_millions_of_calls_and_kills_lose_no_byte(
+    tmp_path: Path, calls: int, kills: int, contexts: bool
+) -> None:
     """Each run goes on with the seed after the last one's."""
     next_seed = BUILD / f"model-seed-{kills}"
     seed = int(next_seed.read_text()) if next_seed.exists() else 1_000_000
-    summary = random_run(tmp_path, seed, calls, kills, timeout=3600)
+    summary = random_run(tmp_path, seed, calls, kills, timeout=3600, contexts=contexts)
     print(summary)
     next_seed.write_text(summary.split()[-1])
 

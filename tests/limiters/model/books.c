@@ -92,6 +92,28 @@ static unsigned contexts_on(const struct process *process, uint32_t device)
     return count;
 }
 
+/* What the next context of a process adds to its charges. */
+static uint64_t next_context(const struct books *books, uint32_t process_index, uint32_t device)
+{
+    const struct process *process = &books->processes[process_index];
+    bool is_charged = contexts_on(process, device) == 0 && process->keeps_context[device];
+    return is_charged ? 0 : books->context_charges[process->grant];
+}
+
+static uint64_t of_contexts(const struct books *books, uint32_t process_index, uint32_t device)
+{
+    const struct process *process = &books->processes[process_index];
+    unsigned count = contexts_on(process, device);
+    return (count == 0 && process->keeps_context[device] ? 1 : count) * books->context_charges[process->grant];
+}
+
+uint64_t books_idle(const struct books *books, uint32_t process_index, uint32_t device)
+{
+    const struct process *process = &books->processes[process_index];
+    uint64_t charge_bytes = books->context_charges[process->grant], bytes = of_contexts(books, process_index, device);
+    return charge_bytes == 0 ? 0 : bytes - contexts_on(process, device) * books->context_bytes;
+}
+
 uint64_t books_library(const struct books *books, uint32_t process_index, uint32_t device, uint64_t bytes)
 {
     return contexts_on(&books->processes[process_index], device) * in_blocks(bytes);
@@ -142,7 +164,8 @@ static uint64_t of_shares(const struct books *books, uint32_t process_index, uin
 struct range books_charged(const struct books *books, uint32_t process_index, uint32_t device)
 {
     const struct process *process = &books->processes[process_index];
-    uint64_t exact_bytes = of_things(books, process_index, device) + of_shares(books, process_index, device);
+    uint64_t exact_bytes = of_things(books, process_index, device) + of_shares(books, process_index, device) +
+                           of_contexts(books, process_index, device);
     struct range range = {exact_bytes + process->pool_bytes[device], exact_bytes + process->pool_peak_bytes[device]};
     for (const struct pending *pending = process->pending; pending < process->pending + PENDING; pending++) {
         if (!pending->is_used || pending->device != device)
@@ -157,7 +180,7 @@ uint64_t books_uncharged(const struct books *books, uint32_t process_index, uint
 {
     const struct process *process = &books->processes[process_index];
     uint64_t bytes = 0;
-    for (unsigned c = 0; c < CONTEXTS; c++)
+    for (unsigned c = 0; c < CONTEXTS && books->context_charges[process->grant] == 0; c++)
         if (process->contexts[c].attach_count > 0 && process->contexts[c].device == device)
             bytes += books->context_bytes + BLOCK_BYTES;
     return bytes;
@@ -229,8 +252,11 @@ uint64_t books_wanted(const struct books *books, uint32_t process_index, const s
     case ARRAY: return call->bytes <= MIB ? 2 * BLOCK_BYTES : rounded(call->bytes, BLOCK_BYTES);
     case MODULE: return in_blocks(call->bytes) + BLOCK_BYTES;
     case LIBRARY: return books_library(books, process_index, call->device, call->bytes) + BLOCK_BYTES;
-    case RETAIN: return process->contexts[call->device].attach_count == 0 ? of_libraries(process) : 0;
-    case CREATE: return of_libraries(process);
+    case RETAIN:
+        if (process->contexts[call->device].attach_count > 0)
+            return 0;
+        return of_libraries(process) + next_context(books, process_index, call->device);
+    case CREATE: return of_libraries(process) + next_context(books, process_index, call->device);
     case GREEN: return GREEN_BYTES;
     case SPARSE: /* refused where the figure is beyond the limit */
     case STREAM: return BLOCK_BYTES;
@@ -434,6 +460,7 @@ static void end_context(struct books *books, uint32_t process_index, uint32_t co
             pending->stream_cell = NONE;
     }
     process->contexts[context] = (struct context){0};
+    process->keeps_context[device] = true;
     end_pools(books, process_index, device);
 }
 
@@ -466,6 +493,7 @@ void books_end(struct books *books, uint32_t process_index)
     memset(process->pool_peak_bytes, 0, sizeof process->pool_peak_bytes);
     memset(process->measured_bytes, 0, sizeof process->measured_bytes);
     memset(process->is_unsure, 0, sizeof process->is_unsure);
+    memset(process->keeps_context, 0, sizeof process->keeps_context);
     process->code_bytes = 0;
 }
 

@@ -99,6 +99,7 @@ struct process {
     uint64_t small_array_bytes[DEVICES], small_array_charged_bytes[DEVICES]; /* arrays that share blocks */
     uint64_t pool_bytes[DEVICES], pool_peak_bytes[DEVICES], pool_used_bytes[DEVICES];
     uint64_t measured_bytes[DEVICES]; /* charged because the driver's figure was larger */
+    bool keeps_context[DEVICES];      /* its last context ended, whose charge stays for the next one */
     bool is_unsure[DEVICES]; /* the figure may have been read while the charges of calls were not known to the byte */
     uint64_t code_bytes;
 };
@@ -110,6 +111,7 @@ struct books {
      * process may open something before. */
     uint64_t left_bytes[GRANTS][DEVICES], max_left_bytes[GRANTS][DEVICES];
     uint64_t context_bytes, thread_count;
+    uint64_t context_charges[GRANTS]; /* for each context, its own block with it; 0: contexts are not charged */
 };
 
 struct range {
@@ -119,7 +121,10 @@ struct range {
 /* What a process is charged, without what the driver's figure added: the part that is certain, and the most. */
 struct range books_charged(const struct books *books, uint32_t process_index, uint32_t device);
 
-/* What the process's figure may have beyond its charges: contexts. */
+/* What the process's figure may lack of the charges for its contexts: their own blocks, and the last one's memory. */
+uint64_t books_idle(const struct books *books, uint32_t process_index, uint32_t device);
+
+/* What the process's figure may have beyond its charges: contexts that are not charged. */
 uint64_t books_uncharged(const struct books *books, uint32_t process_index, uint32_t device);
 
 /* Memory that the process made and freed, and that other processes have: charged, and not in its figure. */

@@ -260,7 +260,7 @@ static void check_figure(const struct snapshot *snapshot, uint32_t process_index
     uint64_t uncharged_bytes =
         books_uncharged(&books, process_index, device) + books_streams(&books, process_index, device) +
         books_taken_over(&books, process_index, device) + books.processes[process_index].code_bytes;
-    uint64_t unseen_bytes = books_unseen(&books, process_index, device) +
+    uint64_t unseen_bytes = books_unseen(&books, process_index, device) + books_idle(&books, process_index, device) +
                             books.processes[process_index].measured_bytes[device]; /* until the next measurement */
     if (figure_bytes > charged_bytes + uncharged_bytes)
         fail("process %u, device %u: holds %.3f MiB, charged %.3f and %.3f for contexts", process_index, device,
@@ -346,6 +346,13 @@ static uint64_t charged_twice(uint32_t process_index, uint32_t device)
     return books_has_context(&books, process_index, device) ? books_taken_over(&books, process_index, device) : 0;
 }
 
+/* Whether a new context is charged. It is compared with the driver's figure, which the first of a process brings. */
+static bool charges_context(const struct process *process, const struct call *call)
+{
+    return books.context_charges[process->grant] > 0 &&
+           (call->kind == CREATE || (call->kind == RETAIN && process->contexts[call->device].attach_count == 0));
+}
+
 /* A refusal is correct if the grant has no room, after the process has released freed memory that it keeps. */
 static void check_refusal(const struct snapshot *before, uint32_t process_index, const struct call *call)
 {
@@ -358,7 +365,9 @@ static void check_refusal(const struct snapshot *before, uint32_t process_index,
                   process->measured_bytes[call->device];
     if (!any_blocked(process))
         used_bytes -= process->pool_bytes[call->device] - process->pool_used_bytes[call->device];
-    if (used_bytes + wanted_bytes + charged_twice(process_index, call->device) <= limit_bytes)
+    uint64_t twice_bytes = charges_context(process, call) ? books_taken_over(&books, process_index, call->device)
+                                                          : charged_twice(process_index, call->device);
+    if (used_bytes + wanted_bytes + twice_bytes <= limit_bytes)
         fail("process %u, device %u: %.3f MiB refused with %.3f of %.3f in use", process_index, call->device,
              mib(wanted_bytes), mib(used_bytes), mib(limit_bytes));
 }
@@ -386,7 +395,8 @@ static void check_answer(const struct snapshot *before, const struct snapshot *a
     /* By the driver's figure, which may be larger now than before. */
     bool is_over = measures(call) &&
                    used_by(after, grant_index, device) + wanted_bytes > before->limit_bytes[grant_index][device];
-    if (code == OUT_OF_MEMORY && wanted_bytes > 0 && !is_over && !may_fail)
+    bool is_charged = wanted_bytes > 0 || charges_context(&books.processes[process_index], call);
+    if (code == OUT_OF_MEMORY && is_charged && !is_over && !may_fail)
         check_refusal(before, process_index, call);
     else if (code != 0 && !may_fail && !is_over)
         fail("process %u: %s answers %d", process_index, names[call->kind], code);
@@ -909,6 +919,16 @@ static void print_call(uint32_t process_index, const struct call *call, int code
          mib(snapshot->figure_bytes[process_index][call->device]));
 }
 
+/* A context that was made and then refused, for its libraries, leaves its charge as the last one of a process does. */
+static void context_refused(const struct snapshot *before, const struct snapshot *after, uint32_t process_index,
+                            uint32_t device)
+{
+    struct process *process = &books.processes[process_index];
+    uint64_t added_bytes = after->charged_bytes[process_index][device] - before->charged_bytes[process_index][device];
+    if (!books_has_context(&books, process_index, device) && added_bytes == books.context_charges[process->grant])
+        process->keeps_context[device] = true;
+}
+
 static void make_call(uint32_t process_index, const struct call *call)
 {
     struct process *process = &books.processes[process_index];
@@ -923,6 +943,8 @@ static void make_call(uint32_t process_index, const struct call *call)
     check_answer(&before, &after, process_index, call, answer.code);
     if (answer.code == OUT_OF_MEMORY && (call->kind == MODULE || call->kind == LIBRARY))
         process->code_bytes += 8 * answer.value; /* the code may have been loaded before the refusal */
+    if (answer.code == OUT_OF_MEMORY && (call->kind == RETAIN || call->kind == CREATE))
+        context_refused(&before, &after, process_index, call->device);
     if (answer.code == 0 || (answer.code == 1 && call->kind == LAUNCH))
         books_enter(&books, process_index, call, &answer, used_bytes < limit_bytes ? limit_bytes - used_bytes : 0);
     books_pools(&books, process_index, call, &answer);
@@ -1179,6 +1201,8 @@ int main(int count, char **arguments)
                                                PROT_READ);
         grants[grant_index].region = map_file(arguments[2 + grant_index], "usage", sizeof(struct hetero_region),
                                               PROT_READ | PROT_WRITE);
+        const struct hetero_grant_device *terms = &grants[grant_index].content->devices[0];
+        books.context_charges[grant_index] = terms->flags & HETERO_FLAG_CONTEXT ? terms->context_bytes : 0;
         snprintf(grants[grant_index].environment_setting, sizeof grants[grant_index].environment_setting,
                  "HETERO_GRANT=%s/grant", arguments[2 + grant_index]);
     }
