@@ -95,6 +95,11 @@ class Device:
         return int(context_text) if context_text.isdecimal() else 0
 
     @property
+    def charges_contexts(self) -> bool:
+        """Whether its limiter charges contexts; where it does not, they count as no memory."""
+        return self.attributes.get("context") != "uncharged"
+
+    @property
     def cut_at_admission(self) -> bool:
         """Whether slices of it are cut before a pod's first container and last until its end."""
         return not isinstance(self.granularity, Whole) and self.granularity.cut_at_admission

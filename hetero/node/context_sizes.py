@@ -37,11 +37,12 @@ class ContextSizes:
     directory: Path
 
     def noted(
-        self, devices: tuple[Device, ...], declared: Mapping[str, int] | None = None
+        self, devices: tuple[Device, ...], declared: Mapping[str, int | None] | None = None
     ) -> tuple[Device, ...]:
         """Return the devices that a limiter shares with what a context takes, where it is known.
 
-        What was not measured is what `declared` has of the device's vendor.
+        What was not measured is what `declared` has of the device's vendor; None: its limiter
+        charges no contexts.
         """
         if not any(map(_is_shared, devices)):
             return devices
@@ -49,10 +50,11 @@ class ContextSizes:
 
         def with_context(device: Device) -> Device:
             measured_bytes, _ = note_by_kind.get(_kind(device), (0, None))
-            context_bytes = measured_bytes or declared.get(device.vendor, 0)
-            if not context_bytes or not _is_shared(device):
+            declared_bytes = declared.get(device.vendor, 0)
+            context = "uncharged" if declared_bytes is None else measured_bytes or declared_bytes
+            if not context or not _is_shared(device):
                 return device
-            return evolve(device, attributes={**device.attributes, "context": str(context_bytes)})
+            return evolve(device, attributes={**device.attributes, "context": str(context)})
 
         return tuple(map(with_context, devices))
 

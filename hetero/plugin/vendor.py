@@ -115,8 +115,8 @@ class Vendor:
     #: The same where its cards are cut and a node's settings have them shared without cuts.
     soft_limiter: str | None = None
     #: The bytes that its driver takes for a context of a program, where no node could measure that
-    #: yet; 0: not known.
-    context_bytes: int = 0
+    #: yet; 0: not known. None: its limiter charges no contexts, so they count as no grant's memory.
+    context_bytes: int | None = 0
     #: What a pod asks by. Resources of their domains are for its cards, also when another device
     #: plugin offers them.
     resource_names: tuple[ResourceNames, ...] = ()

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from hetero.model import Device, Enforcement
+from hetero.model import MEMORY, Device, DeviceAllocation, Enforcement
 from hetero.model.errors import Refused
 from hetero.model.units import MiB
 from hetero.node.context_sizes import ContextSizes
+from hetero.node.ledger.grant_file import limit_of
 from hetero.testing.memory_vendor import rack
 
 Asked = list[str]
@@ -75,6 +76,15 @@ def test_what_the_vendor_declares_counts_until_it_is_measured(sizes: ContextSize
 
     assert [5, 5] == [device.context_bytes for device in before]
     assert [7, 5] == [device.context_bytes for device in sizes.noted(cards, declared)]
+
+
+def test_where_a_limiter_charges_no_contexts_a_grant_counts_none(sizes: ContextSizes) -> None:
+    (uncharged,) = sizes.noted((card("a"),), {"memory": None})
+    piece = DeviceAllocation(device="a", vendor="memory", takes={MEMORY: MiB}, core=None)
+
+    assert (0, False) == (uncharged.context_bytes, uncharged.charges_contexts)
+    assert not limit_of(piece, uncharged, context=True).context
+    assert limit_of(piece, card("a"), context=True).context
 
 
 def test_cards_that_no_limiter_shares_are_left_alone(sizes: ContextSizes) -> None:

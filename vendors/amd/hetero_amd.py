@@ -22,7 +22,7 @@ VENDOR = plugin.Vendor(
     runtime=plugin.ContainerRuntime(options=("AMD_VISIBLE_DEVICES",)),
     visible=("ROCR_VISIBLE_DEVICES",),  # by "GPU-" and the unique id, as rocminfo prints it
     limiter="hip",
-    context_bytes=0,  # not known
+    context_bytes=None,  # nothing says what a process holds beside its allocations
     # The images bring ROCm.
     container=plugin.ContainerEdits(device_nodes=("/dev/kfd", "{render}")),
     resource_names=(

@@ -70,7 +70,7 @@ VENDOR = plugin.Vendor(
     # Of dcu-container-runtime and of its former name: nobody here has seen their sources.
     runtime=plugin.ContainerRuntime(options=("DCU_VISIBLE_DEVICES", "DTK_VISIBLE_DEVICES")),
     soft_limiter="hip",
-    context_bytes=0,  # not known
+    context_bytes=None,  # nothing says what a process holds beside its allocations
     # After gpustack/runtime (deployer/cdi/hygon.py), and the mounts of HAMi's device plugin.
     container=plugin.ContainerEdits(
         device_nodes=("/dev/kfd", "/dev/mkfd", "{card}", "{render}"),

@@ -201,7 +201,7 @@ def _entry(
         **dict(zip(("resource", "alias"), resource_list, strict=False)),
         "reservedMemory": sum(device.reserved_bytes for device in offer.devices) or None,
         "contextMemory": first_device.context_bytes or None,
-        "countsContext": first_device.enforcement.by_limiter,
+        "countsContext": first_device.enforcement.by_limiter and first_device.charges_contexts,
         "resource.kubernetes.io/pciBusID": first_device.pci,
         "resource.kubernetes.io/pcieRoot": roots.get(first_device.uuid),
     }

@@ -89,6 +89,7 @@ def limit_of(
     piece: DeviceAllocation, device: Device, *, context: bool, strict: bool = False
 ) -> DeviceLimit:
     """Return the limit that `piece` on `device` means."""
+    context = context and device.charges_contexts
 
     def share_of(core_units: int) -> int:
         return max(1, min(CORE_FULL, core_units * CORE_FULL // device.of_card(CORE)))
