@@ -347,8 +347,10 @@ def script(directory: Path, contexts: bool = False) -> Iterator[Script]:
     with subprocess.Popen(
         [*words, "script"], env=environment, stdin=pipe, stdout=pipe, text=True
     ) as process:
-        yield Script(process)
-        process.kill()
+        try:
+            yield Script(process)
+        finally:
+            process.kill()
 
 
 STEPS = (
