@@ -9,6 +9,7 @@ from attrs import define, evolve, field
 from hetero.model import MEMORY, Allocation, Device, Inventory, Refusal, Request
 from hetero.model.errors import NoRoom
 from hetero.model.units import rounded_memory
+from hetero.node.context_sizes import expect_room
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import devices_of
 from hetero.node.ledger.ledger import Snapshot
@@ -161,7 +162,8 @@ class Outlook:
 def fit_now(node: Node, request: Request, *, anyway: bool = False) -> Allocation | Refusal:
     """Return what the request would get now, without taking it.
 
-    Raises `Refused` where the devices could give it and the user's quota does not.
+    Raises `Refused` where the devices could give it and the user's quota does not, `BadInput` where
+    no program could make a context within it.
     """
     outlook, snapshot = _outlook(node, request, anyway=anyway)
     while (answer := outlook.choose(snapshot)) is None:
@@ -230,5 +232,7 @@ def _within_quota(
     outlook: Outlook, snapshot: Snapshot, answer: Allocation | Refusal
 ) -> Allocation | Refusal:
     if isinstance(answer, Allocation):
-        outlook.node.expect_within_quota(answer, snapshot, devices_of(outlook.discovery))
+        devices = devices_of(outlook.discovery)
+        outlook.node.expect_within_quota(answer, snapshot, devices)
+        expect_room(outlook.node.limits_of(answer, devices))
     return answer

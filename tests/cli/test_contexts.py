@@ -67,6 +67,16 @@ def test_less_than_a_context_is_bad_input_with_the_figure(hetero: Run) -> None:
     assert {"items": []}.items() <= json.loads(hetero("ps", "--json").stdout).items()
 
 
+def test_fit_says_of_less_than_a_context_what_run_would(hetero: Run) -> None:
+    assert 0 == hetero("run", "--memory", "401Mi", "--", "true").returncode
+
+    fit = hetero("fit", "--memory", "400Mi")
+
+    assert (2, "") == (fit.returncode, fit.stdout)
+    assert "the driver's context alone takes 400 MiB" in fit.stderr
+    assert 0 == hetero("fit", "--memory", "401Mi").returncode
+
+
 def test_processes_have_together_as_many_contexts_as_fit(hetero: Run) -> None:
     done = hetero("run", "--memory", "1Gi", "--", "python3", "-c", CHILDREN, "12")
 
