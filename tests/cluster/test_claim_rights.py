@@ -522,7 +522,7 @@ def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
     """Kubernetes 1.36 looks for room for it, which a card of several has; the ledger does not."""
     card = next(iter(wait_for(lambda: release.devices("n1")).values()))
     selectors = same_card(card["attributes"]["uuid"]["string"])
-    claim(lab, "held", memory="143770Mi", cores=100, selectors=selectors)
+    claim(lab, "held", memory="143171Mi", cores=100, selectors=selectors)
     run_with(lab, "held")
     wait_for(lambda: [one["label"] for one in lab.standing("n1")] == ["default/held"])
     standing = lab.standing("n1")
@@ -543,7 +543,7 @@ def test_admin_access_is_of_namespaces_that_may_have_it_and_consumes_nothing(
     lab.call("POST", CLAIMS, body)
     run_with(lab, "watch", "sh", "-c", f"{JOB} --alloc 20GiB; sleep 60")
     wait_for(lambda: given(lab, "watch"))
-    claim(lab, "last", memory="1Mi", cores=0, selectors=selectors)  # all that is left
+    claim(lab, "last", memory="600Mi", cores=0, selectors=selectors)  # all that is left
     run_with(lab, "last")
     wait_for(lambda: given(lab, "last"))
     lab.patch(namespace, {"metadata": {"labels": dict.fromkeys(label)}})

@@ -114,7 +114,7 @@ def test_no_pod_is_ended_because_an_agent_is_replaced(either: Release) -> None:
 
     def another() -> None:
         names.append(f"comes-{len(names)}")
-        lab.add(names[-1], share(100, 1), nodeSelector=N1)
+        lab.add(names[-1], share(600, 1), nodeSelector=N1)
         time.sleep(0.5)
 
     def replaced() -> bool:
