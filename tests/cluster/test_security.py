@@ -150,7 +150,7 @@ def _caller(release: Release, folder: Path) -> ssl.SSLContext:
 
 @pytest.mark.parametrize("either", ["kube"], indirect=True)  # a kubelet has no part in it
 def test_a_tenant_who_scribbles_over_its_region_gains_nothing(lab: Lab, release: Release) -> None:
-    lab.add("neighbour", share(memory=2000), "sh", "-c", f"sleep 5; {JOB} --alloc 1900MiB")
+    lab.add("neighbour", share(memory=2000), "sh", "-c", f"sleep 5; {JOB} --alloc 1400MiB")
     tries = (
         "for file in /etc/hetero/grant /etc/ld.so.preload; do"
         '  echo > $file || echo "$file stays"; done 2>/dev/null',
@@ -166,6 +166,6 @@ def test_a_tenant_who_scribbles_over_its_region_gains_nothing(lab: Lab, release:
     changed = [line for line in lab.output("tenant").splitlines() if "refused:" not in line]
     assert ["/etc/hetero/grant stays", "/etc/ld.so.preload stays"] == changed[:2]
     assert [True, True] == ["error" in line for line in changed[2:]]
-    assert {"allocated": 1900 * MiB} == json.loads(lab.output("neighbour"))
+    assert {"allocated": 1400 * MiB} == json.loads(lab.output("neighbour"))
     assert CARD in lab.allocatable("n1")
     assert "hetero_ledger_unreadable 0.0" in release.metrics("n1")

@@ -21,12 +21,12 @@ JOB = Path(job("cuda"))
 
 
 def test_a_pod_runs_within_its_share(lab: Lab) -> None:
-    tries = f"{JOB} --alloc 2900MiB; {JOB} --alloc 3001MiB; {JOB} --seconds 2"
+    tries = f"{JOB} --alloc 2400MiB; {JOB} --alloc 2600MiB; {JOB} --seconds 2"
     lab.add("pod", share(memory=3000, core=30), "sh", "-c", tries)
     ended(lab, "pod")
 
     fits, over, *_, rate = map(json.loads, documents(lab.output("pod")))
-    assert {"allocated": 2900 * MiB} == fits
+    assert {"allocated": 2400 * MiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
     assert rate["rate"] < 2000 * 0.45  # a step is 500 us of the card
 
@@ -41,11 +41,11 @@ def test_the_limit_holds_in_an_empty_environment(lab: Lab) -> None:
 def test_hamis_ai_benchmark_2_runs_with_the_size_that_it_says(either: Release) -> None:
     """In the classic way; by claims in test_claims.py and test_claims_alone.py."""
     lab = either.lab
-    lab.add("named", AI_BENCHMARK_2, "sh", "-c", f"{JOB} --alloc 2900MiB; {JOB} --alloc 3001MiB")
+    lab.add("named", AI_BENCHMARK_2, "sh", "-c", f"{JOB} --alloc 2400MiB; {JOB} --alloc 2600MiB")
     ended(lab, "named")
 
     fits, over = map(json.loads, documents(lab.output("named")))
-    assert {"allocated": 2900 * MiB} == fits
+    assert {"allocated": 2400 * MiB} == fits
     assert "CUDA_ERROR_OUT_OF_MEMORY" == over["error"]
 
 
@@ -126,7 +126,8 @@ def test_a_kubelet_restart_disturbs_nothing(lab: Lab, release: Release) -> None:
 def test_metrics_tell_each_containers_share(lab: Lab, release: Release) -> None:
     lab.add("pod", share(memory=2000, core=20), str(JOB), "--memory", "1000MiB", "--seconds", "60")
     run_all(lab, "pod")
-    wait_for(lambda: used(release.metrics("n1")) == 1000 * MiB)
+    # It has a context, too.
+    wait_for(lambda: 1500 * MiB < (used(release.metrics("n1")) or 0) < 1540 * MiB)
 
 
 def used(metrics: str) -> float | None:
