@@ -20,8 +20,8 @@ from hetero.kube.words.annotations import ALLOCATION, CORDONED, HAMI_CORDON, INV
 from hetero.kube.words.pod import ended, kinds
 from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters
 from hetero.model.device import ailment_of, short_model_of
+from hetero.model.json_keys import json_key
 from hetero.model.occupancy import obtainable, peak
-from hetero.model.reader import json_key
 from hetero.node.view.totals import Total, count, merge
 
 if TYPE_CHECKING:

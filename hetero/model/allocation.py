@@ -10,7 +10,7 @@ from attrs import field
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
 from hetero.model.granularity import CORE, MEMORY, Counters
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.model.request import Gang, OnBypass, OnExcess, Policy, Priority
 from hetero.model.units import format_memories, format_memory, format_percent
 

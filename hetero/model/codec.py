@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attrs import fields, has
 
 from hetero.model.errors import BadInput
-from hetero.model.reader import TAGS, UNIONS, key_of, read, tag
+from hetero.model.json_keys import key_of
+from hetero.model.reader import TAGS, UNIONS, read, tag
 
 if TYPE_CHECKING:
     from cattrs import BaseConverter

@@ -13,9 +13,10 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
-from attrs import Attribute, fields, has, resolve_types
+from attrs import fields, has, resolve_types
 
 from hetero.model.granularity import Grain, Granularity
+from hetero.model.json_keys import key_of
 
 T = TypeVar("T")
 
@@ -33,17 +34,6 @@ class OtherForm(Exception):
 def tag(cls: type) -> str:
     """Return the name of a class of a union in a document."""
     return cls.__name__.lower()
-
-
-def json_key(name: str) -> Mapping[str, str]:
-    """Return the metadata of a field that documents call `name`, whose own name has its unit."""
-    return {"key": name}
-
-
-def key_of(attribute: Attribute[Any]) -> str:
-    """Return what documents call a field."""
-    key: str = attribute.metadata.get("key", attribute.name)
-    return key
 
 
 def read(plain: object, cls: type[T]) -> T:

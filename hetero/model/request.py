@@ -10,7 +10,7 @@ from hetero.model.device import Device
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.granularity import Counters
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 
 
 class Truth(Enum):

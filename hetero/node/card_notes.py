@@ -15,7 +15,7 @@ from attrs import evolve, field
 from hetero.model import Device, codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 
 #: What names this boot, and where the loaded kernel modules are.
 _BOOT, _MODULES = Path("/proc/sys/kernel/random/boot_id"), Path("/sys/module")

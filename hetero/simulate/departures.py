@@ -14,7 +14,7 @@ from statistics import fmean
 from attrs import define, field, frozen
 
 from hetero.model.errors import BadInput
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.placement.cluster import PlacedPod
 from hetero.placement.demand import request_class_of
 from hetero.simulate.baselines import WHOLE_MILLI

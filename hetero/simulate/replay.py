@@ -13,7 +13,7 @@ from typing import TypeVar
 from attrs import field, frozen
 
 from hetero.model.errors import BadInput
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.placement.cluster import PlacedNode, PlacedPod
 from hetero.placement.placement_policy import WEIGHTS, weights
 from hetero.placement.price import DemandStats, Prices

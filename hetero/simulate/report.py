@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from attrs import field, frozen
 
 from hetero.model.errors import BadInput
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.simulate.departures import Life, Size
 from hetero.simulate.replay import Point, Run
 

@@ -28,7 +28,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.model.request import MOST_ROWS
 from hetero.model.units import GiB
 from hetero.testing import rack

@@ -24,7 +24,7 @@ from attrs import evolve, field
 from hetero.model import codec
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.grant_dir import GRANT, USAGE, replace
 from hetero.node.ledger.grant_file import CORE_FULL, DeviceLimit

@@ -17,7 +17,7 @@ from attrs import field
 from hetero.model import CORE, MEMORY, Device, DeviceAllocation, Enforcement, Policy, Priority
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 
 MAGIC = 0x31544E4152475448
 VERSION = 1

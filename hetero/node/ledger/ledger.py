@@ -41,7 +41,7 @@ from attrs import evolve, field
 from hetero.model import Allocation, Device, DeviceAllocation, Edits, Mount, codec
 from hetero.model.errors import BadInput, HeteroError
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.model.units import format_memory
 from hetero.node.ledger import grant_file, usage_region
 from hetero.node.ledger.board import Row, remove_board, remove_pages, sweep_pages, write_board

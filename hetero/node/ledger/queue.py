@@ -21,7 +21,7 @@ from attrs import evolve, field
 from hetero.model import Request, codec
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.ledger.grant_dir import create, cut_back, write
 from hetero.node.ledger.locks import is_held, try_lock
 from hetero.node.ledger.state import make, remove_all

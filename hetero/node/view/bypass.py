@@ -16,7 +16,7 @@ from attrs import field
 
 from hetero.model import Policy
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Snapshot
 from hetero.node.node import Node

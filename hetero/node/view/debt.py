@@ -11,7 +11,7 @@ from pathlib import Path
 from attrs import field
 
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.ledger.debts import debts_of
 from hetero.node.ledger.grant_dir import GRANT, USAGE
 from hetero.node.ledger.grant_file import read_limits, read_owes_until

@@ -24,7 +24,7 @@ from hetero.model import (
     obtainable,
 )
 from hetero.model.frozen import frozen
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.foreign import ForeignUse, foreign_uses
 from hetero.node.inventory import with_lost
 from hetero.node.ledger.grant_dir import GRANT, USAGE

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from attrs import define, field, fields
 
 from hetero.model import CORE, MEMORY, SLOTS, Counters
-from hetero.model.reader import json_key
+from hetero.model.json_keys import json_key
 from hetero.node.view.observe import DeviceView
 
 
