@@ -113,7 +113,7 @@ def test_in_a_grant_gpustat_shows_the_memory_that_ps_reports(tmp_path: Path) -> 
 from simulated import *
 cuda = Cuda()
 cuda.start()
-cuda.made("cuMemAlloc_v2", 512 * MIB)
+cuda.made("cuMemAlloc_v2", 510 * MIB)  # and 2 for the context
 for command in ([{client_path("gpustat")!r}, "--json"], [*{HETERO}, "ps", "--json"]):
     print(json.dumps(json.loads(subprocess.check_output(command))))
 """
@@ -135,7 +135,7 @@ def test_in_a_grant_clients_show_the_granted_card_and_the_grants_process_alone(
 from simulated import *
 cuda = Cuda()
 cuda.start()
-cuda.made("cuMemAlloc_v2", 512 * MIB)
+cuda.made("cuMemAlloc_v2", 510 * MIB)  # and 2 for the context
 commands = [
     [{client_path("gpustat")!r}, "--json"],
     [{client_path("nvitop")!r}, "--once", "--no-unicode"],
@@ -154,16 +154,16 @@ print(json.dumps([os.getpid(), *(subprocess.check_output(each, text=True) for ea
         card[name] for name in ("index", "uuid", "memory.used", "memory.total")
     ]
     assert 0 == card["utilization.gpu"]
-    assert [(pid, 512)] == [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]]
+    assert [(pid, 510)] == [(one["pid"], one["gpu_memory_usage"]) for one in card["processes"]]
 
     rows = re.findall(r"\| +N/A .*\| +(\S+) / (\S+) \| +(\S+) ", nvitop)
     assert [("512.0MiB", "600.0MiB", "0%")] == rows
     processes = re.findall(r"\| +(\d+) +(\d+) C +\S+ (\S+) +(\d+) ", nvitop)
-    assert [("0", str(pid), "512.0MiB", "0")] == processes
+    assert [("0", str(pid), "510.0MiB", "0")] == processes
 
     assert [("512", "600", "0")] == re.findall(r"(\d+)MiB / +(\d+)MiB \| +(\d+)%", py3smi)
     # Its first column is the number of the device node, which is the machine's.
-    assert [("1", str(pid), "512")] == re.findall(r"\| +(\d+) +\S+ +(\d+) .* (\d+)MiB \|", py3smi)
+    assert [("1", str(pid), "510")] == re.findall(r"\| +(\d+) +\S+ +(\d+) .* (\d+)MiB \|", py3smi)
 
 
 def test_nvitop_shows_what_hetero_reports(nvidia: tuple[ClientMachine, list[Any]]) -> None:
