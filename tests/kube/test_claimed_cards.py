@@ -108,7 +108,7 @@ def test_cards_keep_the_numbers_of_their_node_where_slices_leave_some_out(node: 
     numbers = {device.uuid: number for number, device in enumerate(CARDS[node])}
     for left_out in CARDS[node]:
         devices = [device for device in CARDS[node] if device is not left_out]
-        slices = read_all(PoolSlice, slices_of(node, devices, numbers=numbers))
+        slices = read_all(PoolSlice, slices_of(node, devices, number_by_uuid=numbers))
         pool = node_pools(slices)[node]
         read_numbers = {
             device.uuid: number

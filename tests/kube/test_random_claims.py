@@ -222,7 +222,7 @@ def _tainted(it: Site) -> set[str]:
     }
 
 
-def _tell(path: Path, *, seed: int, claims: int, look: int = _LOOK, seconds: float = 180) -> None:
+def _tell(path: Path, *, seed: int, claims: int, look: int = _LOOK, seconds: float = 280) -> None:
     print(f"seed {seed}", file=sys.stderr)
     tell(
         partial(_impatient, seed=seed, claims=claims, look=look),
@@ -239,6 +239,7 @@ async def _impatient(it: Site, card: Card, *, seed: int, claims: int, look: int)
         await _live(it, card, seed=seed, claims=claims, look=look)
 
 
+@pytest.mark.timeout(300)  # 30 s of a processor, and several times that beside other tests
 def test_fifty_random_claims_of_all_vendors_are_the_same_in_all_books(tmp_path: Path) -> None:
     _tell(tmp_path, seed=50, claims=50)
 

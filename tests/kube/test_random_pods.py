@@ -85,12 +85,13 @@ async def _live(it: Site, _: Card, *, seed: int, pods: int, look: int) -> None:
     assert placed > pods / 4
 
 
-def _tell(path: Path, *, seed: int, pods: int, look: int = _LOOK, seconds: float = 180) -> None:
+def _tell(path: Path, *, seed: int, pods: int, look: int = _LOOK, seconds: float = 280) -> None:
     print(f"seed {seed}", file=sys.stderr)
     cards = (*ALL.values(), *(ALL[kind] for kind in _PAIRS))
     tell(partial(_live, seed=seed, pods=pods, look=look), path, *cards, seconds=seconds)
 
 
+@pytest.mark.timeout(300)  # 30 s of a processor, and several times that beside other tests
 @pytest.mark.parametrize("seed", range(50, 55))
 def test_five_times_a_hundred_random_pods_are_the_same_in_all_books(
     tmp_path: Path, seed: int
