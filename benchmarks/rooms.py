@@ -36,8 +36,9 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 #: devices, for what others hold of the device that would be given, and for the edits, and ends the
 #: vendors' processes before the program starts. A device is chosen before that question and after
 #: it. The registry asks the node once which faults of cards are noted there, and once for the
-#: folder in which it notes the vendors without a driver.
-MOST_STAYS, MOST_OF_ONE = 13, 4
+#: folder in which it notes the vendors without a driver. Once a boot it is asked for what a context
+#: of a card takes.
+MOST_STAYS, MOST_OF_ONE = 14, 5
 #: The vendor of the rack `one`.
 VENDOR = "nvidia"
 REQUEST = ("run", "--", "true")
