@@ -69,6 +69,7 @@ from hetero_benchmarks.engine_cells import (
     HALF,
     HALVES,
     KINDS,
+    OF_MEMORY,
     OPEN,
     SHARES,
     TRAINER,
@@ -76,6 +77,7 @@ from hetero_benchmarks.engine_cells import (
     Part,
     accounts,
     cost,
+    earlier_rows,
     lines,
     reason,
 )
@@ -100,8 +102,6 @@ from hetero.node.simulation import enter
 HAMI_CORE = "hami-core"
 MANAGERS = ("none", "hetero", "mps", HAMI_CORE)
 SATURATED = "saturated"
-#: What an engine takes by itself of the memory that it may have.
-OF_MEMORY = 0.9
 #: Seconds for a start, and for what is under way after a measurement.
 START, OVERRUN = 180.0, 45.0
 #: Seconds for the driver to free what processes held that were ended.
@@ -464,14 +464,6 @@ def _clients(text: str) -> int:
     return int(number(1, 10_000, "1 to 10000 clients")(text))
 
 
-def rows_of(asked: argparse.Namespace, machine: Machine) -> list[dict[str, Any]]:
-    """Return what the file has of this engine on such a card."""
-    if asked.json is None or not asked.json.exists():
-        return []
-    rows = [json.loads(line) for line in asked.json.read_text().splitlines()]
-    return [row for row in rows if (row["card"], row["engine"]) == (machine.card, asked.engine)]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     asked = parser().parse_args(arguments)
@@ -480,7 +472,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ends = time.monotonic() + asked.within
     print(f"{machine.card}, driver {machine.driver}, {machine.date}\n{COLUMNS}", flush=True)
     with logs_in(asked.log) as logs:
-        bench = Bench(machine, asked, ends, logs, rows_of(asked, machine))
+        bench = Bench(
+            machine, asked, ends, logs, earlier_rows(asked.json, machine.card, asked.engine)
+        )
         for manager in managers(asked):
             wait_until_free(machine)
             run(bench, manager)

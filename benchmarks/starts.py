@@ -35,7 +35,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 from hetero_benchmarks.engine import ENGINES, Setup, command
-from hetero_benchmarks.engine_cells import reason
+from hetero_benchmarks.engine_cells import OF_MEMORY, earlier_rows, reason
 from hetero_benchmarks.options import folder, number, some_of, writable
 from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machines
 
@@ -47,8 +47,6 @@ NONE, HETERO = "none", "hetero"
 MANAGERS = (NONE, HETERO)
 SLEEP = "sleep"
 MODES = ("default", SLEEP)
-#: What an engine takes by itself of the memory that it may have.
-OF_MEMORY = 0.9
 #: A start that takes so many times as long as under none is a miss.
 MOST_TIMES = 3.0
 #: Seconds for a start; and for the driver to free what ended processes held.
@@ -227,14 +225,6 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def earlier(asked: argparse.Namespace, machine: Machine) -> list[dict[str, Any]]:
-    """Return what the file has of this engine on such a card."""
-    if asked.json is None or not asked.json.exists():
-        return []
-    rows = [json.loads(line) for line in asked.json.read_text().splitlines()]
-    return [row for row in rows if (row["card"], row["engine"]) == (machine.card, asked.engine)]
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start, print and write."""
     asked = parser().parse_args(arguments)
@@ -252,7 +242,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Path(config, "node.toml").write_text(_SETTINGS)
         logs = asked.log or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         environment = {"HETERO_CONFIG": f"{config}/node.toml"}
-        bench = Bench(machines, asked, ends, logs, environment, earlier(asked, first))
+        rows = earlier_rows(asked.json, first.card, asked.engine)
+        bench = Bench(machines, asked, ends, logs, environment, rows)
         for starts in plan(asked):
             if time.monotonic() < ends:
                 bench.measure(starts)

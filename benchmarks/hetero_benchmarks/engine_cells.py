@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
@@ -16,6 +18,8 @@ FIRST, SECOND, TRAINER = "engine 1", "engine 2", "trainer"
 BARE = "bare"
 ENGINES = (FIRST, SECOND, BARE)
 HALF = 50
+#: What an engine takes by itself of the memory that it may have.
+OF_MEMORY = 0.9
 #: Nearly all of a card: the limiter charges, and what it charges is what the program needs.
 NEARLY_ALL = 99
 KINDS = ("alone", "pair", "trainer", "cost")
@@ -137,6 +141,14 @@ def _cost(rows: Sequence[Mapping[str, Any]], load: str) -> Iterator[str]:
         low, high = mean(added) - half, mean(added) + half
         what = f"{times[:4].upper()} {percentile}"
         yield f"cost {load}: {what} {mean(added):+.2f} % ({low:+.2f} to {high:+.2f})"
+
+
+def earlier_rows(file: Path | None, card: str, engine: str) -> list[dict[str, Any]]:
+    """Return what a file of rows has of this engine on such a card."""
+    if file is None or not file.exists():
+        return []
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    return [row for row in rows if (row["card"], row["engine"]) == (card, engine)]
 
 
 def reason(log: str) -> str:
