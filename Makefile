@@ -115,7 +115,10 @@ attacks: setup ## run the attacks on this machine's card, or on a simulated one,
 fuzz: setup ## run libFuzzer on the limiter's core, ten minutes for each kind of input; clang
 	$(BIN)/pytest -m soak -rs -k libfuzzer --timeout 900 tests/limiters/test_core.py
 
+AARCH64 := BUILD=build/aarch64 LIB=build/aarch64/lib CC=aarch64-linux-gnu-gcc
 test-aarch64: setup ## run the limiter built for AArch64, emulated; a test that skips fails
+	@$(MAKE) --silent $(PARALLEL) -C limiters $(AARCH64) all tests
+	@$(MAKE) --silent $(PARALLEL) -C simulator $(AARCH64) all
 	$(BIN)/pytest -m aarch64 --timeout 200 --no-skips tests/limiters/test_aarch64.py
 
 HIP := $(BIN)/pytest --timeout 300 --no-skips $(addprefix tests/,\
