@@ -7,6 +7,7 @@
 #include "futex.h"
 #include "gang_run.h"
 #include "light_run.h"
+#include "neighbours.h"
 #include "spin.h"
 
 #include "../core/fault.h"
@@ -54,38 +55,6 @@
 #define WATCH_NS     (2 * MS)
 #define UNWATCHED_NS (100 * MS)
 
-/* What going over to light programs and back costs who has the time slice, in percent of what they say that they keep.
- * Measured on an H100, a prefill beside a decoder of small kernels: the decoder kept 26 % of its time slices from it by
- * its kernels and the gaps between them, and it had 59 % (2026-11-23), which is 56. */
-#define LIGHT_LOST_PERCENT 56u
-
-/* The driver goes over to light programs and back once in 2 ms at most, and loses up to 150 us
- * each time: so much of the time in percent, however much they say that they keep (15 % in that measurement, too). What
- * was not lost adds up for so long. */
-#define LIGHT_SWITCHES_PERCENT 15u
-#define LIGHT_SWITCHES_NS      (20 * MS)
-
-/* Light programs say what they use when they launch it, which may be a step of milliseconds, and the device works for
- * it later: so much is kept for then. */
-#define LIGHT_LEFT_NS (20 * MS)
-
-/* What of the last so many nanoseconds is left when light programs have had theirs, and the driver has gone over to
- * them and back. They say in steps what they used. */
-static uint64_t beside_light(struct governor *governor, uint64_t spent_ns)
-{
-    uint64_t light_ns = time_slice_light(&governor->time_slice), theirs_ns = light_ns - governor->lights.used_ns;
-    governor->lights.used_ns = light_ns;
-    uint64_t switches_ns = governor->lights.switch_loss_ns + spent_ns * LIGHT_SWITCHES_PERCENT / 100;
-    switches_ns = switches_ns < LIGHT_SWITCHES_NS ? switches_ns : LIGHT_SWITCHES_NS;
-    uint64_t lost_ns = theirs_ns * LIGHT_LOST_PERCENT / 100;
-    lost_ns = lost_ns < switches_ns ? lost_ns : switches_ns;
-    governor->lights.switch_loss_ns = switches_ns - lost_ns;
-    theirs_ns += governor->lights.unsubtracted_ns + lost_ns;
-    uint64_t taken_ns = theirs_ns < spent_ns ? theirs_ns : spent_ns;
-    governor->lights.unsubtracted_ns = theirs_ns - taken_ns < LIGHT_LEFT_NS ? theirs_ns - taken_ns : LIGHT_LEFT_NS;
-    return spent_ns - taken_ns;
-}
-
 /* Where a service runs kernels of several programs at the same time, the processes of a grant are in its time slice
  * together. Whoever leads charges the grant for all of them; each is charged by its own account. */
 static bool leads(const struct governor *governor)
@@ -123,7 +92,7 @@ static bool joins(struct governor *governor)
  * says so is the tenant's to write. */
 static void charge(struct governor *governor, uint64_t from_ns, uint64_t to_ns)
 {
-    uint64_t ours_ns = beside_light(governor, elapsed(from_ns, to_ns));
+    uint64_t ours_ns = neighbours_leave(governor, elapsed(from_ns, to_ns));
     unsigned other_count = beside(governor);
     uint64_t ran_ns = budget_part(ours_ns, other_count);
     if (terms_policy(governor->grant_device) == HETERO_POLICY_FIXED || time_slice_wanted(&governor->time_slice))
@@ -494,7 +463,7 @@ static void charge_stop(struct governor *governor, struct course *course, uint64
  * process that may have been stopped since it looked last. */
 static void skip_idle(struct governor *governor, struct course *course, uint64_t now_ns)
 {
-    beside_light(governor, elapsed(course->charged_until_at_ns, now_ns));
+    neighbours_leave(governor, elapsed(course->charged_until_at_ns, now_ns));
     course->charged_until_at_ns = now_ns;
 }
 
@@ -739,7 +708,7 @@ static void run(struct governor *governor, bool borrowed)
                     course.opened_at_ns -
                         (asked_ns > governor->last.gate_closed_at_ns ? asked_ns : governor->last.gate_closed_at_ns));
     uint64_t spent_ns = governor->account.own_counts.gpu_ns;
-    governor->lights.used_ns = course.light_ns = time_slice_light(&governor->time_slice);
+    course.light_ns = neighbours_begin(governor);
     if (governor->light.holds.of_bursts && !governor->time_slice.has_joined && may_be_held(governor))
         light_hold_now_and_then(governor, HOLD_MOST_NS, true);
     let_run(governor, &course);

@@ -38,7 +38,7 @@ struct governor_measure {
     uint64_t away_began_at_ns; /* when it began to */
 };
 
-/* What neighbours use without a time slice while it has one. */
+/* What neighbours use without a time slice while it is charged by the clock. */
 struct governor_lights {
     uint64_t used_ns;         /* what they had used when the device was charged last */
     uint64_t unsubtracted_ns; /* of that, what was not taken off a charge yet */

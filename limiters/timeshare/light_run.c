@@ -3,6 +3,7 @@
 
 #include "budget.h"
 #include "futex.h"
+#include "neighbours.h"
 #include "spin.h"
 
 #include "../core/fault.h"
@@ -563,13 +564,14 @@ static struct light_launches in_flight(const struct light_watch *watch, uint32_t
                                    .graphs_ns = graphs > 0 ? watch->graphs.graphs_ns : 0};
 }
 
-/* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged. */
+/* Our part of the time for which a long kernel is in flight, beyond what its small ones were charged, and without what
+ * light neighbours used meanwhile. */
 static void charge_long(struct governor *governor, struct light_course *course, uint64_t now, unsigned others)
 {
     struct light_watch *watch = &course->watch;
     bool first = watch->charged_until_at_ns == watch->looked_at_ns;
     uint64_t small_ns = first ? light_takes(&governor->light, in_flight(watch, watch->moment.least_in_flight)) : 0;
-    uint64_t used_ns = budget_part(elapsed(watch->charged_until_at_ns, now), others);
+    uint64_t used_ns = budget_part(neighbours_leave(governor, elapsed(watch->charged_until_at_ns, now)), others);
     used_ns = used_ns > small_ns ? used_ns - small_ns : 0;
     watch->charged_until_at_ns = now;
     uint64_t ahead_ns = used_ns < course->ahead_ns ? used_ns : course->ahead_ns;
@@ -630,6 +632,7 @@ static void watch(struct governor *governor, struct light_course *course)
              most = watch->moment.most_in_flight < made ? watch->moment.most_in_flight : made;
     watch->graphs = light_between(done, course->done);
     watch->looked_at_ns = watch->charged_until_at_ns = now;
+    neighbours_begin(governor);
     watch->others = before;
     watch->long_ns = LIGHT_STOOD_NS + 3 * light_keeps(&governor->light, in_flight(watch, most)) / 2;
 }

@@ -61,6 +61,14 @@ REVERTS: dict[str, tuple[Edit, str]] = {
             "#define LIGHT_SPREAD_GRAPH_LAUNCHES 512u",
             "#define LIGHT_SPREAD_GRAPH_LAUNCHES 8192u",
         ),
+        "engines_test: an_engine_alone_is_charged_what_its_rare_prefills_take",
+    ),
+    "what neighbours used while a prefill was in flight": (
+        (
+            "timeshare/light_run.c",
+            "neighbours_leave(governor, elapsed(watch->charged_until_at_ns, now))",
+            "elapsed(watch->charged_until_at_ns, now)",
+        ),
         "engines_test: an_engine_that_has_less_than_it_needs_is_charged_what_it_takes",
     ),
     "that high priority without time slices asks for no low latency": (
