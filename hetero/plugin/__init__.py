@@ -50,6 +50,7 @@ from hetero.plugin.driver import Driver, DriverError, Library, struct, text
 from hetero.plugin.hookspecs import VendorModule, hookimpl
 from hetero.plugin.resource_names import (
     DeviceChoice,
+    LimiterVariables,
     MeantDevices,
     Modes,
     Policies,
@@ -82,6 +83,7 @@ __all__ = [
     "GiB",
     "Ladder",
     "Library",
+    "LimiterVariables",
     "Lingering",
     "Link",
     "MeantDevices",

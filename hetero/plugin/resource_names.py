@@ -64,6 +64,21 @@ class Policies:
     name: str | None = None
     #: What its values mean; None: core is counted and limits nobody.
     values: Mapping[str, Policy | None] = field(factory=dict)
+    #: A container's variable that is true where it is to run without a limiter.
+    unlimited: str | None = None
+
+
+@frozen(kw_only=True)
+class LimiterVariables:
+    """A container's variables that another limiter reads, and that mean the same here."""
+
+    #: The log level.
+    log: str | None = None
+    #: By its values, those of HETERO_LOG.
+    log_levels: Mapping[str, str] = field(factory=dict)
+    #: The memory of each card; of one card, by its position, with `_` and the position after it.
+    #: Bytes, with k, m or g for KiB, MiB or GiB. It lowers what is asked, and never raises it.
+    memory: str | None = None
 
 
 @frozen(kw_only=True)
@@ -86,6 +101,8 @@ class Modes:
     name: str | None = None
     #: What its values mean.
     values: Mapping[str, Selector] = field(factory=dict)
+    #: Another name, which counts where a pod has not the first.
+    other_name: str | None = None
 
 
 @frozen(kw_only=True)
@@ -119,6 +136,8 @@ class ResourceNames:
     qos_classes: QosClasses = field(default=QosClasses())
     #: The annotation that chooses how a card is shared.
     modes: Modes = field(default=Modes())
+    #: The variables of containers that another limiter reads.
+    limiter_variables: LimiterVariables = field(default=LimiterVariables())
 
     def each(self, *models: str, module: int = 1) -> tuple[ResourceNames, ...]:
         """Return these names for each of the models, where each model has resources of its own.

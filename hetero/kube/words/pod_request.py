@@ -28,10 +28,16 @@ from hetero.model import (
     Truth,
 )
 from hetero.model.errors import BadInput
-from hetero.model.units import parse_count
+from hetero.model.units import GiB, KiB, MiB, parse_count
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.placement.cluster import PlacedContainer, PlacedPod
-from hetero.plugin.resource_names import DeviceChoice, QosClasses, ResourceNames
+from hetero.plugin.resource_names import (
+    DeviceChoice,
+    LimiterVariables,
+    Policies,
+    QosClasses,
+    ResourceNames,
+)
 from hetero.plugin.vendor import Vendor
 
 #: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
@@ -88,6 +94,14 @@ _ENFORCEMENTS = {
     _Slices.HARD: (Enforcement.KERNEL, Enforcement.PARTITION),
     _Slices.SOFT: (Enforcement.PRELOAD,),
 }
+#: What a variable of another limiter may say of memory: a number, decimal or hexadecimal, and its
+#: unit (HAMi-core 8f3a89c, src/multiprocess/multiprocess_memory_limit.c).
+_LIMIT = re.compile(r"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,18})([kKmMgG]?)")
+#: More bytes than any card has.
+_LARGEST_LIMIT = 2**63
+_LIMIT_UNITS = {"": 1, "k": KiB, "m": MiB, "g": GiB}
+#: What Go's `strconv.ParseBool` takes for true.
+_TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _T = TypeVar("_T")
 _E = TypeVar("_E", bound=Enum)
 
@@ -108,13 +122,19 @@ class Defaults:
 
 @frozen(kw_only=True)
 class ContainerRequest:
-    """The request of one container, and its resource names; `unlimited` as in `Defaults`."""
+    """The request of one container, and its resource names; `unlimited` as in `Defaults`.
+
+    `off_variable` is the container's variable by which it is to run without a limiter, if that
+    alone says so. `ineffective_variables` are those of its variables that change nothing.
+    """
 
     container: str
     resource_names: ResourceNames
     count: int
     request: Request
     unlimited: bool
+    off_variable: str | None = None
+    ineffective_variables: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -326,7 +346,15 @@ class Vocabulary:
             )
         _expect_no_contradiction(resource_names.choice, annotations)
         placements = names(_first(annotations, DEVICE_PLACEMENT))
-        policy = self._policy(resource_names, {**variables, **annotations}, annotations.get(POLICY))
+        off_variable = _off_variable(resource_names.policies, variables, annotations)
+        policy = (
+            Policy.OFF
+            if off_variable
+            else self._policy(resource_names, {**variables, **annotations}, annotations.get(POLICY))
+        )
+        lowered_ask, ineffective_variables = _lowered(
+            ask, device_count, resource_names.limiter_variables, variables
+        )
         qos_class = _qos_class(resource_names, annotations, device_count)
         is_first_class = qos_class in resource_names.qos_classes.first
         has_priority = quantity(amounts, resource_names.priority) == 0 or is_first_class
@@ -337,8 +365,10 @@ class Vocabulary:
             resource_names=resource_names,
             count=device_count,
             unlimited=policy is None,
+            off_variable=off_variable,
+            ineffective_variables=ineffective_variables,
             request=Request(
-                asks=(ask,) * device_count,
+                asks=(lowered_ask,) * device_count,
                 exclusive=devices.whole or ask.core == 100,
                 empty="mutex" in placements,
                 numa="numa" in placements or _true(annotations, choice.numa),
@@ -464,10 +494,7 @@ def expect_no_size_in_annotations(
 
 def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) -> Selector:
     """Return which enforcements serve, by the resource's meaning and the pod's own words."""
-    modes = resource_names.modes
-    enforcements = (
-        _said(annotations, modes.name, modes.values) or resource_names.devices.enforcements
-    )
+    enforcements = _mode(resource_names, annotations) or resource_names.devices.enforcements
     slices, sharing = _word(annotations, SLICES, _Slices), _word(annotations, SHARING, _Sharing)
     if slices is None and sharing is None:
         return enforcements
@@ -488,9 +515,73 @@ def _enforcement(resource_names: ResourceNames, annotations: Mapping[str, str]) 
 
 def _names_slices(resource_names: ResourceNames, annotations: Mapping[str, str]) -> bool:
     """Return whether the pod says that it is to have parts of cards that are cut, or none."""
-    modes = resource_names.modes
-    by_mode = _said(annotations, modes.name, modes.values) is not None
+    by_mode = _mode(resource_names, annotations) is not None
     return by_mode or _word(annotations, SLICES, _Slices) is not None
+
+
+def _mode(resource_names: ResourceNames, annotations: Mapping[str, str]) -> Selector | None:
+    """Return which enforcements the vendor's own word chooses, None without it."""
+    modes = resource_names.modes
+    is_other = modes.name not in annotations and modes.other_name in annotations
+    return _said(annotations, modes.other_name if is_other else modes.name, modes.values)
+
+
+def _off_variable(
+    policies: Policies, variables: Mapping[str, str | None], annotations: Mapping[str, str]
+) -> str | None:
+    """Return the variable by which a container is to run without a limiter, None if none does.
+
+    Our own annotation counts more. A value that is not known is none, as for HAMi.
+    """
+    variable = policies.unlimited
+    if variable is None or POLICY in annotations or variables.get(variable) not in _TRUE:
+        return None
+    return variable
+
+
+def _lowered(
+    ask: Ask,
+    device_count: int,
+    limiter_variables: LimiterVariables,
+    variables: Mapping[str, str | None],
+) -> tuple[Ask, tuple[str, ...]]:
+    """Return an ask with the memory that a container's variables leave of it.
+
+    Also the variables that change nothing: what would raise the memory, or lower one that is no
+    number of bytes, or that of some cards alone. All cards of a container have as much.
+    """
+    name = limiter_variables.memory
+    if name is None:
+        return ask, ()
+    limit_by_variable = {
+        variable: limit_bytes
+        for variable in (name, *(f"{name}_{position}" for position in range(device_count)))
+        if (limit_bytes := _limit_bytes(variables.get(variable)))
+    }
+    read_names = [
+        of_card if (of_card := f"{name}_{position}") in limit_by_variable else name
+        for position in range(device_count)
+    ]
+    lowest_for_all_bytes = max(
+        limit_by_variable.get(variable, _LARGEST_LIMIT) for variable in read_names
+    )
+    if ask.memory is None or lowest_for_all_bytes >= ask.memory:
+        return ask, tuple(limit_by_variable)
+    effective_names = {
+        variable for variable in read_names if limit_by_variable[variable] == lowest_for_all_bytes
+    }
+    return (
+        evolve(ask, memory=lowest_for_all_bytes),
+        tuple(variable for variable in limit_by_variable if variable not in effective_names),
+    )
+
+
+def _limit_bytes(limit_text: str | None) -> int | None:
+    """Return the bytes that a variable of another limiter names, None if it names none."""
+    match = _LIMIT.fullmatch(limit_text or "")
+    if match is None:
+        return None
+    return int(match[1], 0) * _LIMIT_UNITS[match[2].lower()] or None
 
 
 def _word(annotations: Mapping[str, str], annotation: str, choices: type[_E]) -> _E | None:

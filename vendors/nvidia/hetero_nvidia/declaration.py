@@ -20,7 +20,9 @@ _INSTANCE = plugin.ResourceNames(
         numa="nvidia.com/numa-bind",
     ),
     policies=plugin.Policies(
-        name="GPU_CORE_UTILIZATION_POLICY", values={"force": Policy.FIXED, "disable": None}
+        name="GPU_CORE_UTILIZATION_POLICY",
+        values={"force": Policy.FIXED, "FORCE": Policy.FIXED, "disable": None, "DISABLE": None},
+        unlimited="CUDA_DISABLE_CONTROL",
     ),
     modes=plugin.Modes(
         name="nvidia.com/vgpu-mode",
@@ -30,6 +32,12 @@ _INSTANCE = plugin.ResourceNames(
             "mps": plugin.Selector(include=("service",)),
         },
     ),
+    # HAMi-core 8f3a89c: src/include/log_utils.h, src/multiprocess/multiprocess_memory_limit.c.
+    limiter_variables=plugin.LimiterVariables(
+        log="LIBCUDA_LOG_LEVEL",
+        log_levels={"0": "off", "1": "error", "2": "notice", "3": "info", "4": "debug"},
+        memory="CUDA_DEVICE_MEMORY_LIMIT",
+    ),
 )
 #: As with the strategy `mixed` of NVIDIA's plugin: an instance goes by its profile, or by the mode.
 _CARDS = plugin.MeantDevices(partitioned=False)
@@ -38,7 +46,8 @@ _HAMI = evolve(
     count="nvidia.com/gpu",
     memory=("nvidia.com/gpumem",),
     memory_percent="nvidia.com/gpumem-percentage",
-    core=("nvidia.com/gpucores",),
+    # The second is the default of HAMi's older guides.
+    core=("nvidia.com/gpucores", "nvidia.com/cores"),
     priority="nvidia.com/priority",
     devices=_CARDS,
 )
@@ -49,6 +58,7 @@ _VOLCANO = evolve(
     memory_percent="volcano.sh/vgpu-memory-percentage",
     core=("volcano.sh/vgpu-cores",),
     devices=_CARDS,
+    modes=evolve(_INSTANCE.modes, name="volcano.sh/vgpu-mode", other_name="nvidia.com/vgpu-mode"),
 )
 #: The profiles of cards in MIG mode, from the A30 to the B200 and the RTX PRO 6000 Blackwell, as
 #: NVIDIA's guide lists them (docs.nvidia.com/datacenter/tesla/mig-user-guide, "Supported MIG
