@@ -27,6 +27,7 @@ from hetero.kube.objects.kinds import Object, Plain, Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.pod import ended
 from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.word_events import WordEvents
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class TemplateController:
     unnamed_life_s: float = UNNAMED_LIFE_S
     poll_period_s: float = _POLL_PERIOD_S
     most: int = MOST_TEMPLATES
-    _events: Events = field(init=False)
+    _word_events: WordEvents = field(init=False)
     _pods: dict[str, Pod] = field(init=False, factory=dict)  # that name templates, by UID
     _templates: dict[_Key, Object] = field(init=False, factory=dict)  # what the API has
     _valid_versions: dict[_Key, str] = field(
@@ -62,7 +63,7 @@ class TemplateController:
     _listed_kinds: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
 
     def __attrs_post_init__(self) -> None:
-        self._events = Events(self.api)
+        self._word_events = WordEvents(Events(self.api), lambda _: True)
 
     async def follow(self) -> None:
         """Make and remove templates as pods name them, for ever."""
@@ -122,7 +123,7 @@ class TemplateController:
             sentence = (
                 f"namespace {template_key[0]} has {self.most} templates of {PREFIX}…, its most"
             )
-            await self._events.tell(
+            await self._word_events.events.tell(
                 pod.metadata, "NoTemplate", f"{sentence}: {template_key[1]} is not made"
             )
         self._named_at_s = {
@@ -159,7 +160,7 @@ class TemplateController:
                 template.name: template.spec for template in templates_again(self.vocabulary, pod)
             }
         except BadInput as error:
-            await self._events.tell(pod.metadata, "NoTemplate", str(error))
+            await self._word_events.events.tell(pod.metadata, "NoTemplate", str(error))
             return {}
         spec_by_key: dict[_Key, Plain] = {}
         for object_name in named_templates(pod):
@@ -169,7 +170,9 @@ class TemplateController:
                 sentence = (
                     f"template {object_name} is not what the pod's annotation {ASKED} comes to"
                 )
-                await self._events.tell(pod.metadata, "NoTemplate", f"{sentence}: nothing is made")
+                await self._word_events.events.tell(
+                    pod.metadata, "NoTemplate", f"{sentence}: nothing is made"
+                )
         return spec_by_key
 
     async def _make(self, template_key: _Key, spec: Plain) -> None:
@@ -202,13 +205,16 @@ class TemplateController:
 
     def _pods_listed(self, pods: list[Pod]) -> None:
         self._pods = {}
+        self._word_events.pods_listed({pod.metadata.uid for pod in pods})
         for pod in pods:
             self._note(pod)
         self._listed("pods")
 
     def _pod_changed(self, event_type: str, pod: Pod) -> None:
         known_pod = self._pods.pop(pod.metadata.uid, None)
-        if event_type != "DELETED":
+        if event_type == "DELETED":
+            self._word_events.pod_changed(event_type, pod)
+        else:
             self._note(pod)
         if known_pod is not None or pod.metadata.uid in self._pods:
             self._changed.set()
@@ -216,6 +222,7 @@ class TemplateController:
     def _note(self, pod: Pod) -> None:
         if not ended(pod) and any(named_templates(pod)):
             self._pods[pod.metadata.uid] = pod
+            self._word_events.pod_changed("ADDED", pod)
 
     def _templates_listed(self, templates: list[Object]) -> None:
         self._templates = {

@@ -38,6 +38,7 @@ from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.quota import Quotas
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import PublicKeys, SigningKey
+from hetero.kube.words.word_events import WordEvents
 from hetero.model.errors import HeteroError
 from hetero.placement.cache import SchedulerCache
 from hetero.placement.demand import Demand
@@ -140,13 +141,20 @@ class Scheduler:
         preemption = Preemption(api, events, pods, groups.gang, waker.wake)
         signatures = Signatures(api, key, previous or PublicKeys(), pods, readiness.is_ready)
         refused_pods = RefusedPods(api, events, readiness.is_ready)
+        # Pods that ask by claims are told by who makes their templates.
+        word_events = WordEvents(
+            events, lambda pod: not pod.spec.resource_claims and readiness.is_ready()
+        )
         mix = ExpectedMix(api, cache, mix_in, readiness.is_ready, readiness.led) if mix_in else None
         orphaned_containers = Orphans(pods, waker)
         standing_pods = StandingPods(vocabulary, pods, signatures, groups, orphaned_containers, mix)
         nodes = ClusterNodes(
             api, cache, agents, standing_pods, waker, readiness, opens_claims=opens_claims
         )
-        subscribers = (groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods)
+        subscribers = (
+            *(groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods),
+            word_events,
+        )
         self.cache, self.readiness, self.mix = cache, readiness, mix
         self.groups, self.signatures, self.refused_pods = groups, signatures, refused_pods
         self.claims = ClaimInformer(api, nodes, waker)

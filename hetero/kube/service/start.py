@@ -162,6 +162,8 @@ def webhook(
                 has_autoscaler=has_autoscaler,
                 allocation_way=served_way,
                 driver_injection_way=driver_injection_way,
+                refuses_ineffective_words=cluster_settings.ineffective_words == "refuse",
+                limiter_log=cluster_settings.limiter_log,
             )
             certificates = listen.certificates
             guards = dict[str, Callable[[Handler], Handler]]()

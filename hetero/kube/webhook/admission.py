@@ -21,6 +21,12 @@ from hetero.kube.dra import templates
 from hetero.kube.dra.way import AllocationWay, asks_by_claims
 from hetero.kube.objects.kinds import Container, Plain, Pod, ResourceQuota
 from hetero.kube.objects.reading import expect, read_all
+from hetero.kube.webhook.foreign_words import (
+    ForeignWords,
+    log_patches,
+    note_patches,
+    sentences,
+)
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.webhook.rights import Rights, used
@@ -52,6 +58,14 @@ _RESERVED = "default-scheduler"
 
 
 @frozen(kw_only=True)
+class Change:
+    """What becomes of a pod: patches in JSON, and sentences for who asks."""
+
+    patches: tuple[Plain, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
 class Webhook:
     """Answers admission reviews. `scheduler_name` is the name pods get.
 
@@ -74,11 +88,18 @@ class Webhook:
     hides_unasked: bool = False  # tell vendors' runtimes so where a pod asks for no cards
     allocation_way: AllocationWay = AllocationWay.CLASSIC
     driver_injection_way: InjectionWay = InjectionWay.FILES  # how agents bring drivers
+    refuses_ineffective_words: bool = False
+    limiter_log: str | None = None  # what limiters log in containers that do not say
     rights: Rights = field(init=False)
+    foreign_words: ForeignWords = field(init=False)
     visible_devices: VisibleDevices = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "rights", Rights(self.api))
+        rights = Rights(self.api)
+        object.__setattr__(self, "rights", rights)
+        object.__setattr__(
+            self, "foreign_words", ForeignWords(rights, refuses=self.refuses_ineffective_words)
+        )
         visible_devices = VisibleDevices(
             vendors=self.vocabulary.vendors,
             hide=self.hides_unasked,
@@ -112,21 +133,24 @@ class Webhook:
         try:
             _expect_few(review_request["object"].get("spec") or {})
             request = expect(AdmissionRequest, review_request)
-            patches = []
+            change = Change()
             if request.operation == "CREATE":
-                patches = await self._create(request, review_request["object"]["spec"])
+                change = await self._create(request, review_request["object"]["spec"])
             elif request.sub_resource != "ephemeralcontainers":
                 await self._update(request)
             elif (
                 "spec" in review_request["object"]
             ):  # before Kubernetes 1.22 it is another one, and alpha
-                patches = await self._debugged(request)
+                change = Change(patches=tuple(await self._debugged(request)))
         except HeteroError as error:
             return _denied(str(error))
-        if not patches:
-            return {"allowed": True}
-        patch_base64 = base64.b64encode(json.dumps(patches).encode()).decode()
-        return {"allowed": True, "patchType": "JSONPatch", "patch": patch_base64}
+        answer: Plain = {"allowed": True}
+        if change.warnings:
+            answer["warnings"] = [*change.warnings]
+        if not change.patches:
+            return answer
+        patch_base64 = base64.b64encode(json.dumps(change.patches).encode()).decode()
+        return {**answer, "patchType": "JSONPatch", "patch": patch_base64}
 
     async def _update(self, request: AdmissionRequest) -> None:
         old_pod, new_pod = request.before, request.object
@@ -222,7 +246,7 @@ class Webhook:
     def _named(self, pod: Pod) -> str:
         return pod.spec.scheduler_name or _RESERVED
 
-    async def _create(self, request: AdmissionRequest, spec: Plain) -> list[Plain]:
+    async def _create(self, request: AdmissionRequest, spec: Plain) -> Change:
         pod, scheduler_name = request.object, self._named(request.object)
         is_own = scheduler_name in (self.scheduler_name, *self.adopted_scheduler_names)
         self._expect_writer(request, pod.metadata.annotations)
@@ -234,11 +258,34 @@ class Webhook:
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.allocation_way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not is_own and scheduler_name != _RESERVED:
-            return [
-                *self.visible_devices.patches(pod, ())
-            ]  # another scheduler's pod, by its user's choice
-        container_requests = self.vocabulary.asked(pod)
+        if not is_own and scheduler_name != _RESERVED:  # by its user's choice
+            return Change(patches=tuple(self.visible_devices.patches(pod, ())))
+        asked_requests = self.vocabulary.asked(pod)
+        limited = await self.foreign_words.limited(request, pod, asked_requests)
+        pod = limited.pod
+        container_requests = self.vocabulary.asked(pod) if limited.patches else asked_requests
+        ineffective_names = (
+            self.foreign_words.report(pod, container_requests, limited.names)
+            if is_own or container_requests
+            else ()
+        )
+        patches = [
+            *limited.patches,
+            *await self._served(request, spec, pod, container_requests),
+        ]
+        patches += log_patches(pod, container_requests, self.limiter_log, patches)
+        patches += note_patches(pod, ineffective_names, patches)
+        return Change(patches=tuple(patches), warnings=tuple(sentences(ineffective_names)))
+
+    async def _served(
+        self,
+        request: AdmissionRequest,
+        spec: Plain,
+        pod: Pod,
+        container_requests: tuple[ContainerRequest, ...],
+    ) -> list[Plain]:
+        """Return what is changed of a pod that no other scheduler places."""
+        scheduler_name = self._named(pod)
         _expect_limited(pod, container_requests)
         expect_no_size_in_annotations(self.vocabulary, container_requests, pod.metadata.annotations)
         hiding_requests = container_requests

@@ -69,6 +69,10 @@ class Rights:
                 raise BadInput(_sentence(container, policy, askers, namespace))
             granted_policies.add(policy)
 
+    async def may(self, request: AdmissionRequest, policy: str) -> bool:
+        """Return whether who asks may use a policy, as `expect` asks. Raises `BadInput`."""
+        return await self._any_may(_askers(request), policy, request.namespace)
+
     async def _any_may(
         self, askers: tuple[UserInfo, ...], policy_name: str, namespace: str
     ) -> bool:

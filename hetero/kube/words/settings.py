@@ -34,6 +34,10 @@ _NODE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 _DEVICE_PLACEMENTS = ("fragmentation", "binpack", "spread")
 #: Whether filter answers the first choice alone, or every node that serves, to be scored.
 _CHOICES = ("one", "score")
+#: What becomes of pods of ours with words of other products that have no effect.
+_INEFFECTIVE = ("report", "refuse")
+#: What a limiter may be told to log (limiters/core/log.c).
+_LOG_LEVELS = ("off", "error", "notice", "info", "debug")
 _MOST_DAYS, _DAY_S = 3650, 86_400
 _WORDS = (
     "node-placement",
@@ -42,6 +46,7 @@ _WORDS = (
     "half-life-days",
     "hide-unasked",
     "evict-unhealthy",
+    "ineffective-words",
 )
 _TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
 
@@ -57,6 +62,7 @@ class Settings:
     hide-unasked = false          # true: vendors' runtimes give pods that ask for no card none
 
     evict-unhealthy = false       # true: pods with claims leave cards that are not well (NoExecute)
+    ineffective-words = "report"  # of other products, in pods of ours; or refuse the pods
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -64,6 +70,7 @@ class Settings:
     core = 30                     # percent of each card; not given: no limit
     policy = "fixed"              # fixed or elastic
     core-limit = true             # false: core is counted and limits nobody
+    limiter-log = "error"         # what limiters log; not given: the first refusal
 
     [resources]                   # other names for resources
     "vendor.com/cards" = "example.com/cards"
@@ -89,6 +96,8 @@ class Settings:
     half_life_days: float = HALF_LIFE_S / _DAY_S
     hide_unasked: bool = False
     evict_unhealthy: bool = False
+    ineffective_words: str = "report"
+    limiter_log: str | None = None
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
@@ -196,7 +205,7 @@ def with_placements(
 def _settings(document: dict[str, Any]) -> Settings:
     _known(document, *_WORDS, *_TABLES)
     defaults = document.get("defaults", {})
-    _known(defaults, "count", "memory", "core", "policy", "core-limit")
+    _known(defaults, "count", "memory", "core", "policy", "core-limit", "limiter-log")
     renamed_resources = document.get("resources", {})
     classes = document.get("runtime-classes", {})
     for node_table, section in ((renamed_resources, "resources"), (classes, "runtime-classes")):
@@ -223,6 +232,10 @@ def _settings(document: dict[str, Any]) -> Settings:
     return Settings(
         hide_unasked=_truth(document, "hide-unasked"),
         evict_unhealthy=_truth(document, "evict-unhealthy"),
+        ineffective_words=_one_of(document, "ineffective-words", _INEFFECTIVE),
+        limiter_log=_one_of(defaults, "limiter-log", _LOG_LEVELS)
+        if "limiter-log" in defaults
+        else None,
         choose=_one_of(document, "choose", _CHOICES),
         half_life_days=days,
         node_placement=_one_of(document, "node-placement", _NODE_PLACEMENTS),

@@ -1,0 +1,163 @@
+"""Words of HAMi and of Volcano's plugin that hetero answers for: each is served or reported.
+
+The table is `hami.toml`. It means pods that hetero serves; any other pod keeps its words as they
+are, and nothing is said of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attrs import field, frozen
+
+from hetero.kube.objects.kinds import Container, Pod
+from hetero.model.errors import BadInput
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: On a pod: the words of it that have no effect, a list of names in JSON. The webhook writes it.
+INEFFECTIVE_WORDS = "hetero.io/ineffective-words"
+#: Characters of that annotation that are read: it may be a tenant's own.
+_MOST_CHARACTERS = 4096
+
+
+class WordKind(str, Enum):
+    """Where a pod has a word."""
+
+    RESOURCE = "resource"
+    ANNOTATION = "annotation"
+    VARIABLE = "variable"
+
+
+class Effect(str, Enum):
+    """What becomes of a word."""
+
+    SERVED = "served"
+    REPORTED = "reported"
+
+
+@frozen(kw_only=True)
+class OwnedWord:
+    """Names of one kind, which may be patterns, and what becomes of them.
+
+    `sentence` says what is so where they have no effect, "" where they always have. `values` are
+    the values that are meant, all without any. `source` is the file that reads them.
+    """
+
+    kind: WordKind = field(converter=WordKind)
+    names: tuple[str, ...] = field(converter=tuple)
+    effect: Effect = field(converter=Effect)
+    sentence: str = ""
+    values: tuple[str, ...] = field(default=(), converter=tuple)
+    source: str
+
+    def means(self, value: str | None) -> bool:
+        """Return whether a word with this value is meant."""
+        return not self.values or value in self.values
+
+
+@frozen(kw_only=True)
+class OwnedWords:
+    """The table."""
+
+    words: tuple[OwnedWord, ...]
+    _exact: Mapping[str, tuple[tuple[str, OwnedWord], ...]] = field(init=False, repr=False)
+    _patterns: tuple[tuple[str, OwnedWord], ...] = field(init=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        rows = [(name, word) for word in self.words for name in word.names]
+        exact: dict[str, tuple[tuple[str, OwnedWord], ...]] = {}
+        for name, word in rows:
+            if "*" not in name:
+                exact[name] = (*exact.get(name, ()), (name, word))
+        object.__setattr__(self, "_exact", exact)
+        object.__setattr__(self, "_patterns", tuple(row for row in rows if "*" in row[0]))
+
+    def rows(self, name: str) -> Iterator[tuple[str, OwnedWord]]:
+        """Yield the rows of a name, each with the name or the pattern by which it has it."""
+        yield from self._exact.get(name, ())
+        for pattern, word in self._patterns:
+            if fnmatchcase(name, pattern):
+                yield pattern, word
+
+    def ineffective(self, pod: Pod, asking: Collection[str]) -> tuple[str, ...]:
+        """Return the names of the words of a pod that are not served, each once.
+
+        Variables are those of the containers in `asking`, by name: elsewhere they limit nothing.
+        """
+        names = (
+            name
+            for kind, name, value in _said(pod, asking)
+            for _, word in self.rows(name)
+            if word.kind is kind and word.effect is Effect.REPORTED and word.means(value)
+        )
+        return tuple(dict.fromkeys(names))
+
+    def sentence(self, name: str) -> str | None:
+        """Return what is so of a word without effect, in one line; None if there is no such."""
+        for _, word in self.rows(name):
+            if word.sentence:
+                return f"{word.kind.value} {name} has no effect: {word.sentence}"
+        return None
+
+    def pattern(self, name: str) -> str:
+        """Return the name or pattern of the table that a word goes by."""
+        return next((pattern for pattern, _ in self.rows(name)), "")
+
+    def sentences(self, annotations: Mapping[str, str]) -> Iterator[str]:
+        """Yield a sentence for each word that the webhook noted in a pod's annotations."""
+        for name in noted(annotations):
+            sentence = self.sentence(name)
+            if sentence is not None:
+                yield sentence
+
+
+def noted(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names in the annotation of words without effect, none if it is not readable."""
+    names_json = annotations.get(INEFFECTIVE_WORDS, "[]")
+    try:
+        names = json.loads(names_json) if len(names_json) <= _MOST_CHARACTERS else []
+    except (RecursionError, ValueError):
+        return ()
+    if not isinstance(names, list):
+        return ()
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
+
+
+@cache
+def owned_words() -> OwnedWords:
+    """Return the table of the words."""
+    toml_text = files(__package__).joinpath("hami.toml").read_text()
+    return read_words(tomllib.loads(toml_text))
+
+
+def read_words(document: Mapping[str, Any]) -> OwnedWords:
+    """Return the words in a document. Raises `BadInput` for a row that says too little."""
+    words = tuple(OwnedWord(**row) for row in document["words"])
+    for word in words:
+        if word.effect is Effect.REPORTED and not word.sentence:
+            raise BadInput(f"{word.names[0]}: is reported, and no sentence says what is so")
+    return OwnedWords(words=words)
+
+
+def _said(pod: Pod, asking: Collection[str]) -> Iterator[tuple[WordKind, str, str | None]]:
+    """Yield all words of a pod that may be in the table: kind, name and value."""
+    containers: tuple[Container, ...] = (*pod.spec.containers, *pod.spec.init_containers)
+    for container in containers:
+        for resource, amount in container.resources.amounts.items():
+            yield WordKind.RESOURCE, resource, str(amount)
+    for annotation, text in pod.metadata.annotations.items():
+        yield WordKind.ANNOTATION, annotation, text
+    for container in containers:
+        for variable in container.env if container.name in asking else ():
+            yield WordKind.VARIABLE, variable.name, variable.value
