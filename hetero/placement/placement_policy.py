@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 
 from attrs import asdict, fields_dict
 
-from hetero.model import CORE, MEMORY, Device
+from hetero.model import CORE, MEMORY, SLOTS, Device
 from hetero.model.errors import BadInput
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
@@ -27,6 +28,52 @@ def binpack(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int,
 def spread(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
     """Take the emptiest device first: fewest neighbours."""
     return tuple(-cost for cost in binpack(device, free, cut))
+
+
+class CardKey(Enum):
+    """What cards are compared by."""
+
+    BINPACK = "binpack"  # the one of which most is taken
+    SPREAD = "spread"  # the one of which least is taken
+    NUMA = "numa"  # the one of the NUMA node with the highest number
+
+
+#: A sum of parts of a card counts in millionths.
+_WHOLE_PARTS = 1_000_000
+
+
+@frozen(kw_only=True)
+class PlacementChain:
+    """A placement policy over devices that compares by keys: each settles ties of those before it.
+
+    What is taken of a card, the new share with it, is the sum of the parts of its slots, core and
+    memory, times their weights. Cards that are equal by all keys go by their driver's numbers, the
+    last first. That is HAMi's order (4707fb02, pkg/scheduler/policy).
+    """
+
+    keys: tuple[CardKey, ...]
+    slots: int = 1
+    core: int = 1
+    memory: int = 1
+
+    def __call__(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
+        """Return what taking the portion costs; the lowest is taken."""
+        taken_parts = sum(
+            weight * self._taken_parts(device, free, cut, counter)
+            for counter, weight in ((SLOTS, self.slots), (CORE, self.core), (MEMORY, self.memory))
+        )
+        cost_by_key = {
+            CardKey.BINPACK: -taken_parts,
+            CardKey.SPREAD: taken_parts,
+            CardKey.NUMA: -(device.numa or 0),
+        }
+        return (*(cost_by_key[key] for key in self.keys), -device.index)
+
+    @staticmethod
+    def _taken_parts(device: Device, free: Mapping[str, int], cut: Portion, counter: str) -> int:
+        total = device.capacity.get(counter, 0)
+        taken = total - free.get(counter, 0) + cut.takes.get(counter, 0)
+        return taken * _WHOLE_PARTS // total if total else 0
 
 
 #: The placement policies over devices by name.

@@ -38,7 +38,7 @@ from tests.kube.test_webhook import webhook
 #: Annotations that are read, by whoever reads them.
 NOTES = (
     *(ALLOCATION, SIGNATURE, ASKED, INIT_PARTS, POLICY, ON_EXCESS, STRICT, SLICES, SHARING),
-    *(NODE_PLACEMENT[0], DEVICE_PLACEMENT[0], "nvidia.com/use-gputype", "nvidia.com/use-gpuuuid"),
+    *(NODE_PLACEMENT[0], DEVICE_PLACEMENT, "nvidia.com/use-gputype", "nvidia.com/use-gpuuuid"),
     *("nvidia.com/vgpu-mode", "hami.io/vgpu-devices-allocated", "scheduling.x-k8s.io/pod-group"),
     *("hetero.io/by-claims", "kubectl.kubernetes.io/last-applied-configuration"),
 )

@@ -12,13 +12,14 @@ from attrs import evolve
 
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
-from hetero.kube.words.pod_request import Vocabulary
+from hetero.kube.words.pod_request import Vocabulary, placement_chain
 from hetero.kube.words.quota import Quotas
 from hetero.kube.words.settings import Settings, load
 from hetero.model import CORE, Ask, Enforcement, OnBypass, OnExcess, Policy, Priority, Selector
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.rounding import portion
 from hetero.model.units import GiB, MiB
+from hetero.placement.placement_policy import CardKey, PlacementChain
 from hetero.plugin.vendor import with_software_limiter
 from hetero.registry.registry import Registry
 
@@ -227,8 +228,56 @@ def test_orders_are_read_from_hami_annotations_and_our_own() -> None:
     pod_request = WORDS.pod_request(read(Pod, pod({"nvidia.com/gpu": "1"}, notes=hami_notes)))
 
     assert pod_request is not None
-    assert ("spread", "binpack") == (pod_request.node_placement, pod_request.device_placement)
-    assert asked({"nvidia.com/gpu": "1"}, notes=hami_notes).request.numa
+    keys = (CardKey.NUMA, CardKey.BINPACK)
+    assert ("spread", PlacementChain(keys=keys)) == (
+        pod_request.node_placement,
+        pod_request.placement_chain,
+    )
+    assert not asked({"nvidia.com/gpu": "1"}, notes=hami_notes).request.numa
+    own_notes = {**hami_notes, "hetero.io/device-placement": "numa,spread"}
+    own_request = WORDS.pod_request(read(Pod, pod({"nvidia.com/gpu": "1"}, notes=own_notes)))
+    assert own_request is not None
+    assert ("spread", None) == (own_request.device_placement, own_request.placement_chain)
+    assert asked({"nvidia.com/gpu": "1"}, notes=own_notes).request.numa
+
+
+@pytest.mark.parametrize(
+    ("policy", "keys"),
+    [
+        ("binpack", ("binpack", "numa")),
+        ("spread", ("spread", "numa")),
+        ("numa", ("numa",)),
+        ("numa,binpack,spread", ("numa", "binpack", "spread")),
+        ("spread, numa, spread", ("spread", "numa")),
+        ("mutex,topology-aware", ("spread",)),
+        ("topology-aware", ("spread", "numa")),
+        ("mutex", ("spread", "numa")),
+        ("binpack,mutex", ("binpack",)),
+    ],
+)
+def test_hamis_chain_is_read_in_its_order(policy: str, keys: tuple[str, ...]) -> None:
+    order = placement_chain({"hami.io/gpu-scheduler-policy": policy})
+
+    assert PlacementChain(keys=tuple(map(CardKey, keys))) == order
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        *("", "slot=1", "slot=1,core=1", "slot=1,core=1,memory=-1", "slot=0,core=0,memory=0"),
+        *("slot=1,core=1,slot=3", "slot=1,core=1,disk=3", "slot=1,core=1,memory=1,memory=2"),
+        *("slot=1,core=1,memory=x", "slot,core,memory"),
+    ],
+)
+def test_weights_that_hami_refuses_are_refused(weights: str) -> None:
+    with pytest.raises(BadInput, match=r"container main: hami.* is no weights"):
+        asked({"nvidia.com/gpu": "1"}, notes={"hami.io/device-scoring-weights": weights})
+
+
+def test_weights_without_a_policy_are_for_the_clusters() -> None:
+    order = placement_chain({"hami.io/device-scoring-weights": " slot=1, core=2 ,memory=3"})
+
+    assert PlacementChain(keys=(), slots=1, core=2, memory=3) == order
 
 
 def test_the_containers_variable_chooses_the_policy() -> None:

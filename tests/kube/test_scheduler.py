@@ -250,6 +250,25 @@ async def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
         assert [{"Host": "n2", "Score": 10}] == spread
 
 
+async def test_cards_of_a_node_are_compared_as_a_pod_says_in_hamis_words() -> None:
+    tight = {"hami.io/gpu-scheduler-policy": "binpack"}
+    weighed = {"hami.io/device-scoring-weights": "slot=1,core=0,memory=0"}
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
+
+        async def card_of(name: str, notes: dict[str, str]) -> str:
+            it.pod(name)
+            it.api.objects[f"{PODS}/{name}"]["metadata"]["annotations"] = notes
+            it.api.put_now(f"{PODS}/{name}", it.api.objects[f"{PODS}/{name}"])
+            await it.bind(name, "n1")
+            given = it.given(name)
+            assert given is not None
+            return given.containers[0][1].pieces[0].device
+
+        first = await card_of("a", tight)
+        assert first == await card_of("b", tight)
+        assert first != await card_of("c", weighed)  # the cluster's own placement spreads
+
+
 async def test_preemption_names_as_many_victims_as_the_cards_need() -> None:
     async with scenario(n1=(card("GPU-1"),)) as it:
         for name, priority in (("low", 1), ("mid", 5)):

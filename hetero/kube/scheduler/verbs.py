@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection
 from time import monotonic, time
 
-from attrs import define
+from attrs import define, evolve
 
 from hetero.kube.client.api import ApiCalls, ApiError
 from hetero.kube.objects.kinds import Plain, Pod
@@ -35,7 +35,13 @@ from hetero.kube.words.runtime_variables import notes_of_variables
 from hetero.model import Refusal
 from hetero.model.errors import HeteroError
 from hetero.placement.cluster import Placement
-from hetero.placement.placement_policy import PLACEMENT_POLICIES, WEIGHTS, Weights
+from hetero.placement.placement_policy import (
+    PLACEMENT_POLICIES,
+    WEIGHTS,
+    CardKey,
+    PlacementChain,
+    Weights,
+)
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +73,18 @@ class Placer:
     def reserve(self, uid: str, pod_request: PodRequest, node: str) -> Placement | Refusal:
         """Place a pod on a node, or return why that cannot be."""
         policy = PLACEMENT_POLICIES.get(pod_request.device_placement or self.device_placement)
-        return self.pods.cache.reserve(uid, pod_request.pod, node, policy=policy)
+        return self.pods.cache.reserve(
+            uid, pod_request.pod, node, policy=self._chain(pod_request) or policy
+        )
+
+    def _chain(self, pod_request: PodRequest) -> PlacementChain | None:
+        """Return the order of cards that a pod says; keys that it leaves out are the cluster's."""
+        chain = pod_request.placement_chain
+        if chain is None or chain.keys:
+            return chain
+        is_binpack = self.device_placement == CardKey.BINPACK.value
+        first_key = CardKey.BINPACK if is_binpack else CardKey.SPREAD
+        return evolve(chain, keys=(first_key, CardKey.NUMA))
 
     def hold(self, uid: str, pod_request: PodRequest, node_names: NodeNames) -> str | None:
         """Take the cheapest place for a pod and return its node, None if none serves."""

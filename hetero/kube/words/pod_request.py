@@ -31,6 +31,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB, KiB, MiB, parse_count
 from hetero.node.ledger.grant_file import MAX_DEVICES
 from hetero.placement.cluster import PlacedContainer, PlacedPod
+from hetero.placement.placement_policy import CardKey, PlacementChain
 from hetero.plugin.resource_names import (
     DeviceChoice,
     LimiterVariables,
@@ -42,10 +43,15 @@ from hetero.plugin.vendor import Vendor
 
 #: How nodes are chosen: `fragmentation`, `binpack` or `spread`. Our own name comes first.
 NODE_PLACEMENT = ("hetero.io/node-placement", "hami.io/node-scheduler-policy")
-#: How devices are chosen, of any vendor: `fragmentation`, `binpack` or `spread`, with `numa`,
-#: `mutex` and `topology-aware`. HAMi's name is a pattern, since it calls all devices what one kind
-#: of them is called.
-DEVICE_PLACEMENT = ("hetero.io/device-placement", "hami.io/?pu-scheduler-policy")
+#: How devices are chosen, of any vendor: `binpack` or `spread`, with `numa`, `mutex` and
+#: `topology-aware`.
+DEVICE_PLACEMENT = "hetero.io/device-placement"
+#: The same in HAMi's words, where `binpack`, `spread` and `numa` are keys that devices are compared
+#: by, in this order. The name is a pattern, since HAMi calls all devices what one kind of them is
+#: called.
+HAMI_DEVICE_PLACEMENT = "hami.io/?pu-scheduler-policy"
+#: How much slots, core and memory of a device count there: `slot=1,core=1,memory=3`.
+HAMI_WEIGHTS = "hami.io/device-scoring-weights"
 #: What becomes of core time: `fixed`, `elastic` (idle time is lent) or `off` (no limiter).
 POLICY = "hetero.io/policy"
 #: What becomes of memory that a limiter did not count (`report`, `refuse` or `kill`), and of
@@ -65,6 +71,8 @@ INIT_PARTS = "hetero.io/init-parts"
 
 #: What asks for the cluster's own way in so many words.
 _DEFAULT = "default"
+#: HAMi's names of what a card's weights are for, and ours.
+_WEIGHT_NAMES = {"slot": "slots", "core": "core", "memory": "memory"}
 #: Containers that ask alike are read once, until so many others were.
 _MOST_READ = 4096
 #: Names in a list of models or UUIDs, and its characters.
@@ -144,6 +152,8 @@ class PodRequest:
     `pod` is its form for the packing core: its first container has the host requests of the pod.
     `asking` are its containers that ask for devices. `unlimited` are those without a core limit, as
     in `Defaults`. Nodes and devices are chosen by the placements; None: by those of the cluster.
+    Devices are compared by `placement_chain` where there is one; without keys it compares by those
+    of the cluster's placement.
     """
 
     pod: PlacedPod
@@ -151,6 +161,7 @@ class PodRequest:
     unlimited: frozenset[str]
     node_placement: str | None
     device_placement: str | None
+    placement_chain: PlacementChain | None = None
 
     @property
     def devices(self) -> bool:
@@ -261,7 +272,7 @@ class Vocabulary:
                 placed_containers[0] = evolve(placed_containers[0], host=host)
             return tuple(placed_containers)
 
-        placements = names(_first(annotations, DEVICE_PLACEMENT))
+        placements = names(annotations.get(DEVICE_PLACEMENT))
         return PodRequest(
             pod=PlacedPod(
                 name=pod.metadata.name,
@@ -286,6 +297,7 @@ class Vocabulary:
                 (policy_name for policy_name in placements if policy_name in ("binpack", "spread")),
                 None,
             ),
+            placement_chain=placement_chain(annotations),
         )
 
     def zero_counts(self, container: Container) -> tuple[str, ...]:
@@ -345,7 +357,9 @@ class Vocabulary:
                 f"a container has at most {MAX_DEVICES} cards"
             )
         _expect_no_contradiction(resource_names.choice, annotations)
-        placements = names(_first(annotations, DEVICE_PLACEMENT))
+        own_placements, hami_placements = _placements(annotations)
+        placements = (*own_placements, *hami_placements)
+        placement_chain(annotations)
         off_variable = _off_variable(resource_names.policies, variables, annotations)
         policy = (
             Policy.OFF
@@ -371,7 +385,7 @@ class Vocabulary:
                 asks=(lowered_ask,) * device_count,
                 exclusive=devices.whole or ask.core == 100,
                 empty="mutex" in placements,
-                numa="numa" in placements or _true(annotations, choice.numa),
+                numa="numa" in own_placements or _true(annotations, choice.numa),
                 links="topology-aware" in placements or _true(annotations, choice.links),
                 policy=policy or Policy.FIXED,
                 priority=Priority.HIGH if has_priority else Priority.LOW,
@@ -443,6 +457,54 @@ class Vocabulary:
         default = None if self.defaults.unlimited else self.defaults.policy
         meanings = {_DEFAULT: default, **resource_names.policies.values}
         return _said(values, resource_names.policies.name, meanings)
+
+
+def placement_chain(annotations: Mapping[str, str]) -> PlacementChain | None:
+    """Return the order of cards that a pod says in HAMi's words, None if it says none.
+
+    Raises `BadInput` for weights that say none.
+    """
+    own_placements, hami_placements = _placements(annotations)
+    weights_text = annotations.get(HAMI_WEIGHTS)
+    if own_placements or not (hami_placements or weights_text is not None):
+        return None
+    known_names = [key.value for key in CardKey]
+    keys = tuple(CardKey(name) for name in dict.fromkeys(hami_placements) if name in known_names)
+    if hami_placements and not keys:  # filters alone
+        keys = (CardKey.SPREAD,)
+    if len(hami_placements) == 1 and CardKey.NUMA not in keys:  # one word is no chain
+        keys = (*keys, CardKey.NUMA)
+    return PlacementChain(
+        keys=keys, **({} if weights_text is None else _card_weights(weights_text))
+    )
+
+
+def _placements(annotations: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return how devices are chosen in our words, and in HAMi's where there are none of ours."""
+    own_placements = names(annotations.get(DEVICE_PLACEMENT))
+    if own_placements:
+        return own_placements, ()
+    return (), names(_first(annotations, (HAMI_DEVICE_PLACEMENT,)))
+
+
+def _card_weights(weights_text: str) -> dict[str, int]:
+    """Return the weights in `slot=1,core=1,memory=3`. Raises `BadInput`, as HAMi refuses it."""
+    parts = [part.partition("=") for part in weights_text.split(",")]
+    weight_by_name = {
+        name.strip(): int(text)
+        for name, _, text in parts
+        if re.fullmatch(r"\s*\+?[0-9]{1,9}\s*", text)
+    }
+    if (
+        len(parts) != len(_WEIGHT_NAMES)
+        or weight_by_name.keys() != _WEIGHT_NAMES.keys()
+        or not any(weight_by_name.values())
+    ):
+        raise BadInput(
+            f"{HAMI_WEIGHTS} {weights_text[:100]!r} is no weights: write whole numbers of slot, "
+            "core and memory, not all 0, as slot=1,core=1,memory=3"
+        )
+    return {_WEIGHT_NAMES[name]: weight for name, weight in weight_by_name.items()}
 
 
 def _expect_cards_for_sizes(
