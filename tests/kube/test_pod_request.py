@@ -428,7 +428,7 @@ def test_a_quantity_that_is_none_is_one_sentence(amount: str) -> None:
     ("text", "sentence"),
     [
         ('node-placements = "spread"', "'node-placements' is not known"),
-        ("[defaults]\ncount = 0", "defaults.count 0 is not a positive whole number"),
+        ("[defaults]\ncount = -1", "defaults.count -1 is not a whole number, 0"),
         ('[nodes."n1"]\ncards.max_sharer = 1', "nodes.'n1': unknown key 'max_sharer'"),
         ("nodes = 1", r"nodes is a table of tables: write \[nodes.\"\*\".cards\]"),
     ],

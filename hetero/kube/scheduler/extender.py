@@ -149,7 +149,14 @@ class Scheduler:
         orphaned_containers = Orphans(pods, waker)
         standing_pods = StandingPods(vocabulary, pods, signatures, groups, orphaned_containers, mix)
         nodes = ClusterNodes(
-            api, cache, agents, standing_pods, waker, readiness, opens_claims=opens_claims
+            api,
+            cache,
+            agents,
+            standing_pods,
+            waker,
+            readiness,
+            opens_claims=opens_claims,
+            labels=settings.node_selector,
         )
         subscribers = (
             *(groups, untried, watches_of_nodes, nodes, standing_pods, refused_pods),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from attrs import define, field
 
@@ -45,6 +45,8 @@ class ClusterNodes:
     pools: dict[str, NodePool] = field(
         factory=dict
     )  # the devices that are given by claims, by node
+    #: Labels of the nodes that count, all without any.
+    labels: Mapping[str, str] = field(factory=dict)
     devices_changed: Callable[[str], None] = field(default=lambda _: None)  # hears of a node's name
     # What was told of nodes that publish devices of others.
     _duplicate_owners: dict[str, str | None] = field(factory=dict)
@@ -69,6 +71,7 @@ class ClusterNodes:
     def listed(self, nodes: list[NodeObject]) -> None:
         """Note that there are no other nodes than these."""
         self.readiness.busy()
+        nodes = [node for node in nodes if self._counts(node)]
         names = {node.metadata.name for node in nodes}
         self._unpublished.clear()
         for name in set(self.cache.inventory.nodes) - names:
@@ -91,6 +94,8 @@ class ClusterNodes:
         """Note what a node has by now."""
         name, inventory_text = node.metadata.name, node.metadata.annotations.get(INVENTORY)
         self._unpublished.pop(name, None)
+        if not self._counts(node):
+            event = "DELETED"
         if event == "DELETED" or (inventory_text is None and name not in self.pools):
             if event != "DELETED":
                 self._unpublished[name] = node
@@ -133,6 +138,10 @@ class ClusterNodes:
             self.pools[name] = pool
         if name in self._unpublished:
             self.changed("MODIFIED", self._unpublished[name])
+
+    def _counts(self, node: NodeObject) -> bool:
+        """Whether a node's cards are given out, by its labels."""
+        return self.labels.items() <= node.metadata.labels.items()
 
     def _remove(self, name: str) -> None:
         self.counted.count_node(name, NodeGrants())

@@ -164,6 +164,8 @@ def webhook(
                 driver_injection_way=driver_injection_way,
                 refuses_ineffective_words=cluster_settings.ineffective_words == "refuse",
                 limiter_log=cluster_settings.limiter_log,
+                refuses_privileged_sidecars=cluster_settings.privileged_sidecars == "refuse",
+                takes_default_scheduler=cluster_settings.take_default_scheduler,
             )
             certificates = listen.certificates
             guards = dict[str, Callable[[Handler], Handler]]()

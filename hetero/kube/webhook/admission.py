@@ -90,6 +90,8 @@ class Webhook:
     driver_injection_way: InjectionWay = InjectionWay.FILES  # how agents bring drivers
     refuses_ineffective_words: bool = False
     limiter_log: str | None = None  # what limiters log in containers that do not say
+    refuses_privileged_sidecars: bool = False  # beside containers that ask for cards
+    takes_default_scheduler: bool = True  # else pods that ask have to name our scheduler
     rights: Rights = field(init=False)
     foreign_words: ForeignWords = field(init=False)
     visible_devices: VisibleDevices = field(init=False)
@@ -258,12 +260,15 @@ class Webhook:
         await self.rights.expect(request, used(self._put_aside(pod), self.vocabulary.defaults))
         if self.allocation_way is not AllocationWay.CLASSIC:
             templates.expect_own(self.vocabulary, pod)
-        if not is_own and scheduler_name != _RESERVED:  # by its user's choice
+        is_ours_to_take = scheduler_name == _RESERVED and self.takes_default_scheduler
+        if not is_own and not is_ours_to_take:  # another scheduler's, by its user's choice
             return Change(patches=tuple(self.visible_devices.patches(pod, ())))
         asked_requests = self.vocabulary.asked(pod)
         limited = await self.foreign_words.limited(request, pod, asked_requests)
         pod = limited.pod
         container_requests = self.vocabulary.asked(pod) if limited.patches else asked_requests
+        if is_own or container_requests:
+            self._expect_numbers(pod)
         ineffective_names = (
             self.foreign_words.report(pod, container_requests, limited.names)
             if is_own or container_requests
@@ -287,6 +292,8 @@ class Webhook:
         """Return what is changed of a pod that no other scheduler places."""
         scheduler_name = self._named(pod)
         _expect_limited(pod, container_requests)
+        if self.refuses_privileged_sidecars and container_requests:
+            _expect_unprivileged(pod)
         expect_no_size_in_annotations(self.vocabulary, container_requests, pod.metadata.annotations)
         hiding_requests = container_requests
         if (
@@ -317,6 +324,15 @@ class Webhook:
             *self._names(pod, container_requests),
             *hiding_patches,
         ]
+
+    def _expect_numbers(self, pod: Pod) -> None:
+        """Raise `BadInput` for a size that means no card, where no number of cards is added."""
+        for container in (*pod.spec.containers, *pod.spec.init_containers):
+            for size in self.vocabulary.lone_sizes(container):
+                raise BadInput(
+                    f"container {container.name}: {size} without a number of cards asks for none "
+                    "here (defaults.count is 0 in the settings): write the number beside it"
+                )
 
     def _charge(
         self, pod: Pod, container_requests: Iterable[ContainerRequest], *, is_by_claims: bool
@@ -549,6 +565,17 @@ def _resources_of(spec: Plain, container_name: str) -> tuple[str, Plain]:
         for position, container in enumerate(spec.get(list_name) or ())
         if container["name"] == container_name
     )
+
+
+def _expect_unprivileged(pod: Pod) -> None:
+    """Raise `BadInput` for a privileged container in a pod that asks for cards."""
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        if container.security_context.privileged:
+            raise BadInput(
+                f"container {container.name}: is privileged, so it sees every card beside those "
+                "that the pod asks for, and privileged-sidecars is refuse in the settings: drop "
+                "privileged"
+            )
 
 
 def _refuse_privileged(container_request: ContainerRequest, container: Container) -> None:

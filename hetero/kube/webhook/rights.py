@@ -99,9 +99,11 @@ def used(
 def privileged(container_request: ContainerRequest, defaults: Defaults) -> Iterator[str]:
     """Yield the policies that a container uses by its own words, not by the cluster's defaults."""
     request = container_request.request
-    if request.policy is Policy.OFF or (container_request.unlimited and not defaults.unlimited):
+    is_high = request.priority is Priority.HIGH
+    is_by_default = defaults.unlimited or (is_high and defaults.high_unlimited)
+    if request.policy is Policy.OFF or (container_request.unlimited and not is_by_default):
         yield "off"
-    if request.priority is Priority.HIGH:
+    if is_high:
         yield "priority-0"
     is_by_service = Enforcement.SERVICE.value in request.enforcement.include
     if (

@@ -118,7 +118,9 @@ _E = TypeVar("_E", bound=Enum)
 class Defaults:
     """The defaults of a request: cards, bytes and percent of each, and a policy.
 
-    `unlimited` counts core but limits nobody to it.
+    A `count` of 0: a size without a number of cards asks for none. `unlimited` counts core but
+    limits nobody to it, `high_unlimited` those alone that go first. `whole_exclusive`: who asks for
+    no core and for all memory of a card, or for no size of it, has the card alone.
     """
 
     count: int = 1
@@ -126,6 +128,8 @@ class Defaults:
     core: int | None = None
     policy: Policy = Policy.FIXED
     unlimited: bool = False
+    high_unlimited: bool = False
+    whole_exclusive: bool = False
 
 
 @frozen(kw_only=True)
@@ -338,16 +342,20 @@ class Vocabulary:
         meant_names = [
             (resource_names, vendor)
             for resource_names, vendor in named_names
-            if quantity(amounts, resource_names.count) or resource_names.count not in amounts
+            if quantity(amounts, resource_names.count)
+            or (resource_names.count not in amounts and self.defaults.count)
         ]
         _expect_cards_for_sizes(named_names, meant_names, amounts)
         if not meant_names:
-            return None  # counts are there and are 0
+            return None  # counts are there and are 0, or none is meant without one
         if len(meant_names) > 1:
             count_names = " and ".join(resource_names.count for resource_names, _ in meant_names)
             raise BadInput(f"asks for {count_names}: a container has cards of one kind")
         resource_names, vendor = meant_names[0]
+        is_alone = self._has_card_alone(resource_names, amounts)
         ask = self._ask(resource_names, amounts)
+        if is_alone:
+            ask = evolve(ask, core=None)
         device_count = _count(
             resource_names, ask, quantity(amounts, resource_names.count) or self.defaults.count
         )
@@ -378,12 +386,12 @@ class Vocabulary:
             container=container_name,
             resource_names=resource_names,
             count=device_count,
-            unlimited=policy is None,
+            unlimited=policy is None or (has_priority and self.defaults.high_unlimited),
             off_variable=off_variable,
             ineffective_variables=ineffective_variables,
             request=Request(
                 asks=(lowered_ask,) * device_count,
-                exclusive=devices.whole or ask.core == 100,
+                exclusive=devices.whole or is_alone or ask.core == 100,
                 empty="mutex" in placements,
                 numa="numa" in own_placements or _true(annotations, choice.numa),
                 links="topology-aware" in placements or _true(annotations, choice.links),
@@ -411,6 +419,33 @@ class Vocabulary:
                 strict=_word(annotations, STRICT, Truth) is Truth.TRUE,
             ),
         )
+
+    def lone_sizes(self, container: Container) -> tuple[str, ...]:
+        """Return a container's sizes where they mean no card: without a number, and by default 0.
+
+        Raises `BadInput`.
+        """
+        amounts = self._names(container)
+        return tuple(
+            sorted(
+                resource
+                for resources, resource_names, _ in self._spoken
+                if resource_names.count not in amounts and not self.defaults.count
+                for resource in (resources - {resource_names.count}).intersection(amounts)
+                if quantity(amounts, resource)
+            )
+        )
+
+    def _has_card_alone(self, resource_names: ResourceNames, amounts: Amounts) -> bool:
+        """Return whether the cluster gives a card alone to who asks for no less than all memory."""
+        if not self.defaults.whole_exclusive or resource_names.memory_percent is None:
+            return False
+        if any(name in amounts for name in resource_names.core):
+            return False
+        percent = quantity(amounts, resource_names.memory_percent)
+        if percent is not None:
+            return percent == 100
+        return not any(name in amounts for name in resource_names.memory)
 
     def _ask(self, resource_names: ResourceNames, amounts: Amounts) -> Ask:
         if resource_names.devices.shape is not None:

@@ -47,8 +47,37 @@ _WORDS = (
     "hide-unasked",
     "evict-unhealthy",
     "ineffective-words",
+    "privileged-sidecars",
+    "take-default-scheduler",
+    "compat",
 )
-_TABLES = ("defaults", "resources", "runtime-classes", "vendors", "nodes")
+_TABLES = (
+    *("defaults", "resources", "memory-factors", "node-selector", "runtime-classes", "vendors"),
+    "nodes",
+)
+_DEFAULTS = (
+    *("count", "memory", "core", "policy", "core-limit", "high-priority-core-limit"),
+    *("whole-memory", "limiter-log"),
+)
+#: What a privileged container may stand beside, and whether all memory of a card is the card.
+_SIDECARS, _WHOLE = ("allow", "refuse"), ("shared", "exclusive")
+#: The keys that have other defaults where a cluster is to behave as another product: HAMi 2.10.0,
+#: charts/hami/values.yaml (placements); pkg/scheduler/webhook.go (privileged containers);
+#: pkg/device (all memory is the card alone); cmd/vGPUmonitor/feedback.go (a program alone on its
+#: card, and those that go first among themselves, are not held to their core).
+_COMPAT: Mapping[str, Mapping[str, Any]] = {
+    "hami": {
+        "node-placement": "binpack",
+        "device-placement": "spread",
+        "privileged-sidecars": "refuse",
+        "defaults": {
+            "policy": "elastic",
+            "high-priority-core-limit": False,
+            "whole-memory": "exclusive",
+        },
+    }
+}
+_LARGEST_FACTOR = 1_000_000
 
 
 @frozen(kw_only=True)
@@ -63,6 +92,9 @@ class Settings:
 
     evict-unhealthy = false       # true: pods with claims leave cards that are not well (NoExecute)
     ineffective-words = "report"  # of other products, in pods of ours; or refuse the pods
+    privileged-sidecars = "allow" # beside containers with cards; or refuse the pods
+    take-default-scheduler = true # false: pods that ask for cards have to name our scheduler
+    compat = "hami"               # other defaults, as that product has them; not given: these
 
     [defaults]                    # for pods that do not say
     count = 1
@@ -70,10 +102,18 @@ class Settings:
     core = 30                     # percent of each card; not given: no limit
     policy = "fixed"              # fixed or elastic
     core-limit = true             # false: core is counted and limits nobody
+    high-priority-core-limit = true # false: the same for pods that go first
+    whole-memory = "shared"       # exclusive: who asks for all memory, and no core, is alone
     limiter-log = "error"         # what limiters log; not given: the first refusal
 
     [resources]                   # other names for resources
     "vendor.com/cards" = "example.com/cards"
+
+    [memory-factors]              # what one of a resource is, in its units
+    "vendor.com/memory" = 1024
+
+    [node-selector]               # labels of the nodes whose cards are given out; none: all nodes
+    cards = "on"
 
     [runtime-classes]             # what a vendor's pods get that name no runtimeClassName
     vendor = "vendor-runtime"
@@ -97,9 +137,13 @@ class Settings:
     hide_unasked: bool = False
     evict_unhealthy: bool = False
     ineffective_words: str = "report"
+    privileged_sidecars: str = "allow"
+    take_default_scheduler: bool = True
     limiter_log: str | None = None
     defaults: Defaults = field(default=Defaults())
     resources: Mapping[str, str] = field(factory=dict)
+    memory_factors: Mapping[str, int] = field(factory=dict)
+    node_selector: Mapping[str, str] = field(factory=dict)
     runtime_classes: Mapping[str, str] = field(factory=dict)
     vendors: tuple[str, ...] | None = None
     nodes: Mapping[str, Mapping[str, Any]] = field(factory=dict)
@@ -141,6 +185,15 @@ class Settings:
             if resource not in known_resources
         ]
         faults += [
+            f"memory-factors: no vendor has memory by the resource {resource!r}"
+            for resource in self.memory_factors
+            if not any(
+                resource in resource_names.memory
+                for vendor in declarations
+                for resource_names in vendor.resource_names
+            )
+        ]
+        faults += [
             f"runtime-classes: there is no vendor {vendor_name!r}"
             for vendor_name in self.runtime_classes
             if vendor_name not in [vendor.name for vendor in declarations]
@@ -168,6 +221,11 @@ class Settings:
                     self.resources.get(resource, resource) for resource in resource_names.core
                 ),
                 priority=new(resource_names.priority),
+                memory_unit=resource_names.memory_unit
+                * max(
+                    (self.memory_factors.get(resource, 1) for resource in resource_names.memory),
+                    default=1,
+                ),
             )
 
         return evolve(vendor, resource_names=tuple(map(renamed, vendor.resource_names)))
@@ -202,13 +260,29 @@ def with_placements(
     )
 
 
-def _settings(document: dict[str, Any]) -> Settings:
+def _settings(document: Mapping[str, Any]) -> Settings:
     _known(document, *_WORDS, *_TABLES)
     defaults = document.get("defaults", {})
-    _known(defaults, "count", "memory", "core", "policy", "core-limit", "limiter-log")
+    _known(defaults, *_DEFAULTS)
+    compat = _COMPAT[_one_of(document, "compat", (*_COMPAT,))] if "compat" in document else {}
+    document = {**compat, **document}
+    defaults = {**compat.get("defaults", {}), **defaults}
+    memory_factors = document.get("memory-factors", {})
+    for resource, factor in memory_factors.items():
+        is_number = isinstance(factor, int) and not isinstance(factor, bool)
+        if not is_number or not 1 <= factor <= _LARGEST_FACTOR:
+            raise BadInput(
+                f"memory-factors.{resource!r} {factor!r} is not a whole number "
+                f"from 1 to {_LARGEST_FACTOR}"
+            )
+    node_selector = document.get("node-selector", {})
     renamed_resources = document.get("resources", {})
     classes = document.get("runtime-classes", {})
-    for node_table, section in ((renamed_resources, "resources"), (classes, "runtime-classes")):
+    for node_table, section in (
+        (renamed_resources, "resources"),
+        (classes, "runtime-classes"),
+        (node_selector, "node-selector"),
+    ):
         if not all(isinstance(renamed, str) for renamed in node_table.values()):
             raise BadInput(f"{section}: a name is a text")
     vendors = document.get("vendors", {})
@@ -224,14 +298,18 @@ def _settings(document: dict[str, Any]) -> Settings:
         except BadInput as error:
             raise BadInput(f"nodes.{pattern!r}: {error}") from None
     default_count = defaults.get("count", 1)
-    if not isinstance(default_count, int) or default_count < 1:
-        raise BadInput(f"defaults.count {default_count!r} is not a positive whole number")
+    if not isinstance(default_count, int) or isinstance(default_count, bool) or default_count < 0:
+        raise BadInput(
+            f"defaults.count {default_count!r} is not a whole number, 0 (none is added) or more"
+        )
     days = document.get("half-life-days", HALF_LIFE_S / _DAY_S)
     if isinstance(days, bool) or not isinstance(days, (int, float)) or not 0 < days <= _MOST_DAYS:
         raise BadInput(f"half-life-days {days!r} is not a number above 0 and up to {_MOST_DAYS}")
     return Settings(
         hide_unasked=_truth(document, "hide-unasked"),
         evict_unhealthy=_truth(document, "evict-unhealthy"),
+        privileged_sidecars=_one_of(document, "privileged-sidecars", _SIDECARS),
+        take_default_scheduler=_truth(document, "take-default-scheduler", default=True),
         ineffective_words=_one_of(document, "ineffective-words", _INEFFECTIVE),
         limiter_log=_one_of(defaults, "limiter-log", _LOG_LEVELS)
         if "limiter-log" in defaults
@@ -247,8 +325,12 @@ def _settings(document: dict[str, Any]) -> Settings:
             if "core" in defaults
             else None,
             policy=Policy(_one_of(defaults, "policy", ("fixed", "elastic"))),
-            unlimited=defaults.get("core-limit", True) is False,
+            unlimited=not _truth(defaults, "core-limit", default=True),
+            high_unlimited=not _truth(defaults, "high-priority-core-limit", default=True),
+            whole_exclusive=_one_of(defaults, "whole-memory", _WHOLE) == "exclusive",
         ),
+        memory_factors=memory_factors,
+        node_selector=node_selector,
         resources=renamed_resources,
         runtime_classes=classes,
         vendors=read_settings({"vendors": vendors}).vendors,
@@ -256,20 +338,20 @@ def _settings(document: dict[str, Any]) -> Settings:
     )
 
 
-def _known(table: dict[str, Any], *known_keys: str) -> None:
+def _known(table: Mapping[str, Any], *known_keys: str) -> None:
     for table_key in table:
         if table_key not in known_keys:
             raise BadInput(f"{table_key!r} is not known: there are {', '.join(known_keys)}")
 
 
-def _truth(table: dict[str, Any], table_key: str) -> bool:
-    is_on = table.get(table_key, False)
+def _truth(table: Mapping[str, Any], table_key: str, *, default: bool = False) -> bool:
+    is_on = table.get(table_key, default)
     if not isinstance(is_on, bool):
         raise BadInput(f"{table_key} {is_on!r} is neither true nor false")
     return is_on
 
 
-def _one_of(table: dict[str, Any], table_key: str, choices: tuple[str, ...]) -> str:
+def _one_of(table: Mapping[str, Any], table_key: str, choices: tuple[str, ...]) -> str:
     choice = str(table.get(table_key, choices[0]))
     if choice not in choices:
         raise BadInput(f"{table_key} {choice!r} is none of {', '.join(choices)}")
