@@ -254,6 +254,17 @@ def test_metrics_are_insecure_by_that_name_alone() -> None:
     assert flag in rendered(metrics="insecure")
 
 
+def test_one_value_has_hamis_defaults() -> None:
+    text = of("ConfigMap", "hetero", compat="hami")["data"]["settings.toml"]
+    own = of("ConfigMap", "hetero", settings='device-placement = "binpack"', compat="hami")
+
+    assert read('compat = "hami"', source_name="line") == read(text, source_name="chart")
+    assert "binpack" == read(own["data"]["settings.toml"], source_name="own").device_placement
+    assert read("", source_name="none") == read(
+        of("ConfigMap", "hetero")["data"]["settings.toml"], source_name="chart"
+    )
+
+
 def test_the_schema_knows_every_value() -> None:
     schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
 
