@@ -12,6 +12,8 @@ from hetero.model.granularity import Counters, Granularity, Templated, Whole
 
 #: The health of a device that grants stand on and its driver no longer lists.
 LOST = "lost by its driver"
+#: The health of a device whose driver does not say how much memory it has.
+SIZE_UNSAID = "its driver says no memory: write cards.memory in the node's settings"
 #: One word for what ails a device, with what a driver's sentence then has in it.
 _AILMENTS = {
     "lost": ("lost", "fell off"),
@@ -57,8 +59,8 @@ class Device:
     is why its administrator has nothing new given of it, "" without a reason; None: it is not
     cordoned. `excluded`: the node's settings are why, so another program may give it out. Devices
     of one `group` are parts of one module: a grant that takes one of them whole takes them all.
-    `card` is what the card itself has where a node's scaling makes it promise a `capacity` above
-    that.
+    `card` is what the card itself has where a node's scaling makes it promise another `capacity`;
+    of memory at most what is promised.
     """
 
     uuid: str
@@ -81,6 +83,11 @@ class Device:
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""
         return self.card.get(counter, self.capacity[counter])
+
+    @property
+    def size_unsaid(self) -> bool:
+        """Whether its driver lists it and does not say how much memory it has."""
+        return self.health == SIZE_UNSAID
 
     @property
     def reserved_bytes(self) -> int:

@@ -59,6 +59,8 @@ class OnDebt(str, Enum):
     END = "end"  # its processes are ended, too
 
 
+#: The least part of a card that a node gives out: a percent, the least of core that is cut.
+_LEAST_FACTOR = Decimal("0.01")
 #: What names all cards that are not named by themselves.
 _ALL = "*"
 
@@ -86,12 +88,14 @@ E = TypeVar("E", bound=Enum)
 class NodeSettings:
     """What the node gives out of its devices, and what counts as a program's memory.
 
-    [scale]             # factors, at least 1 and 1 unless set
-    memory = 1.5        # what does not fit on a card then lies with the host, and is slower
+    [scale]             # factors, 1 unless set
+    memory = 1.5        # what does not fit on a card then lies with the host, and is slower; below
+                        # 1 the rest of the card is given to nobody
     core = 2
 
     [cards]
     max_sharers = 10    # how many may share a card; at most as many as its driver can, if that cuts
+    memory = "119Gi"    # of cards whose driver does not say what they have (unified memory)
     exclude = ["ab12"]  # cards that are not given out: a UUID, "vendor:index", or a view's number
     partitioned = "mixed"  # cards that are partitioned already (see `Partitioned`)
     sharing = "time"    # or "mps": by a service of the vendor's; or [cards.sharing], with a line
@@ -129,6 +133,7 @@ class NodeSettings:
     memory_scale: Decimal = Decimal(1)
     core_scale: Decimal = Decimal(1)
     max_sharers: int | None = None
+    card_memory: int | None = None
     exclude: tuple[str | int, ...] = ()
     partitioned: Partitioned = Partitioned.MIXED
     sharing: Mapping[str, Sharing] = field(factory=dict)
@@ -163,7 +168,7 @@ class NodeSettings:
 
         devices = [
             with_software_limiter(device) if device.vendor in self.soft else device
-            for device in devices
+            for device in map(self._sized, devices)
         ]
         excluded_uuids = {
             card.uuid for entry in self.exclude if (card := _card("cards.exclude", entry, devices))
@@ -222,6 +227,12 @@ class NodeSettings:
         )
         return (*unknown_vendors, *unknown_cards)
 
+    def _sized(self, device: Device) -> Device:
+        """Return a device with the memory that the settings say where its driver says none."""
+        if self.card_memory is None or not device.size_unsaid:
+            return device
+        return evolve(device, health=None, capacity={**device.capacity, MEMORY: self.card_memory})
+
     def _shared(
         self, device: Device, own_sharing: Sharing | None, serving_vendors: AbstractSet[str]
     ) -> Device:
@@ -241,8 +252,9 @@ class NodeSettings:
     def scaled(self, device: Device) -> Device:
         """Return `device` with the capacity this node promises of it.
 
-        A percentage still means a percentage of the card itself. Only what is cut freely can be
-        promised more than once: a whole card or a shape of it is there or not.
+        A percentage still means a percentage of the card itself, of its memory at most what is
+        promised. Only what is cut freely can be promised more than once, or in part: a whole card
+        or a shape of it is there or not.
         """
         if self.memory_scale == self.core_scale == 1:
             return device
@@ -253,7 +265,8 @@ class NodeSettings:
             counter: int(amount * factors.get(counter, 1))
             for counter, amount in device.capacity.items()
         }
-        return evolve(device, capacity=capacity, card=device.capacity)
+        own = {**device.capacity, MEMORY: min(device.capacity[MEMORY], capacity[MEMORY])}
+        return evolve(device, capacity=capacity, card=own)
 
     def _limited(self, device: Device, limiter_vendors: AbstractSet[str]) -> Device:
         if self.max_sharers is None or not isinstance(device.granularity, Fractional):
@@ -362,7 +375,9 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
         _table(document, table_name) for table_name in table_names
     )
     _expect(scale, known_keys=("memory", "core"))
-    _expect(cards, known_keys=("max_sharers", "exclude", "partitioned", "sharing", "soft"))
+    _expect(
+        cards, known_keys=("max_sharers", "memory", "exclude", "partitioned", "sharing", "soft")
+    )
     _expect(count, known_keys=("context",))
     _expect(vendors, known_keys=("allow",))
     _expect(quota, known_keys=("memory", "core", "grants", "users", "groups"))
@@ -375,6 +390,9 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
         memory_scale=_factor("memory", scale.get("memory", defaults.memory_scale)),
         core_scale=_factor("core", scale.get("core", defaults.core_scale)),
         max_sharers=_max_sharers(cards.get("max_sharers", defaults.max_sharers)),
+        card_memory=_memory("cards.memory", cards["memory"])
+        if "memory" in cards
+        else defaults.card_memory,
         exclude=_names(cards.get("exclude", defaults.exclude)),
         partitioned=_word(
             "cards.partitioned", cards.get("partitioned", defaults.partitioned), Partitioned
@@ -440,11 +458,6 @@ def _quotas(
 
 
 def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
-    memory_text = table.get("memory")
-    if memory_text is not None and (
-        not isinstance(memory_text, str) or memory_text.strip().endswith("%")
-    ):
-        raise BadInput(f'{path}.memory {memory_text!r} is not a size: write "40Gi"')
     limits: dict[str, int | None] = {"core": base_quota.core, "grants": base_quota.grants}
     for limit_name in limits:
         limit = table.get(limit_name, limits[limit_name])
@@ -453,9 +466,15 @@ def _quota(table: Mapping[str, Any], base_quota: Quota, *, path: str) -> Quota:
         ):
             raise BadInput(f"{path}.{limit_name} {limit!r} is not a whole number, 0 or more")
         limits[limit_name] = limit
-    return Quota(
-        memory=base_quota.memory if memory_text is None else parse_memory(memory_text), **limits
-    )
+    memory = _memory(f"{path}.memory", table["memory"]) if "memory" in table else base_quota.memory
+    return Quota(memory=memory, **limits)
+
+
+def _memory(setting_key: str, setting: object) -> int:
+    """Return the bytes that a setting says. Raises `BadInput`."""
+    if not isinstance(setting, str) or setting.strip().endswith("%"):
+        raise BadInput(f'{setting_key} {setting!r} is not a size: write "40Gi"')
+    return parse_memory(setting)
 
 
 def _table(document: Mapping[str, Any], table_name: str, *, within: str = "") -> Mapping[str, Any]:
@@ -470,18 +489,20 @@ def _expect(table: Mapping[str, Any], *, known_keys: tuple[str, ...]) -> None:
         if table_key not in known_keys:
             raise BadInput(
                 f"unknown key {table_key!r}: there is [scale] with memory and core, [cards] with "
-                "max_sharers, exclude, partitioned, sharing and soft, [count] with context, "
-                "[vendors] with allow, [quota] with memory, core, grants, users and groups, "
-                "[gangs] with period and overrun, [heterod] with on_excess, on_bypass, on_debt and "
-                "ignore, nothing else"
+                "max_sharers, memory, exclude, partitioned, sharing and soft, [count] with "
+                "context, [vendors] with allow, [quota] with memory, core, grants, users and "
+                "groups, [gangs] with period and overrun, [heterod] with on_excess, on_bypass, "
+                "on_debt and ignore, nothing else"
             )
 
 
 def _factor(setting_key: str, setting: object) -> Decimal:
     is_number = isinstance(setting, int | Decimal | float) and not isinstance(setting, bool)
     factor = Decimal(str(setting)) if is_number else Decimal("nan")
-    if factor.is_nan() or not 1 <= factor <= 100:
-        raise BadInput(f"scale.{setting_key} {setting!r} is not a number from 1 to 100")
+    if factor.is_nan() or not _LEAST_FACTOR <= factor <= 100:
+        raise BadInput(
+            f"scale.{setting_key} {setting!r} is not a number from {_LEAST_FACTOR} to 100"
+        )
     return factor
 
 

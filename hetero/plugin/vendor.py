@@ -24,6 +24,7 @@ from hetero.model import (
     Template,
     Templated,
 )
+from hetero.model.device import SIZE_UNSAID
 from hetero.model.frozen import frozen
 from hetero.model.units import MiB
 from hetero.plugin.container import ContainerEdits, ContainerRuntime
@@ -156,7 +157,7 @@ class Vendor:
         uuid: str | None,
         model: str | None,
         index: int,
-        memory: int,
+        memory: int | None,
         enforcement: Enforcement,
         granularity: Granularity | None = None,
         capacity: Counters | None = None,
@@ -169,12 +170,15 @@ class Vendor:
     ) -> Device:
         """Return a discovered card with its declared granularity and capacity.
 
-        `memory` is in bytes. The driver keeps what the attribute `reserved` says of it, and that is
-        promised to nobody. `granularity` and `capacity` replace the declared ones on a card whose
-        own state decides them: one that is partitioned already, whose parts are counted here and
-        have what they say. A `model` that the driver does not name is "unknown". Attributes that
-        are None are left out. Raises `ValueError` for values that no card can have.
+        `memory` is in bytes; None: the driver does not say it, and nothing is given of the card
+        unless the node's settings do. The driver keeps what the attribute `reserved` says of it,
+        and that is promised to nobody. `granularity` and `capacity` replace the declared ones on a
+        card whose own state decides them: one that is partitioned already, whose parts are counted
+        here and have what they say. A `model` that the driver does not name is "unknown".
+        Attributes that are None are left out. Raises `ValueError` for values that no card can have.
         """
+        if memory is None:
+            memory, health = 0, health if health not in (None, "ok") else SIZE_UNSAID
         if not uuid or not uuid.isprintable():
             raise ValueError(f"the driver gave {uuid!r} as a UUID")
         if not (0 if health not in (None, "ok") else 1) <= memory < _IMPOSSIBLE_MEMORY:

@@ -10,12 +10,17 @@ from hetero.model import (
     CORE,
     MEMORY,
     SLOTS,
+    Ask,
+    Counters,
     Device,
     DeviceAllocation,
     Enforcement,
     Fractional,
+    Inventory,
     OnBypass,
     OnExcess,
+    Refusal,
+    Request,
     Template,
     Templated,
     Whole,
@@ -24,6 +29,7 @@ from hetero.model.errors import BadInput
 from hetero.model.units import GiB
 from hetero.node.ledger.grant_file import limit_of
 from hetero.node.settings import NodeSettings, OnDebt, Quota, load_settings, read_settings
+from hetero.placement import fit
 from hetero.testing import rack
 
 
@@ -63,6 +69,22 @@ def test_what_a_grant_is_told_follows_from_the_settings(tmp_path: Path) -> None:
     assert (False, True) == (plain.spill, plain.context)
 
 
+def test_below_one_the_rest_of_a_card_is_given_to_nobody(tmp_path: Path) -> None:
+    (device,) = rack(16 * GiB)
+    half = load(tmp_path, "[scale]\nmemory = 0.5\ncore = 0.5\n").scaled(device)
+    inventory = Inventory((half,))
+
+    def got(**ask: int) -> Counters | str:
+        answer = fit(inventory, Request(asks=(Ask(**ask),)))  # type: ignore[arg-type]
+        return answer.sentence if isinstance(answer, Refusal) else answer.pieces[0].takes
+
+    assert {CORE: 50, MEMORY: 8 * GiB, SLOTS: 10} == half.capacity
+    assert {CORE: 50, MEMORY: 8 * GiB, SLOTS: 10} == got()
+    assert {CORE: 30, MEMORY: 4 * GiB, SLOTS: 1} == got(memory_percent=50, core=30)
+    assert "too small" in str(got(memory=9 * GiB))
+    assert "60 %" in str(got(memory=GiB, core=60))
+
+
 def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
     (device,) = rack(16 * GiB, granularity=Whole())
 
@@ -75,11 +97,14 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("scale = 2", r"write \[scale\]"),
         ("[scale]\nmemroy = 2", "unknown key 'memroy'"),
         ("[sclae]\nmemory = 2", "unknown key 'sclae'"),
-        ("[scale]\nmemory = 0.5", "is not a number from 1 to 100"),
-        ("[scale]\ncore = 101", "is not a number from 1 to 100"),
-        ("[scale]\ncore = true", "is not a number from 1 to 100"),
-        ('[scale]\ncore = "2"', "is not a number from 1 to 100"),
-        ("[scale]\ncore = nan", "is not a number from 1 to 100"),
+        ("[scale]\nmemory = 0", "is not a number from 0.01 to 100"),
+        ("[scale]\nmemory = -1", "is not a number from 0.01 to 100"),
+        ("[scale]\ncore = 101", "is not a number from 0.01 to 100"),
+        ("[scale]\ncore = true", "is not a number from 0.01 to 100"),
+        ('[scale]\ncore = "2"', "is not a number from 0.01 to 100"),
+        ("[scale]\ncore = nan", "is not a number from 0.01 to 100"),
+        ("[cards]\nmemory = 119", 'cards.memory 119 is not a size: write "40Gi"'),
+        ('[cards]\nmemory = "50%"', "cards.memory '50%' is not a size"),
         ("count = 1", r"write \[count\]"),
         ("[count]\ncontext = 1", "count.context 1 is not true or false"),
         ("[count]\ncontexts = true", "unknown key 'contexts'"),

@@ -1,6 +1,7 @@
 """NVIDIA discovery through the real binding and the fake driver's NVML, rack by rack."""
 
 import json
+import sys
 from pathlib import Path
 from textwrap import dedent
 
@@ -25,8 +26,14 @@ from hetero.model import (
     codec,
 )
 from hetero.model.units import GiB, MiB
+from hetero.node.settings import read_settings
 from hetero.placement import fit
 from hetero.registry.registry import Discovery, Registry
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 QUERY = """
 import pynvml
@@ -147,6 +154,29 @@ def test_an_old_driver_without_the_second_memory_call_still_says_its_memory(
     (device,) = discover(tmp_path, ONE, change=old).devices
 
     assert 143771 * MiB == device.capacity[MEMORY]
+
+
+def test_a_card_of_unified_memory_has_what_the_settings_say_or_gives_nothing(
+    tmp_path: Path,
+) -> None:
+    """NVML answers "not supported" for a GB10, as HAMi's preConfiguredDeviceMemory expects."""
+    unified = """
+        def unsupported(*_):
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+        pynvml.nvmlDeviceGetMemoryInfo = unsupported
+    """
+    (device,) = discover(tmp_path, ONE, change=unified).devices
+
+    def offered(text: str) -> Device:
+        settings = read_settings(tomllib.loads(text))
+        (given,) = settings.offered([device], limiter_vendors={"nvidia"})
+        return given
+
+    silent, told = offered(""), offered('[cards]\nmemory = "119Gi"\n')
+    assert not silent.usable
+    assert "its driver says no memory: write cards.memory in the node's settings" == silent.health
+    assert (True, 119 * GiB) == (told.usable, told.capacity[MEMORY])
 
 
 def test_no_driver_is_absent_and_says_what_to_check(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def hetero_observe(device: Device) -> plugin.Usage:
         power_milliwatts = find(pynvml.nvmlDeviceGetPowerUsage, handle)
         limit_milliwatts = find(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)
         return plugin.Usage(
-            memory=cards.memory(handle).used,
+            memory=getattr(cards.memory(handle), "used", None),
             core=utilization.gpu / 100 if utilization else None,
             processes=_memory_of_processes(handle),
             busy=None if utilization is None else _busy_processes(handle),

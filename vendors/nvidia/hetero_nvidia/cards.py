@@ -45,7 +45,7 @@ def device(handle: Any, index: int) -> Device:
         uuid=get(pynvml.nvmlDeviceGetUUID, handle),
         model=get(pynvml.nvmlDeviceGetName, handle),
         index=index,
-        memory=memory_info.total,
+        memory=memory_info.total if memory_info else None,
         enforcement=Enforcement.PARTITION if is_partitioned else Enforcement.PRELOAD,
         granularity=plugin.Templated(menu, whole=False) if is_partitioned else None,
         # In slices, as its instances count them.
@@ -80,12 +80,12 @@ def lost(index: int, *, health: str) -> Device:
 
 
 def memory(handle: Any) -> Any:
-    """Return NVML's struct of a card's memory.
+    """Return NVML's struct of a card's memory, None for one of unified memory (GB10).
 
     Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it.
     """
     memory_info = find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return memory_info or get(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return memory_info or find(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
 def recovery(handle: Any) -> int | None:
