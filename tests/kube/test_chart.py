@@ -265,6 +265,77 @@ def test_one_value_has_hamis_defaults() -> None:
     )
 
 
+PODS = {"DaemonSet", "Deployment", "Job", "CronJob"}
+
+
+def pod_templates(**values: Any) -> list[dict[str, Any]]:
+    made = [manifest["spec"] for manifest in chart(**values) if manifest["kind"] in PODS]
+    return [spec.get("jobTemplate", {}).get("spec", spec)["template"] for spec in made]
+
+
+def test_every_pod_may_pull_by_the_secrets_that_are_named() -> None:
+    templates = pod_templates(imagePullSecrets=["pull", "other"])
+
+    assert 5 <= len(templates)
+    for template in templates:
+        assert [{"name": "pull"}, {"name": "other"}] == template["spec"]["imagePullSecrets"]
+    assert all("imagePullSecrets" not in template["spec"] for template in pod_templates())
+
+
+def test_pods_have_the_further_labels_and_annotations() -> None:
+    for kind, name in (
+        ("DaemonSet", "hetero-agent"),
+        ("Deployment", "hetero-scheduler"),
+        ("Deployment", "hetero-webhook"),
+    ):
+        made = of(kind, name, podLabels={"team": "ai"}, podAnnotations={"note": "x"})
+        metadata = made["spec"]["template"]["metadata"]
+        assert {"app": name, "team": "ai"} == metadata["labels"]
+        assert "x" == metadata["annotations"]["note"]
+
+
+def test_the_agents_update_as_the_values_say() -> None:
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 3}}
+    agent = of("DaemonSet", "hetero-agent", agent={"updateStrategy": strategy})
+
+    assert strategy == agent["spec"]["updateStrategy"]
+    assert "updateStrategy" not in of("DaemonSet", "hetero-agent")["spec"]
+
+
+def test_who_is_asked_about_meets_the_selectors_of_the_values() -> None:
+    """The webhook, and the policy that refuses what the webhook has not seen."""
+    stage = {"key": "stage", "operator": "In", "values": ["test"]}
+    enabled = {"matchExpressions": [{"key": "enable", "operator": "Exists"}]}
+    values = {
+        "namespaceSelector": {"matchLabels": {"team": "ai"}, "matchExpressions": [stage]},
+        "objectSelector": enabled,
+    }
+    hooks = of(HOOKS, "hetero", webhook=values)["webhooks"]
+    policy = of("ValidatingAdmissionPolicy", "hetero-unseen-pods", webhook=values)
+    plain = of(HOOKS, "hetero")["webhooks"]
+
+    for asked in (*hooks, policy["spec"]["matchConstraints"]):
+        assert {"team": "ai"} == asked["namespaceSelector"]["matchLabels"]
+        assert stage == asked["namespaceSelector"]["matchExpressions"][0]
+        assert enabled == asked["objectSelector"]
+    for asked, own in zip(plain, hooks, strict=True):
+        expressions = own["namespaceSelector"]["matchExpressions"]
+        assert expressions[1:] == asked["namespaceSelector"]["matchExpressions"]
+        assert "objectSelector" not in asked
+
+
+def test_pods_of_the_default_scheduler_are_left_alone_by_one_value() -> None:
+    left = {"takeDefaultScheduler": False}
+    settings = of("ConfigMap", "hetero", webhook=left)["data"]["settings.toml"]
+    policy = of("ValidatingAdmissionPolicy", "hetero-unseen-pods", webhook=left)
+
+    assert not read(settings, source_name="chart").take_default_scheduler
+    assert "default-scheduler" not in str(policy["spec"]["matchConditions"])
+    assert "default-scheduler" in str(
+        of("ValidatingAdmissionPolicy", "hetero-unseen-pods")["spec"]["matchConditions"]
+    )
+
+
 def test_the_schema_knows_every_value() -> None:
     schema = json.loads((ROOT / "deploy/chart/values.schema.json").read_text())
 
