@@ -61,6 +61,7 @@ _SENTENCES_BY_SECTION: dict[str, dict[str, str]] = {
     "Cluster": {
         "simulate": "Replay a workload under placement policies, or ask what a cluster would do.",
         "explain": "Say what something would get of the cluster of $KUBECONFIG, or why not.",
+        "migrate": "Print what another product's configuration is in hetero's.",
     },
     "Services": {
         "install": "Give all users of this machine one ledger: write heterod's systemd units.",

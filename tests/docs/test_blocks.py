@@ -189,6 +189,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, di
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
     (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "hami.yaml").write_text("schedulerName: hami-scheduler\n")
+    (folder / "device-config.yaml").write_text("nvidia: {defaultGPUNum: 1}\n")
     environ = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "HOME": str(folder),
