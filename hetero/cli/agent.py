@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,10 @@ def command(node: str, driver: str, allocation: str, **where: Any) -> None:
     """
     from hetero.kube.agent.agent import Options, run
     from hetero.kube.dra.way import AllocationWay
+    from hetero.kube.words.log_level import log_level
     from hetero.kube.words.runtime_variables import InjectionWay
 
-    logging.basicConfig(level=logging.INFO, format="%(levelname).1s %(name)s: %(message)s")
+    level = log_level(os.environ)
+    logging.basicConfig(level=level, format="%(levelname).1s %(name)s: %(message)s")
     driver_way, allocation_way = InjectionWay(driver), AllocationWay(allocation)
     run(Options(name=node, driver_injection=driver_way, allocation=allocation_way, **where))

@@ -294,6 +294,57 @@ def test_pods_have_the_further_labels_and_annotations() -> None:
         assert "x" == metadata["annotations"]["note"]
 
 
+def test_services_log_and_take_further_environment_as_the_values_say() -> None:
+    env = [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
+    values = {"scheduler": {"env": env}, "webhook": {"env": env}, "agent": {"env": env}}
+    made = {
+        container["name"]: container.get("env", [])
+        for template in pod_templates(logLevel="debug", **values)
+        for container in template["spec"]["containers"]
+    }
+
+    for name in ("agent", "extender", "webhook"):
+        assert {"name": "HETERO_LOG_LEVEL", "value": "debug"} in made[name], name
+        assert env[0] in made[name], name
+
+
+def test_kube_scheduler_takes_further_arguments() -> None:
+    made = of("Deployment", "hetero-scheduler", kubeScheduler={"extraArgs": ["-v=4"]})
+    arguments_by_name = {
+        container["name"]: container["command"]
+        for container in made["spec"]["template"]["spec"]["containers"]
+    }
+
+    assert "-v=4" == arguments_by_name["kube-scheduler"][-1]
+
+
+def test_priority_classes_are_those_of_the_values() -> None:
+    values = {"priorityClassName": "high", "agent": {"priorityClassName": "node"}}
+    classes = [template["spec"]["priorityClassName"] for template in pod_templates(**values)]
+
+    assert {"high", "node"} == {*classes}
+    assert 1 == classes.count("node")
+
+
+def test_a_runtime_class_is_made_by_the_name_of_its_handler(tmp_path: Path) -> None:
+    made = of(
+        "RuntimeClass", "nvidia", agent={"runtimeClassName": "nvidia", "createRuntimeClass": True}
+    )
+    (tmp_path / "own.yaml").write_text("agent: {createRuntimeClass: true}")
+    program = str(ROOT / "deploy/render.py")
+    done = completed([sys.executable, program, "--values", str(tmp_path / "own.yaml")])
+
+    assert "nvidia" == made["handler"]
+    assert 2 == done.returncode
+    assert "agent.createRuntimeClass needs agent.runtimeClassName" in done.stderr
+
+
+def test_the_webhook_may_be_asked_by_a_url() -> None:
+    url = "https://10.0.0.1:8444/admit"
+    for hook in of(HOOKS, "hetero", webhook={"url": url})["webhooks"]:
+        assert {"url": url} == hook["clientConfig"]
+
+
 def test_the_agents_update_as_the_values_say() -> None:
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 3}}
     agent = of("DaemonSet", "hetero-agent", agent={"updateStrategy": strategy})

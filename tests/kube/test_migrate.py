@@ -56,6 +56,8 @@ SAMPLES: dict[str, Any] = {
         {"key": "hami.io/enable", "operator": "Exists"}
     ],
     "scheduler.admissionWebhook.failurePolicy": "Ignore",
+    "devicePlugin.createRuntimeClass": True,
+    "scheduler.kubeScheduler.extraNewArgs": ["--config=/config/config.yaml", "-v=4"],
     "devicePlugin.deviceSplitCount": 4,
     "devicePlugin.deviceMemoryScaling": 0.5,
     "devicePlugin.deviceCoreScaling": 1,
@@ -147,6 +149,7 @@ def test_what_hami_says_of_a_cluster_is_said_by_hetero(tmp_path: Path) -> None:
             "devicePlugin.deviceSplitCount": 5,
             "devicePlugin.deviceMemoryScaling": 1.5,
             "devicePlugin.runtimeClassName": "nvidia",
+            "scheduler.kubeScheduler.extraNewArgs": ["--config=/config/config.yaml", "-v=4"],
             "devicePlugin.nvidiaNodeSelector": {"pool": "a"},
             "devicePlugin.pluginPath": "/data/kubelet/device-plugins",
             "devicePlugin.resources": {"limits": {"memory": "1Gi"}},
@@ -184,6 +187,7 @@ def test_what_hami_says_of_a_cluster_is_said_by_hetero(tmp_path: Path) -> None:
     )
     assert (Policy.FIXED, "off") == (ours.defaults.policy, ours.limiter_log)
     assert {"nvidia": "nvidia"} == ours.runtime_classes
+    assert ("nvidia", ["-v=4"]) == (agent["runtimeClassName"], chart["kubeScheduler"]["extraArgs"])
     node = ours.of_node("any")
     assert (5, "1.5") == (node.max_sharers, str(node.memory_scale))
     assert 1 == asked({"example.com/card": "1"}, ours.vocabulary(VENDORS)).count

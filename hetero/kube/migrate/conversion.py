@@ -39,6 +39,12 @@ def _as_it_is(leaf: Leaf) -> Any:
     return leaf.value
 
 
+def _kube_scheduler(leaf: Leaf) -> list[str] | None:
+    own_flags = ("--config", "--policy-config-file", "--leader-elect", "--bind-address")
+    arguments = [str(entry) for entry in leaf.value if not str(entry).startswith(own_flags)]
+    return arguments or None
+
+
 def _truth(leaf: Leaf) -> bool:
     text = str(leaf.value).lower()
     if text not in ("true", "false"):
@@ -155,6 +161,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "hostname": _hostname,
     "placement": _placement,
     "managed-nodes": _managed_nodes,
+    "kube-scheduler": _kube_scheduler,
     "kubelet": _kubelet,
     "core-policy": _core_policy,
     "log-level": _log_level,

@@ -240,26 +240,26 @@ class _Draft:
         document: Mapping[str, Any],
         below: _Path,
     ) -> None:
-        target = rule.value or rule.setting
-        keys = [key for key in target.split(".") if key != "*" or target.startswith("nodes.*")]
-        target_path = (*(() if rule.value else below), *keys, *rest)
-        tree = self.values if rule.value else self.cluster
-        leaf = Leaf(
-            value=value,
-            before=_get(tree, target_path),
-            of=rule.of.format_map(_parent(document, path)),
-            document=document,
-        )
-        try:
-            converted = CONVERTERS[rule.convert](leaf)
-        except BadInput as error:
-            self.sentences.append((name, rule.sentence or str(error)))
-            return
-        if converted is None:
-            self.silent.append(name)
-            return
-        _put(tree, target_path, converted)
-        self.written.append(name)
+        of = rule.of.format_map(_parent(document, path))
+        is_written = False
+        for target, tree, table in (
+            (rule.value, self.values, ()),
+            (rule.setting, self.cluster, below),
+        ):
+            if not target:
+                continue
+            keys = [key for key in target.split(".") if key != "*" or target.startswith("nodes.*")]
+            target_path = (*table, *keys, *rest)
+            leaf = Leaf(value=value, before=_get(tree, target_path), of=of, document=document)
+            try:
+                converted = CONVERTERS[rule.convert](leaf)
+            except BadInput as error:
+                self.sentences.append((name, rule.sentence or str(error)))
+                return
+            if converted is not None:
+                _put(tree, target_path, converted)
+                is_written = True
+        (self.written if is_written else self.silent).append(name)
 
     def _take_image(
         self, rule: Rule, path: _Path, name: str, value: str, document: Mapping[str, Any]

@@ -35,6 +35,7 @@ from hetero.kube.client.leadership import (
 )
 from hetero.kube.client.lease import LeaseElection
 from hetero.kube.service.until_stopped import until_stopped
+from hetero.kube.words.log_level import log_level
 from hetero.model.errors import BadInput
 
 log = logging.getLogger(__name__)
@@ -334,7 +335,7 @@ def lead(*, lease: str, supervisor: str, healthz: str | None, argv: Sequence[str
     if not namespace or not lease_name:
         raise BadInput(f"lease {lease!r}: write namespace/name")
     log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=log_format)
+    logging.basicConfig(level=log_level(os.environ), format=log_format)
     identity = f"{socket.gethostname()}_{uuid4()}"
 
     async def run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from hetero.kube.webhook.admission import Webhook
 from hetero.kube.webhook.callers import Callers, Handler, by_head, networks
 from hetero.kube.webhook.inventory import Inventories
 from hetero.kube.words import settings
+from hetero.kube.words.log_level import log_level
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.runtime_variables import InjectionWay
 from hetero.kube.words.signing import KEY_FILE, PUBLIC_KEYS, PublicKeys, SigningKey
@@ -69,7 +71,7 @@ def scheduler(
     if mix_config_map is not None and not all(mix_config_map.partition("/")):
         raise BadInput(f"mix {mix_config_map!r}: write namespace/name")
     (signing_key, previous_keys), cluster_settings = _keys(environ), settings.load(config_path)
-    _log()
+    _log(environ)
     vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
@@ -140,7 +142,7 @@ def webhook(
     metrics are answered to everybody who reaches the port.
     """
     cluster_settings, allowed_ranges = settings.load(config_path), networks(allowed_cidrs)
-    _log()
+    _log(environ)
     vocabulary = _vocabulary(cluster_settings)
 
     async def run() -> None:
@@ -300,6 +302,6 @@ def _vocabulary(cluster_settings: settings.Settings) -> Vocabulary:
         registry.close()
 
 
-def _log() -> None:
+def _log(environ: Mapping[str, str] = os.environ) -> None:
     log_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO, format=log_format)
+    logging.basicConfig(level=log_level(environ), format=log_format)
