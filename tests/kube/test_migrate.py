@@ -279,6 +279,56 @@ def test_a_node_configuration_is_settings_of_nodes(tmp_path: Path) -> None:
         assert "hetero makes none" in dict(made.sentences)["node-config gpu-2 operatingmode"]
 
 
+FILES = ROOT / "tests/kube/data/hami-values"
+
+
+def of_issue(name: str) -> tuple[Migration, Settings]:
+    made = migrate(FILES / f"{name}.yaml", ())
+    return made, settings_of(made)
+
+
+def test_a_factor_of_all_nodes_and_that_of_a_node() -> None:
+    _, ours = of_issue("hami-705")
+
+    assert ["1.8", "2"] == [str(ours.of_node(name).memory_scale) for name in ("online-02", "any")]
+
+
+def test_a_value_that_hami_has_no_more_is_in_a_sentence() -> None:
+    made, ours = of_issue("vgpu-scheduler-35")
+
+    assert 5 == ours.of_node("any").max_sharers
+    assert "nvidia.com/gpu" == made.values["agent"]["tolerations"][0]["key"]
+    assert [("scheduler.kubeScheduler.imageTag", "HAMi 2.10.0 has no such value")] == [
+        *made.sentences
+    ]
+    assert ("resourceName", "resourceMem") == made.silent
+
+
+def test_two_pods_on_a_card_are_two_pods_on_a_card() -> None:
+    _, ours = of_issue("hami-811")
+
+    assert 2 == ours.of_node("any").max_sharers
+
+
+def test_what_pods_ask_of_nodes_is_asked_here_too() -> None:
+    made, _ = of_issue("hami-738")
+
+    assert "registry.example.com/kube-scheduler:v1.27.5" == made.values["kubeScheduler"]["image"]
+    assert {"cpu": "100m", "memory": "100Mi"} == made.values["scheduler"]["resources"]["requests"]
+    assert {"memory": "500Mi"} == made.values["agent"]["resources"]["limits"]
+    assert ["devicePlugin.monitor.resources.limits.memory"] == [name for name, _ in made.sentences]
+
+
+def test_nodes_are_chosen_by_their_own_label_and_have_a_runtime_class() -> None:
+    made, ours = of_issue("hami-2280")
+
+    assert {"accelerator": "nvidia"} == made.values["agent"]["nodeSelector"]
+    assert ("nvidia", {"nvidia": "nvidia"}) == (
+        made.values["agent"]["runtimeClassName"],
+        ours.runtime_classes,
+    )
+
+
 @pytest.mark.parametrize(
     ("leaf", "value", "sentence"),
     [
