@@ -164,7 +164,7 @@ def test_what_hami_says_of_a_cluster_is_said_by_hetero(tmp_path: Path) -> None:
         }
     )
     made = migrated(tmp_path, values)
-    chart, ours = made.values, settings_of(made)
+    chart, cluster = made.values, settings_of(made)
 
     assert ("hami", ["my-scheduler"]) == (chart["compat"], chart["adoptSchedulerNames"])
     assert {"kubernetes.io/hostname": "control"} == chart["scheduler"]["nodeSelector"]
@@ -181,16 +181,16 @@ def test_what_hami_says_of_a_cluster_is_said_by_hetero(tmp_path: Path) -> None:
     assert "example.com/card" in chart["resources"]["cards"]
     assert "nvidia.com/gpu" not in chart["resources"]["cards"]
     assert (True, "binpack", "binpack") == (
-        ours.hide_unasked,
-        ours.node_placement,
-        ours.device_placement,
+        cluster.hide_unasked,
+        cluster.node_placement,
+        cluster.device_placement,
     )
-    assert (Policy.FIXED, "off") == (ours.defaults.policy, ours.limiter_log)
-    assert {"nvidia": "nvidia"} == ours.runtime_classes
+    assert (Policy.FIXED, "off") == (cluster.defaults.policy, cluster.limiter_log)
+    assert {"nvidia": "nvidia"} == cluster.runtime_classes
     assert ("nvidia", ["-v=4"]) == (agent["runtimeClassName"], chart["kubeScheduler"]["extraArgs"])
-    node = ours.of_node("any")
+    node = cluster.of_node("any")
     assert (5, "1.5") == (node.max_sharers, str(node.memory_scale))
-    assert 1 == asked({"example.com/card": "1"}, ours.vocabulary(VENDORS)).count
+    assert 1 == asked({"example.com/card": "1"}, cluster.vocabulary(VENDORS)).count
 
 
 def test_of_values_that_say_nothing_hamis_defaults_are_left(tmp_path: Path) -> None:
@@ -241,13 +241,13 @@ def test_a_device_configuration_is_read_from_a_file_or_its_config_map(
     if wrapped:
         document = config_map("device-config.yaml", yaml.safe_dump(DEVICE_CONFIG))
     made = migrated(tmp_path, "", document)
-    ours = settings_of(made)
-    vocabulary = ours.vocabulary(VENDORS)
+    cluster = settings_of(made)
+    vocabulary = cluster.vocabulary(VENDORS)
 
-    assert (0, 5000) == (ours.defaults.count, (ours.defaults.memory or 0) >> 20)
-    assert {"nvidia.com/gpumem": 1024, "huawei.com/Ascend910B3-memory": 2} == ours.memory_factors
-    assert {"iluvatar.ai/BI-V150.vMem": "example.com/mem"} == ours.resources
-    assert {"ascend": "ascend"} == ours.runtime_classes
+    assert (0, 5000) == (cluster.defaults.count, (cluster.defaults.memory or 0) >> 20)
+    assert {"nvidia.com/gpumem": 1024, "huawei.com/Ascend910B3-memory": 2} == cluster.memory_factors
+    assert {"iluvatar.ai/BI-V150.vMem": "example.com/mem"} == cluster.resources
+    assert {"ascend": "ascend"} == cluster.runtime_classes
     parsed = asked({"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4"}, vocabulary)
     assert (Ask(memory=4 * GiB),) == parsed.request.asks
     sentence_by_name = dict(made.sentences)
@@ -272,10 +272,14 @@ def test_a_node_configuration_is_settings_of_nodes(tmp_path: Path) -> None:
 
     for config in (text, config_map("config.json", text)):
         made = migrated(tmp_path, "", config)
-        ours = settings_of(made).of_node("gpu-1")
-        assert (3, "1.8", GiB) == (ours.max_sharers, str(ours.memory_scale), ours.card_memory)
-        assert ("GPU-1", "nvidia:2") == ours.exclude
-        assert "mps" == ours.sharing["*"].value
+        cluster = settings_of(made).of_node("gpu-1")
+        assert (3, "1.8", GiB) == (
+            cluster.max_sharers,
+            str(cluster.memory_scale),
+            cluster.card_memory,
+        )
+        assert ("GPU-1", "nvidia:2") == cluster.exclude
+        assert "mps" == cluster.sharing["*"].value
         assert "hetero makes none" in dict(made.sentences)["node-config gpu-2 operatingmode"]
 
 
@@ -288,15 +292,17 @@ def of_issue(name: str) -> tuple[Migration, Settings]:
 
 
 def test_a_factor_of_all_nodes_and_that_of_a_node() -> None:
-    _, ours = of_issue("hami-705")
+    _, cluster = of_issue("hami-705")
 
-    assert ["1.8", "2"] == [str(ours.of_node(name).memory_scale) for name in ("online-02", "any")]
+    assert ["1.8", "2"] == [
+        str(cluster.of_node(name).memory_scale) for name in ("online-02", "any")
+    ]
 
 
 def test_a_value_that_hami_has_no_more_is_in_a_sentence() -> None:
-    made, ours = of_issue("vgpu-scheduler-35")
+    made, cluster = of_issue("vgpu-scheduler-35")
 
-    assert 5 == ours.of_node("any").max_sharers
+    assert 5 == cluster.of_node("any").max_sharers
     assert "nvidia.com/gpu" == made.values["agent"]["tolerations"][0]["key"]
     assert [("scheduler.kubeScheduler.imageTag", "HAMi 2.10.0 has no such value")] == [
         *made.sentences
@@ -305,9 +311,9 @@ def test_a_value_that_hami_has_no_more_is_in_a_sentence() -> None:
 
 
 def test_two_pods_on_a_card_are_two_pods_on_a_card() -> None:
-    _, ours = of_issue("hami-811")
+    _, cluster = of_issue("hami-811")
 
-    assert 2 == ours.of_node("any").max_sharers
+    assert 2 == cluster.of_node("any").max_sharers
 
 
 def test_what_pods_ask_of_nodes_is_asked_here_too() -> None:
@@ -320,12 +326,12 @@ def test_what_pods_ask_of_nodes_is_asked_here_too() -> None:
 
 
 def test_nodes_are_chosen_by_their_own_label_and_have_a_runtime_class() -> None:
-    made, ours = of_issue("hami-2280")
+    made, cluster = of_issue("hami-2280")
 
     assert {"accelerator": "nvidia"} == made.values["agent"]["nodeSelector"]
     assert ("nvidia", {"nvidia": "nvidia"}) == (
         made.values["agent"]["runtimeClassName"],
-        ours.runtime_classes,
+        cluster.runtime_classes,
     )
 
 

@@ -173,10 +173,10 @@ def test_a_card_of_unified_memory_has_what_the_settings_say_or_gives_nothing(
         (given,) = settings.offered([device], limiter_vendors={"nvidia"})
         return given
 
-    silent, told = offered(""), offered('[cards]\nmemory = "119Gi"\n')
+    silent, sized = offered(""), offered('[cards]\nmemory = "119Gi"\n')
     assert not silent.usable
     assert "its driver says no memory: write cards.memory in the node's settings" == silent.health
-    assert (True, 119 * GiB) == (told.usable, told.capacity[MEMORY])
+    assert (True, 119 * GiB) == (sized.usable, sized.capacity[MEMORY])
 
 
 def test_no_driver_is_absent_and_says_what_to_check(tmp_path: Path) -> None:

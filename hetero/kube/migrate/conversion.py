@@ -122,14 +122,14 @@ def _kubelet(leaf: Leaf) -> str:
 
 
 def _core_policy(leaf: Leaf) -> dict[str, Any]:
-    ours: dict[str, dict[str, Any]] = {
+    defaults_by_policy: dict[str, dict[str, Any]] = {
         "default": {"policy": "elastic"},
         "force": {"policy": "fixed"},
         "disable": {"core-limit": False},
     }
-    if leaf.value not in ours:
-        raise BadInput(f"{leaf.value!r} is none of {', '.join(ours)}")
-    return {**(leaf.before or {}), **ours[leaf.value]}
+    if leaf.value not in defaults_by_policy:
+        raise BadInput(f"{leaf.value!r} is none of {', '.join(defaults_by_policy)}")
+    return {**(leaf.before or {}), **defaults_by_policy[leaf.value]}
 
 
 def _log_level(leaf: Leaf) -> str:
@@ -139,10 +139,10 @@ def _log_level(leaf: Leaf) -> str:
 
 
 def _operating_mode(leaf: Leaf) -> str | None:
-    ours = {"hami-core": None, "mps": "mps"}
-    if leaf.value not in ours:
-        raise BadInput(f"{leaf.value!r} is none of {', '.join(ours)}")
-    return ours[leaf.value]
+    sharing_by_mode = {"hami-core": None, "mps": "mps"}
+    if leaf.value not in sharing_by_mode:
+        raise BadInput(f"{leaf.value!r} is none of {', '.join(sharing_by_mode)}")
+    return sharing_by_mode[leaf.value]
 
 
 #: By the table's word.

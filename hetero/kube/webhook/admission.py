@@ -58,7 +58,7 @@ _RESERVED = "default-scheduler"
 
 
 @frozen(kw_only=True)
-class Change:
+class PodChange:
     """What becomes of a pod: patches in JSON, and sentences for who asks."""
 
     patches: tuple[Plain, ...] = ()
@@ -135,7 +135,7 @@ class Webhook:
         try:
             _expect_few(review_request["object"].get("spec") or {})
             request = expect(AdmissionRequest, review_request)
-            change = Change()
+            change = PodChange()
             if request.operation == "CREATE":
                 change = await self._create(request, review_request["object"]["spec"])
             elif request.sub_resource != "ephemeralcontainers":
@@ -143,7 +143,7 @@ class Webhook:
             elif (
                 "spec" in review_request["object"]
             ):  # before Kubernetes 1.22 it is another one, and alpha
-                change = Change(patches=tuple(await self._debugged(request)))
+                change = PodChange(patches=tuple(await self._debugged(request)))
         except HeteroError as error:
             return _denied(str(error))
         answer: Plain = {"allowed": True}
@@ -248,7 +248,7 @@ class Webhook:
     def _named(self, pod: Pod) -> str:
         return pod.spec.scheduler_name or _RESERVED
 
-    async def _create(self, request: AdmissionRequest, spec: Plain) -> Change:
+    async def _create(self, request: AdmissionRequest, spec: Plain) -> PodChange:
         pod, scheduler_name = request.object, self._named(request.object)
         is_own = scheduler_name in (self.scheduler_name, *self.adopted_scheduler_names)
         self._expect_writer(request, pod.metadata.annotations)
@@ -262,7 +262,7 @@ class Webhook:
             templates.expect_own(self.vocabulary, pod)
         is_ours_to_take = scheduler_name == _RESERVED and self.takes_default_scheduler
         if not is_own and not is_ours_to_take:  # another scheduler's, by its user's choice
-            return Change(patches=tuple(self.visible_devices.patches(pod, ())))
+            return PodChange(patches=tuple(self.visible_devices.patches(pod, ())))
         asked_requests = self.vocabulary.asked(pod)
         limited = await self.foreign_words.limited(request, pod, asked_requests)
         pod = limited.pod
@@ -280,7 +280,7 @@ class Webhook:
         ]
         patches += log_patches(pod, container_requests, self.limiter_log, patches)
         patches += note_patches(pod, ineffective_names, patches)
-        return Change(patches=tuple(patches), warnings=tuple(sentences(ineffective_names)))
+        return PodChange(patches=tuple(patches), warnings=tuple(sentences(ineffective_names)))
 
     async def _served(
         self,
