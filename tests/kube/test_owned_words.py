@@ -12,6 +12,8 @@ from attrs import evolve
 
 from hetero.kube.client.events import Events
 from hetero.kube.dra.template_controller import TemplateController
+from hetero.kube.dra.templates import ASKED
+from hetero.kube.dra.way import AllocationWay
 from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.words.owned_words import (
@@ -177,6 +179,18 @@ def test_by_setting_a_pod_with_such_a_word_is_refused(
 
     assert not answer["allowed"]
     assert f"{kind.value} {name} has no effect: " in answer["status"]["message"]
+
+
+def test_by_claims_a_pod_hears_that_kube_scheduler_places_it() -> None:
+    plain = pod(SHARE, notes={"hami.io/gpu-scheduler-policy": "numa,binpack"})
+    classic, _ = admitted(plain)
+    by_claims, made = admitted(plain, allocation_way=AllocationWay.DRA)
+
+    assert "warnings" not in classic
+    (warning,) = by_claims["warnings"]
+    assert warning.startswith("annotation hami.io/gpu-scheduler-policy has no effect: the pod asks")
+    assert ASKED in made["metadata"]["annotations"]
+    assert ("hami.io/gpu-scheduler-policy",) == noted(made["metadata"]["annotations"])
 
 
 def test_a_pod_of_our_schedulers_that_asks_for_cards_of_nobodys_is_warned() -> None:

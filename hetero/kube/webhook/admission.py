@@ -270,7 +270,12 @@ class Webhook:
         if is_own or container_requests:
             self._expect_numbers(pod)
         ineffective_names = (
-            self.foreign_words.report(pod, container_requests, limited.names)
+            self.foreign_words.report(
+                pod,
+                container_requests,
+                limited.names,
+                by_claims=asks_by_claims(self.allocation_way, pod),
+            )
             if is_own or container_requests
             else ()
         )

@@ -102,12 +102,18 @@ class ForeignWords:
         )
 
     def report(
-        self, pod: Pod, container_requests: Iterable[ContainerRequest], names: Iterable[str]
+        self,
+        pod: Pod,
+        container_requests: Iterable[ContainerRequest],
+        names: Iterable[str],
+        *,
+        by_claims: bool,
     ) -> tuple[str, ...]:
         """Return the names of all words without effect of a pod of ours; `names` are known to be.
 
-        Raises `BadInput` for the first where they are refused. Each is counted, unless the pod's
-        annotation has it already: then the API server asks again about the same pod.
+        `by_claims`: it asks by claims. Raises `BadInput` for the first where they are refused. Each
+        is counted, unless the pod's annotation has it already: then the API server asks again about
+        the same pod.
         """
         requests = tuple(container_requests)
         asking = {container_request.container for container_request in requests}
@@ -118,7 +124,7 @@ class ForeignWords:
                 for container_request in requests
                 for name in container_request.ineffective_variables
             ),
-            *owned_words().ineffective(pod, asking),
+            *owned_words().ineffective(pod, asking, by_claims=by_claims),
         )
         known_names = noted(pod.metadata.annotations)
         all_names = tuple(

@@ -51,7 +51,8 @@ class OwnedWord:
     """Names of one kind, which may be patterns, and what becomes of them.
 
     `sentence` says what is so where they have no effect, "" where they always have. `values` are
-    the values that are meant, all without any. `source` is the file that reads them.
+    the values that are meant, all without any. A word that is served is so for pods that ask by
+    claims, too, unless `by_claims` is false. `source` is the file that reads them.
     """
 
     kind: WordKind = field(converter=WordKind)
@@ -59,6 +60,7 @@ class OwnedWord:
     effect: Effect = field(converter=Effect)
     sentence: str = ""
     values: tuple[str, ...] = field(default=(), converter=tuple)
+    by_claims: bool = True
     source: str
 
     def means(self, value: str | None) -> bool:
@@ -90,16 +92,19 @@ class OwnedWords:
             if fnmatchcase(name, pattern):
                 yield pattern, word
 
-    def ineffective(self, pod: Pod, asking: Collection[str]) -> tuple[str, ...]:
+    def ineffective(self, pod: Pod, asking: Collection[str], *, by_claims: bool) -> tuple[str, ...]:
         """Return the names of the words of a pod that are not served, each once.
 
-        Variables are those of the containers in `asking`, by name: elsewhere they limit nothing.
+        `by_claims`: the pod asks by claims. Variables are those of the containers in `asking`, by
+        name: elsewhere they limit nothing.
         """
         names = (
             name
             for kind, name, value in _said(pod, asking)
             for _, word in self.rows(name)
-            if word.kind is kind and word.effect is Effect.REPORTED and word.means(value)
+            if word.kind is kind
+            and word.means(value)
+            and (word.effect is Effect.REPORTED or (by_claims and not word.by_claims))
         )
         return tuple(dict.fromkeys(names))
 
