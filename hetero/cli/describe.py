@@ -144,6 +144,8 @@ def _memory(row: DeviceView) -> str:
     context_text = (
         f", {rounded_memory(device.context_bytes)} for each context" if device.context_bytes else ""
     )
+    if device.context_is_declared:
+        context_text += " as declared, not measured"
     return (
         f"{free_of(row.free[MEMORY], device.capacity[MEMORY])} free, "
         f"{rounded_memory(row.held[MEMORY])} granted, {used_text} used{card_text}"

@@ -102,6 +102,20 @@ class Device:
         return int(context_text) if context_text.isdecimal() else 0
 
     @property
+    def context_is_declared(self) -> bool:
+        """Whether `context_bytes` is what its vendor declares: no card of its kind was measured."""
+        return self.attributes.get("context_from") == "declared"
+
+    @property
+    def counted_context_bytes(self) -> int:
+        """What a context takes of the memory that is asked of it; 0: nothing, or not known.
+
+        Contexts count where its limiter charges them, unless the node's settings say otherwise.
+        Those settings are not for claims.
+        """
+        return 0 if self.attributes.get("context_counts") == "for claims" else self.context_bytes
+
+    @property
     def charges_contexts(self) -> bool:
         """Whether its limiter charges contexts; where it does not, they count as no memory."""
         return self.attributes.get("context") != "uncharged"

@@ -37,12 +37,16 @@ class ContextSizes:
     directory: Path
 
     def noted(
-        self, devices: tuple[Device, ...], declared: Mapping[str, int | None] | None = None
+        self,
+        devices: tuple[Device, ...],
+        declared: Mapping[str, int | None] | None = None,
+        *,
+        counts_context: bool = True,
     ) -> tuple[Device, ...]:
         """Return the devices that a limiter shares with what a context takes, where it is known.
 
         What was not measured is what `declared` has of the device's vendor; None: its limiter
-        charges no contexts.
+        charges no contexts. `counts_context` False: contexts count as memory of claims alone.
         """
         if not any(map(_is_shared, devices)):
             return devices
@@ -54,7 +58,12 @@ class ContextSizes:
             context = "uncharged" if declared_bytes is None else measured_bytes or declared_bytes
             if not context or not _is_shared(device):
                 return device
-            return evolve(device, attributes={**device.attributes, "context": str(context)})
+            attributes = {**device.attributes, "context": str(context)}
+            if declared_bytes is not None:
+                attributes["context_from"] = "measured" if measured_bytes else "declared"
+            if not counts_context:
+                attributes["context_counts"] = "for claims"
+            return evolve(device, attributes=attributes)
 
         return tuple(map(with_context, devices))
 

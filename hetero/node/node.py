@@ -188,7 +188,9 @@ class Node:
             discovery.devices, limiter_vendors=limiter_vendors, serving_vendors=discovery.serving
         )
         declared = {vendor.name: vendor.context_bytes for vendor in discovery.vendors}
-        devices = ContextSizes(self.ledger.path).noted(devices, declared)
+        devices = ContextSizes(self.ledger.path).noted(
+            devices, declared, counts_context=self.settings.context
+        )
         return evolve(discovery, devices=self.cards.noted(devices) if self.cards else devices)
 
     def snapshot(self) -> Snapshot:

@@ -149,7 +149,8 @@ class Outlook:
         ]
         if len(sentences) > _NAMED_CARDS:
             sentences[_NAMED_CARDS:] = [f"and {len(sentences) - _NAMED_CARDS} devices more"]
-        asks = (evolve(ask, memory=1, memory_percent=None) for ask in self.request.asks)
+        least_bytes = 1 + max(device.counted_context_bytes for device in inventory.devices)
+        asks = (evolve(ask, memory=least_bytes, memory_percent=None) for ask in self.request.asks)
         least = fit(inventory_in_fact, evolve(self.request, asks=tuple(asks), exclusive=False))
         advice = "ask for less, " if isinstance(least, Allocation) else ""
         return Refusal(

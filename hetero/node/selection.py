@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from hetero.model import Ask, Device, Refusal, Request, Selector
+from hetero.model import NOT_CHOSEN, Ask, Device, Refusal, Request, Selector
 from hetero.model.errors import BadInput, HeteroError, NoRoom, NotFound
 from hetero.model.names import did_you_mean
 from hetero.node.place import simulator
 from hetero.placement.match import named, named_twice
+from hetero.placement.offer import BELOW_CONTEXT
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 
 
-def refused(refusal: Refusal, request: Request) -> NotFound | NoRoom:
-    """Return the error for a refusal, with a hint at what the request left out."""
+def refused(refusal: Refusal, request: Request) -> HeteroError:
+    """Return the error for a refusal, with a hint at what the request left out.
+
+    It is `BadInput` where less was asked of each device than a context takes.
+    """
     if refusal.missing:
         return NotFound(refusal.missing)
     sentence = refusal.sentence
+    verdicts = {*refusal.verdicts.values()} - {NOT_CHOSEN}
+    if verdicts and all(BELOW_CONTEXT in verdict for verdict in verdicts):
+        return BadInput(f"{sentence}: ask for more")
     if all(ask.memory is None and ask.memory_percent is None for ask in request.asks):
         sentence += " (memory was not given, so all of a card's was asked)"
     return NoRoom(sentence)

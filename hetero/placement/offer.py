@@ -26,9 +26,12 @@ from hetero.model import (
     obtainable,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
+from hetero.model.units import format_memory
 
 #: The verdicts of a device that is too small, and of one in use that is asked for as a whole.
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
+#: What the verdict of a device begins with of which less is asked than a context takes alone.
+BELOW_CONTEXT = "too little for a context"
 #: The verdict of a device shared by a service: a program uses one service, so one device.
 ONE_CARD = "shared by a service, which is of one card"
 #: The verdict of a device on which no service limits multiprocessors.
@@ -55,6 +58,26 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     Its downgrade level, where a share was asked for: 0, none; 1, no limit is enforced; 2, the whole
     device is taken for a part of it.
     """
+    if verdict := _verdict_of_any_size(device, ask, request):
+        return verdict
+    has_least = request.least and _by_parts(device)
+    sized_ask = _of_any_size(ask) if has_least else ask
+    cut = portion(device, sized_ask, count=len(request.asks), free=free)
+    if cut is None:
+        return TOO_SMALL
+    if request.exclusive and not has_least:
+        return whole(device)
+    if cut.part is None and cut.takes[MEMORY] <= device.counted_context_bytes:
+        return _below_context(device, cut)
+    followers = following(request.policy)
+    if followers in device.capacity:
+        cut = evolve(cut, takes={followers: 1, **cut.takes})
+    downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
+    return evolve(cut, downgrade=downgrade) if downgrade else cut
+
+
+def _verdict_of_any_size(device: Device, ask: Ask, request: Request) -> str | None:
+    """Return why the device never gives the ask, whatever its size; None if it may."""
     if not request.chooses(device) or (ask.shape is not None and ask.shape not in device.shapes):
         return NOT_CHOSEN
     if request.unpartitioned and _by_parts(device):
@@ -67,18 +90,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
         return ONE_CARD
     if ask.sm_percent is not None and device.enforcement is not Enforcement.SERVICE:
         return NO_SM
-    has_least = request.least and _by_parts(device)
-    sized_ask = _of_any_size(ask) if has_least else ask
-    cut = portion(device, sized_ask, count=len(request.asks), free=free)
-    if cut is None:
-        return TOO_SMALL
-    if request.exclusive and not has_least:
-        return whole(device)
-    followers = following(request.policy)
-    if followers in device.capacity:
-        cut = evolve(cut, takes={followers: 1, **cut.takes})
-    downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
-    return evolve(cut, downgrade=downgrade) if downgrade else cut
+    return None
 
 
 def given_whole(device: Device, *, count: int) -> str:
@@ -93,6 +105,13 @@ def given_whole(device: Device, *, count: int) -> str:
         case _:
             reason = "no part of it has the memory and core asked"
     return f"{device.short_model} is given whole for a part of it: {reason}"
+
+
+def _below_context(device: Device, cut: Portion) -> str:
+    """Return the verdict that no program could make a context within the cut."""
+    asked_text = format_memory(cut.takes[MEMORY])
+    context_text = format_memory(device.counted_context_bytes)
+    return f"{BELOW_CONTEXT} ({asked_text} wanted, the driver's context alone takes {context_text})"
 
 
 def _of_any_size(ask: Ask) -> Ask:

@@ -67,7 +67,8 @@ class CardStates:
         """Return the kind of a device, a new one if none is like it."""
         counted = (tuple(device.capacity.items()), tuple(device.card.items()))
         reason = None if device.usable else device.condition  # a verdict says it of all of a kind
-        key = (device.vendor, device.model, device.enforcement, reason, counted)
+        context_bytes = device.counted_context_bytes
+        key = (device.vendor, device.model, device.enforcement, context_bytes, reason, counted)
         for kind in self._kinds_of.setdefault(key, []):
             granularity, known = device.granularity, kind.device.granularity
             if granularity is known or granularity == known:  # equality walks whole menus

@@ -109,7 +109,7 @@ def test_a_card_is_measured_once(hetero: Run) -> None:
     hetero("run", "--memory", "3Gi", "--", "true")
     described = hetero("describe", "0").stdout
 
-    assert "400 MiB for each context" in described
+    assert re.search(r"400 MiB for each context$", described, re.MULTILINE)
 
 
 def test_a_card_that_was_full_is_measured_later(

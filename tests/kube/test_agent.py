@@ -13,9 +13,11 @@ from attrs import evolve
 from hetero.kube.server import sources
 from hetero.kube.words.annotations import (
     ALLOCATION,
+    INVENTORY,
     SIGNATURE,
     Assignment,
     device_of,
+    published_devices,
     read_assignment,
     signed_assignment,
 )
@@ -23,6 +25,7 @@ from hetero.kube.words.pod import identity_of
 from hetero.model import CORE, MEMORY, SLOTS, Allocation, Device, DeviceAllocation, Edits, Selector
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger.grant_file import DeviceLimit, read_limits
+from hetero.node.settings import NodeSettings
 from hetero.node.view.doctor import examine
 from hetero.plugin.hookspecs import hookimpl
 from hetero.plugin.resource_names import ResourceNames
@@ -61,15 +64,36 @@ async def test_a_container_gets_the_cards_the_scheduler_chose_and_its_grant() ->
 
 
 async def test_less_than_a_context_is_never_given_and_the_pod_is_told() -> None:
-    """Its cards are not at fault: the next pod gets its share of one of them."""
+    """A scheduler bound it that knew less. Its cards are not at fault: the next pod gets some."""
     async with world(16 * GiB, context_bytes=518 * MiB) as at:
-        small = at.bind("small", memory=518 * MiB, core=30)
+        allocation = at.fit(memory=519 * MiB, core=30)
+        (piece,) = allocation.pieces
+        piece = evolve(piece, takes={**piece.takes, MEMORY: 518 * MiB})
+        containers = (("main", evolve(allocation, pieces=(piece,))),)
+        small = pod_named("small", "main")
+        small["metadata"]["annotations"] = signed_assignment(
+            Assignment(node="n1", uid="uid-small", containers=containers), KEY
+        )
+        at.api.put("pods", small, event="ADDED")
         assert (
             "memory 518 MiB: the driver's context alone takes 518 MiB of memory-0"
             in await never_starts(at, small)
         )
         await at.kubelet.admit(at.bind("pod", memory=519 * MiB, core=30))
         assert {"default/pod/main"} == at.standing().keys()
+
+
+@pytest.mark.parametrize(("counts_context", "counted_mib"), [(True, 518), (False, 0)])
+async def test_the_scheduler_hears_whether_contexts_count_on_a_node(
+    counts_context: bool, counted_mib: int
+) -> None:
+    settings = NodeSettings(context=counts_context)
+    async with world(16 * GiB, context_bytes=518 * MiB, settings=settings) as at:
+        annotations = at.api.nodes["n1"]["metadata"]["annotations"]
+        (device,) = published_devices(annotations[INVENTORY], node="n1")
+
+        assert 518 * MiB == device.context_bytes
+        assert counted_mib * MiB == device.counted_context_bytes
 
 
 async def test_two_cards_for_one_container_are_two_grants_of_one_directory() -> None:

@@ -19,6 +19,7 @@ from hetero.kube.words.annotations import (
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
 from hetero.model import Device, Whole
+from hetero.model.units import MiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS
@@ -129,6 +130,28 @@ async def test_a_pod_that_fits_nowhere_is_told_once_in_one_sentence() -> None:
             await it.call("filter", Pod=pod, NodeNames=["n1"])
         await asyncio.sleep(0)
     assert ["0 of 1 node: 1 have too few devices (2 wanted, most on a node 1)"] == it.api.events
+
+
+async def test_less_than_a_context_stays_pending_and_says_the_figure() -> None:
+    """Bound it would never be given, and its controller might make another without end."""
+    attributes = {"context": 518 * MiB}
+    uncounted = {**attributes, "context_counts": "for claims"}
+    share = {**SHARE, "nvidia.com/gpumem": "518"}
+    sentence = "too little for a context (518 MiB wanted, the driver's context alone takes 518 MiB)"
+    async with scenario(n1=(card("GPU-1", attributes=attributes),)) as it:
+        small = it.pod("small", share)
+        large = it.pod("large", {**share, "nvidia.com/gpumem": "519"})
+
+        refused = await it.call("filter", Pod=small, NodeNames=["n1"])
+        served = await it.call("filter", Pod=large, NodeNames=["n1"])
+        await asyncio.sleep(0)
+        bound = await it.bind("small", "n1")
+
+        assert [{"n1": sentence}, ["n1"]] == [refused["FailedNodes"], served["NodeNames"]]
+        assert [f"0 of 1 node: 1 {sentence}"] == it.api.events[:1]
+        assert sentence in bound["Error"]
+        it.publish("n1", card("GPU-1", attributes=uncounted))
+        assert ["n1"] == (await it.call("filter", Pod=small, NodeNames=["n1"]))["NodeNames"]
 
 
 async def test_bind_signs_the_allocation_and_binds_the_pod() -> None:

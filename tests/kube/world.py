@@ -30,6 +30,7 @@ from hetero.node.card_book import CardBook
 from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
+from hetero.node.settings import NodeSettings
 from hetero.node.tenants import containers
 from hetero.placement import fit
 from hetero.plugin.resource_names import MeantDevices, ResourceNames
@@ -62,6 +63,7 @@ class World:
     registry: Registry | None = None
     allocation: AllocationWay = AllocationWay.CLASSIC
     autoscaler: bool = False
+    settings: NodeSettings = field(factory=NodeSettings)
     _running: asyncio.Task[None] | None = None
     _threads: ThreadPoolExecutor = field(factory=ThreadPoolExecutor)
 
@@ -71,6 +73,7 @@ class World:
             registry=self.registry or Registry.of(self.vendor),
             ledger=Ledger(self.path / "state", persistent=self.path / "kept"),
             cards=CardBook(self.path / "kept"),
+            settings=self.settings,
         )
         (self.path / "token").write_text("n1")
         (self.path / "keys.pem").write_text(KEY.public.text())
@@ -271,6 +274,7 @@ async def world(
     autoscaler: bool = False,
     look_s: float = DISCOVER,
     context_bytes: int = 0,
+    settings: NodeSettings | None = None,
 ) -> AsyncIterator[World]:
     """Run the world of a vendor in memory, or of those of a registry, until it is left.
 
@@ -298,6 +302,7 @@ async def world(
             registry=registry,
             allocation=allocation,
             autoscaler=autoscaler,
+            settings=settings or NodeSettings(),
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(agent, "DISCOVERY_PERIOD_S", look_s)

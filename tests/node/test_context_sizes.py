@@ -74,8 +74,25 @@ def test_what_the_vendor_declares_counts_until_it_is_measured(sizes: ContextSize
     measured(sizes, cards[0])
     measured(sizes, cards[1], answer=Refused("the card is full"))
 
-    assert [5, 5] == [device.context_bytes for device in before]
-    assert [7, 5] == [device.context_bytes for device in sizes.noted(cards, declared)]
+    after = sizes.noted(cards, declared)
+    assert [(5, True)] * 2 == [(card.context_bytes, card.context_is_declared) for card in before]
+    assert [(7, False), (5, True)] == [
+        (card.context_bytes, card.context_is_declared) for card in after
+    ]
+
+
+def test_a_declared_size_that_is_measured_is_declared_no_more(sizes: ContextSizes) -> None:
+    (declared,) = sizes.noted((card("a"),), {"memory": 5})
+    (known,) = sizes.measure((declared,), lambda _: 7)
+
+    assert (7, False) == (known.context_bytes, known.context_is_declared)
+
+
+def test_where_contexts_do_not_count_they_do_for_claims_alone(sizes: ContextSizes) -> None:
+    (uncounted,) = sizes.noted((card("a"),), {"memory": 5}, counts_context=False)
+
+    assert (5, 0) == (uncounted.context_bytes, uncounted.counted_context_bytes)
+    assert uncounted.charges_contexts
 
 
 def test_where_a_limiter_charges_no_contexts_a_grant_counts_none(sizes: ContextSizes) -> None:

@@ -68,6 +68,23 @@ def test_memory_above_the_card_is_refused() -> None:
     )
 
 
+def test_less_than_a_context_takes_is_refused_where_contexts_count() -> None:
+    """The second card's limiter charges none."""
+    cards = [
+        evolve(device, attributes=attributes)
+        for device, attributes in zip(
+            rack(GiB, GiB),
+            ({"context": str(518 * MiB)}, {"context": "uncharged"}),
+            strict=True,
+        )
+    ]
+    sentence = "too little for a context (518 MiB wanted, the driver's context alone takes 518 MiB)"
+
+    assert f"0 of 1 device: 1 {sentence}" == refused(cards[:1], asking(memory=518 * MiB))
+    assert [cards[0].uuid] == granted(cards[:1], asking(memory=519 * MiB))
+    assert [cards[1].uuid] == granted(cards, asking(memory=518 * MiB))
+
+
 @pytest.mark.parametrize("core", [0, 101, 110, -1])
 def test_core_out_of_range_is_refused_before_anything_is_looked_at(core: int) -> None:
     with pytest.raises(BadInput, match=f"core {core} is out of range: it is 1 to 100 percent"):

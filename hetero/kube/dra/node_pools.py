@@ -274,10 +274,11 @@ def _device(entry: SliceDevice, sizes: _Sizes) -> Device:
     if not uuid or not vendor:
         raise BadInput("it has no uuid or no vendor")
     health, cordon = condition_of(entry)
-    index, numa, reserved = (
+    index, numa, reserved, context = (
         number_of(entry, attribute_name)
-        for attribute_name in ("index", "numaNode", "reservedMemory")
+        for attribute_name in ("index", "numaNode", "reservedMemory", "contextMemory")
     )
+    bytes_by_attribute = {"reserved": reserved, "context": context}
     return Device(
         uuid=uuid,
         vendor=vendor,
@@ -291,7 +292,11 @@ def _device(entry: SliceDevice, sizes: _Sizes) -> Device:
         cordon=cordon,
         numa=numa,
         pci=text_of(entry, "resource.kubernetes.io/pciBusID") or None,
-        attributes={"reserved": str(reserved)} if reserved else {},
+        attributes={
+            attribute_name: str(size_bytes)
+            for attribute_name, size_bytes in bytes_by_attribute.items()
+            if size_bytes
+        },
     )
 
 
