@@ -12,6 +12,9 @@
 
 #include "../core/fault.h"
 
+#define GROUP_ELEMENTS 64
+#define GROUP_ROWS     8
+
 static uint64_t round_to_blocks(uint64_t bytes)
 {
     return bytes > UINT64_MAX - BLOCK_BYTES ? UINT64_MAX : (bytes + BLOCK_BYTES - 1) / BLOCK_BYTES * BLOCK_BYTES;
@@ -61,6 +64,19 @@ void array_freed(const struct entry *entry)
         tiles_unmapped((const void *)(uintptr_t)entry->key);
 }
 
+/* The bytes of a shape, as it is laid out where no figure of the driver's shows it: in groups of 8 rows of 64 elements,
+ * where it has several rows (NVIDIA's open kernel modules have such groups of 64 bytes, an element's least size). */
+static uint64_t laid_out_bytes(const NAMED(ARRAY3D_DESCRIPTOR) *shape, unsigned levels, int device)
+{
+    if (shape == NULL || shape->Height == 0 || shape->Width > UINT32_MAX || shape->Height > UINT32_MAX ||
+        !largest_sizes_are_charged(device))
+        return array_bytes(shape, levels);
+    NAMED(ARRAY3D_DESCRIPTOR) padded_shape = *shape;
+    padded_shape.Width = (shape->Width + GROUP_ELEMENTS - 1) / GROUP_ELEMENTS * GROUP_ELEMENTS;
+    padded_shape.Height = (shape->Height + GROUP_ROWS - 1) / GROUP_ROWS * GROUP_ROWS;
+    return array_bytes(&padded_shape, levels);
+}
+
 result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPTOR) *), TYPE(array) *array,
                       const NAMED(ARRAY_DESCRIPTOR) *shape)
 {
@@ -69,22 +85,23 @@ result_t create_array(result_t (*real)(TYPE(array) *, const NAMED(ARRAY_DESCRIPT
     if (shape != NULL)
         shape_3d = (NAMED(ARRAY3D_DESCRIPTOR)){
             .Width = shape->Width, .Height = shape->Height, .Format = shape->Format, .NumChannels = shape->NumChannels};
-    CREATE_ARRAY(array_bytes(&shape_3d, 1), 0, destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
+    CREATE_ARRAY(laid_out_bytes(&shape_3d, 1, device), 0, destroy_array(DRIVER(ArrayDestroy), *array),
+                 real(array, shape));
 }
 
 result_t create_array_3d(result_t (*real)(TYPE(array) *, const NAMED(ARRAY3D_DESCRIPTOR) *), TYPE(array) *array,
                          const NAMED(ARRAY3D_DESCRIPTOR) *shape)
 {
     COPY_ARGUMENT(shape);
-    CREATE_ARRAY(array_bytes(shape, 1), tables_of_sparse(shape, 1), destroy_array(DRIVER(ArrayDestroy), *array),
-                 real(array, shape));
+    CREATE_ARRAY(laid_out_bytes(shape, 1, device), tables_of_sparse(shape, 1),
+                 destroy_array(DRIVER(ArrayDestroy), *array), real(array, shape));
 }
 
 result_t create_mipmap(result_t (*real)(TYPE(mipmappedArray) *, MIPMAP_SHAPE *, unsigned), TYPE(mipmappedArray) *array,
                        MIPMAP_SHAPE *shape, unsigned levels)
 {
     COPY_ARGUMENT(shape);
-    CREATE_ARRAY(array_bytes(shape, levels), tables_of_sparse(shape, levels),
+    CREATE_ARRAY(laid_out_bytes(shape, levels, device), tables_of_sparse(shape, levels),
                  destroy_mipmap(DRIVER(MipmappedArrayDestroy), *array), real(array, shape, levels));
 }
 

@@ -3,7 +3,8 @@
  *
  * NVML's figure for a process is exact on the hardware measured (an NVIDIA H100, driver 580.159.04, 2026-11-23): it
  * grows with each call by what the card allocates, and takes 26 us to read. Uncounted memory is charged after calls
- * that can have allocated it: streams, modules. Without NVML, or if it does not list this process, none is charged.
+ * that can have allocated it: streams, modules. Without NVML, or if it never listed this process, streams and rows of
+ * arrays are charged by the largest sizes that are known of an NVIDIA card, and the rest is not.
  */
 #ifndef HETERO_SHARED_UNCOUNTED_H
 #define HETERO_SHARED_UNCOUNTED_H
@@ -43,8 +44,12 @@ void code_refused(uint64_t bytes);
 /* Charge uncounted memory, or give back what is no longer used. False: it grew, and the limit is exceeded. */
 bool uncounted_settle(int device);
 
-/* Whether `bytes` of uncounted memory fit: into the limit, or into the part of contexts and code that is not used. True
- * if that is not known. */
+/* Whether what no call tells is charged by the largest sizes that are known: the driver never had a figure for this
+ * process, and the sizes of such a device are known, as its node says what a context takes. */
+bool largest_sizes_are_charged(int device);
+
+/* Whether `bytes` of uncounted memory fit: into the limit, or into the part of contexts and code that is not used.
+ * Where the largest sizes are charged, these bytes are, until the device has no context. */
 bool uncounted_fits(int device, uint64_t bytes);
 
 /* The same as uncounted_settle(), but at most once in 10 ms. */

@@ -281,10 +281,36 @@ bool uncounted_settle(int device)
     return is_within;
 }
 
+bool largest_sizes_are_charged(int device)
+{
+    if (device < 0 || !contexts_counted(device) || terms_context(tenant_terms(device)) == 0)
+        return false;
+    pthread_mutex_lock(&figures_mutex);
+    bool is_without_figure = !device_figures[device].was_known && device_figures[device].context_count > 0;
+    pthread_mutex_unlock(&figures_mutex);
+    return is_without_figure && !FAULT(unknown_sizes_uncharged);
+}
+
+/* Charge what an object may take of which neither a call nor a figure tells the size. False: it does not fit. */
+static bool charge_unknown(int device, uint64_t bytes)
+{
+    bool fits = charge_if_free(device, bytes);
+    if (fits) {
+        pthread_mutex_lock(&figures_mutex);
+        device_figures[device].uncounted_bytes += bytes;
+        pthread_mutex_unlock(&figures_mutex);
+    }
+    return fits;
+}
+
 bool uncounted_fits(int device, uint64_t bytes)
 {
     int64_t beyond_bytes;
-    if (!counted(device) || tenant_region() == NULL || charge_fits(device, bytes))
+    if (!counted(device) || tenant_region() == NULL)
+        return true;
+    if (largest_sizes_are_charged(device))
+        return charge_unknown(device, bytes);
+    if (charge_fits(device, bytes))
         return true;
     pthread_mutex_lock(&figures_mutex);
     bool is_known = device_figures[device].context_count > 0 && beyond_charges(device, &beyond_bytes);

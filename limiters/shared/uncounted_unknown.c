@@ -21,6 +21,12 @@ void uncounted_after_fork(void)
 {
 }
 
+bool largest_sizes_are_charged(int device)
+{
+    (void)device;
+    return false;
+}
+
 bool uncounted_settle(int device)
 {
     (void)device;

@@ -10,7 +10,12 @@ from tenancy import CONTEXT, MIB, Grant, Rack, Terms, meanwhile
 from tests.programs import next_line
 
 #: The faults (limiters/core/fault.h) that a test here finds.
-FAULTS = ("contexts_uncharged", "lost_figure_ignored", "surplus_ends_passed_on")
+FAULTS = (
+    "contexts_uncharged",
+    "lost_figure_ignored",
+    "surplus_ends_passed_on",
+    "unknown_sizes_uncharged",
+)
 
 #: What a context takes on the simulated card, and what the node says that it does.
 TAKEN = 100 * MIB
@@ -236,3 +241,57 @@ def test_with_a_fault_a_surplus_end_blinds_the_limiter(
         Terms(memory=64 * MIB), name="faulty", limiter=tenancy.with_faults("cuda")
     )
     assert 0 in grant.run(f"{ENDS}\nstart()\nsay(ends(3))")
+
+
+#: As in a container without the management library.
+UNKNOWN = "\n[fault]\ncall = nvmlDeviceGet*RunningProcesses*\ndoes = missing"
+#: Arrays of one column of 8000 bytes, until one is refused: at most 200.
+ARRAYS = """
+def arrays():
+    made, array, shape = 0, c_void_p(), (ctypes.c_size_t * 3)(1, 8000, 1 << 32 | 1)
+    while made < 200 and cuda.cuArrayCreate_v2(byref(array), shape) == 0:
+        made += 1
+    return made
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"), [(None, [120, 60, 0]), ("unknown_sizes_uncharged", [400, 0, 60])]
+)
+def test_streams_without_a_figure_are_charged_by_the_largest_size_that_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None, expected: list[int]
+) -> None:
+    """Two MiB for four of them."""
+    rack = Rack.of(tmp_path)
+    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
+    if fault:
+        monkeypatch.setenv("HETERO_FAULT", fault)
+    terms = Terms(memory=62 * MIB, flags=CONTEXT, context=2 * MIB)
+    grant = rack.grant(terms, limiter=tenancy.with_faults("cuda") if fault else None)
+    answers = grant.run(f"""{STREAMS}
+start()
+say([*streams(), info()[0] >> 20])
+""")
+    assert expected == answers
+
+
+def test_streams_without_a_figure_are_given_back_with_the_last_context(tmp_path: Path) -> None:
+    rack = Rack.of(tmp_path)
+    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
+    terms = Terms(memory=62 * MIB, flags=CONTEXT, context=2 * MIB)
+    assert [[120, 60], 60] == rack.grant(terms).run(f"""{STREAMS}
+start()
+first = streams()
+call("cuDevicePrimaryCtxRelease_v2", c_int(0))
+start()
+say([first, info()[0] >> 20])
+""")
+
+
+def test_rows_of_arrays_without_a_figure_are_charged_as_they_are_laid_out(tmp_path: Path) -> None:
+    """Eight thousand rows of a byte take 512 kB, and so 32 MiB have 65 of them."""
+    rack = Rack.of(tmp_path)
+    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
+    grant = rack.grant(Terms(memory=34 * MIB, flags=CONTEXT, context=2 * MIB))
+    made = grant.run(f"{ARRAYS}\nstart()\nsay(arrays())")
+    assert 60 <= made <= 65

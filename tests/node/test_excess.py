@@ -63,6 +63,15 @@ def test_a_context_that_is_charged_is_not_taken_off_again() -> None:
     )
 
 
+def test_excess_that_is_split_over_twenty_processes_is_told_whatever_they_write() -> None:
+    """Each says that its context took 1 GiB, and together they say that 9 GiB are charged."""
+    uses = dict.fromkeys(range(20), use(480 * MiB, context=GiB))
+
+    assert 9600 * MiB - LIMIT == excess_of(
+        uses, charged_bytes=9 * GiB, limit_bytes=LIMIT, with_contexts=True
+    )
+
+
 def test_what_is_allocated_and_freed_while_the_driver_is_asked_is_no_excess() -> None:
     """The driver's figure is of one moment between two looks at the charges."""
     chance = random.Random(1)
