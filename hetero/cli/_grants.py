@@ -12,7 +12,15 @@ from hetero.model.errors import NotFound
 from hetero.model.units import MiB, format_memory, format_percent, rounded_memory
 from hetero.node.ledger.ledger import ContainerInfo
 from hetero.node.node import Node
-from hetero.node.view.observe import DeviceView, ForeignView, GrantView, QueuedRequest, Share
+from hetero.node.view.idle_holders import idle_holders
+from hetero.node.view.observe import (
+    DeviceView,
+    ForeignView,
+    GrantView,
+    Process,
+    QueuedRequest,
+    Share,
+)
 
 #: How many programs without a grant are named on a card.
 _MOST_NAMED_PROGRAMS = 4
@@ -208,7 +216,22 @@ def remarks(grants: Sequence[GrantView]) -> list[Part]:
         for grant in grants
         if grant.hurt
     ]
-    return [*gone_lines, *past_lines, *owing_lines, *wait_lines, *excess_lines, *unknown_lines]
+    idle_lines = [
+        Text(f"grant {grant.id}: held by {_names(holders)}, and no process of it uses the card")
+        for grant in grants
+        if (holders := idle_holders(grant))
+    ]
+    return [
+        *(*gone_lines, *past_lines, *owing_lines, *wait_lines, *excess_lines, *unknown_lines),
+        *idle_lines,
+    ]
+
+
+def _names(processes: Sequence[Process]) -> str:
+    """Return a few processes by name: `sh (12), python3 (13)`."""
+    names = [f"{process.program} ({process.pid})" for process in processes[:_MOST_NAMED_PROGRAMS]]
+    more_count = len(processes) - len(names)
+    return ", ".join([*names, *([f"{more_count} more"] if more_count else [])])
 
 
 def _functions(count: int) -> str:

@@ -39,6 +39,14 @@ class _Command(click.Command):
     help="While there is no room, wait in the queue, at most TIME (90s, 10m, 2h). Who came first "
     "is served first; ps shows who waits.",
 )
+@click.option(
+    "--end-with",
+    type=click.Choice(("processes", "command")),
+    default="processes",
+    show_default=True,
+    help="When the grant ends: with the last of its processes, or with CMD, and then the others "
+    "that hold it are ended.",
+)
 @click.option("--label", help="A name of yours for the grant, shown and taken by all commands.")
 @quiet_option
 @click.option(
@@ -53,6 +61,7 @@ def command(
     as_json: bool,
     anyway: bool,
     wait_text: str | None,
+    end_with: str,
     **flags: Any,
 ) -> None:
     """Run CMD with a share of a device, and free it when CMD and its children are gone.
@@ -98,6 +107,7 @@ def command(
             warn=warn,
             anyway=anyway,
             wait=None if wait_text is None else WaitTerms(_within_s(wait_text), tell_place),
+            ends_with_command=end_with == "command",
         )
     except HeteroError as error:
         if as_json:

@@ -11,6 +11,7 @@ from typing import NoReturn
 from hetero.model import Request
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
+from hetero.node.end_rest import end_rest_after_this
 from hetero.node.grants import admit_program, grants_of
 from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.ledger.rows import GangRow
@@ -40,8 +41,11 @@ def run(
     warn: Callable[[str], None],
     anyway: bool = False,
     wait: WaitTerms | None = None,
+    ends_with_command: bool = False,
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
+
+    So do its children, which are ended with it where the grant `ends_with_command`.
 
     `warn` is called with what the user should know of this machine's ledger. `report_grant` is
     called with the grant and its row in time, if it has one, before the grant is handed over.
@@ -75,6 +79,8 @@ def run(
             report_place=wait.report_place,
         )
     try:
+        if ends_with_command:
+            end_rest_after_this(handle.path, node.environ)
         enter(handle.mounts)
         handle.hand_over()
         node.registry.close()  # the program's children are to be its own

@@ -11,7 +11,8 @@
  * lock on the byte of the file with the slot's number. Kill -9 drops the lock; no PID is ever consulted. A mapping that
  * no child inherits keeps the description open. A descriptor would not do: the program could close it. Bytes past the
  * slots lock other things. The 32 bytes from slots + 1 + 32 * i on are for device i's time slices
- * (timeshare/time_slice.h). Past those, each member of a gang locks one.
+ * (timeshare/time_slice.h). Past those, each member of a gang locks one, and past these each process that has loaded
+ * the limiter (keeper.c).
  */
 #ifndef HETERO_REGION_H
 #define HETERO_REGION_H
@@ -32,6 +33,7 @@
 
 #define HETERO_REGION_MEMBERS        128u
 #define HETERO_REGION_LOCK_MEMBER(i) (HETERO_REGION_LOCK_TIME_SLICE(HETERO_MAX_DEVICES) + (int)(i))
+#define HETERO_REGION_LOCK_PROCESSES HETERO_REGION_LOCK_MEMBER(HETERO_REGION_MEMBERS)
 
 struct hetero_region_device {
     uint64_t used_bytes;              /* held by all slots, live or not yet swept; under the lock */
