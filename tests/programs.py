@@ -5,6 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, AnyStr
 
+#: In front of a command of a grant: without its limiter, which else comes along where HETERO_GRANT
+#: is not empty.
+WITHOUT_LIMITER = ("env", "-u", "LD_PRELOAD", "HETERO_GRANT=")
+
 
 def completed(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and return what came of it, with what it printed as text."""

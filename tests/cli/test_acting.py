@@ -11,7 +11,7 @@ import hetero_simulator
 import pytest
 
 from hetero.node.ledger.grant_file import read_excess, read_limits
-from tests.programs import next_line
+from tests.programs import WITHOUT_LIMITER, next_line
 
 from .conftest import Begin, Run
 
@@ -54,7 +54,7 @@ def private_loader(tmp_path: Path) -> tuple[str, ...]:
     own = tmp_path / "ld.so"
     own.write_bytes(loader.read_bytes().replace(b"/etc/ld.so.preload", b"/xtc/ld.so.preload"))
     own.chmod(0o700)
-    return "env", "-u", "LD_PRELOAD", str(own)
+    return *WITHOUT_LIMITER, str(own)
 
 
 def asking(memory: str) -> tuple[str, ...]:
@@ -114,10 +114,10 @@ def test_with_on_bypass_kill_it_is_ended_and_nobody_else(
     monitor = tmp_path / "nv-hostengine"
     shutil.copy(JOB, monitor)
     honest = start(memory="32MiB", options=kill)
-    neighbour = start("env", "-u", "LD_PRELOAD", memory="256MiB")
+    neighbour = start(*WITHOUT_LIMITER, memory="256MiB")
     ignored = begin(
         *command,
-        *("run", "-q", "--memory", f"{LIMIT}Mi", *kill, "--", "env", "-u", "LD_PRELOAD"),
+        *("run", "-q", "--memory", f"{LIMIT}Mi", *kill, "--", *WITHOUT_LIMITER),
         *(str(monitor), *asking("256MiB")[1:]),
     )
     thief = start(*private_loader, memory="256MiB", options=kill)
@@ -156,7 +156,7 @@ def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_ref
 ) -> None:
     """And no longer when it is gone."""
     limited = f"{JOB} --alloc 1GiB >&2"
-    thief = " ".join(("env", "-u", "LD_PRELOAD", *asking("4GiB")))
+    thief = " ".join((*WITHOUT_LIMITER, *asking("4GiB")))
     script = (
         f"{limited} && echo granted; {thief} & while {limited}; do sleep 0.1; done; echo refused;"
         f"kill $!; wait; until {limited}; do sleep 0.1; done; echo granted"
@@ -175,7 +175,7 @@ def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_ref
 
 def test_with_on_excess_report_nobody_is_refused(begin: Begin, command: tuple[str, ...]) -> None:
     begin(*command, "doctor", "--watch")
-    thief = " ".join(("env", "-u", "LD_PRELOAD", *asking("4GiB")))
+    thief = " ".join((*WITHOUT_LIMITER, *asking("4GiB")))
     script = f"{thief} & sleep 6; {JOB} --alloc 1GiB >&2 && echo granted; kill $!"
     options = ("-q", "--memory", "4Gi", "--on-excess", "report")
     program = begin(*command, "run", *options, "--", "sh", "-c", script)
@@ -189,7 +189,7 @@ def test_what_was_charged_is_taken_back_when_nobody_watches_any_more(
     begin: Begin, start: Begin, command: tuple[str, ...], environ: dict[str, str]
 ) -> None:
     watch = begin(*command, "doctor", "--watch")
-    start("env", "-u", "LD_PRELOAD", memory="256MiB")
+    start(*WITHOUT_LIMITER, memory="256MiB")
     assert "holds" in next_line(watch)
     (file,) = Path(environ["HETERO_STATE"]).glob("sim-*/grants/*/tenant/grant")
     assert ((CONTEXT + 256) << 20,) == read_excess(file, device_count=1)

@@ -14,7 +14,7 @@ import hetero_limiters
 import hetero_simulator
 import pytest
 
-from tests.programs import completed, next_line
+from tests.programs import WITHOUT_LIMITER, completed, next_line
 
 from .conftest import Begin, Run
 
@@ -61,7 +61,7 @@ def with_memory(program: subprocess.Popen[str]) -> subprocess.Popen[str]:
 
 
 def test_a_program_that_dropped_the_limiter_is_found(hetero: Run, start: Begin) -> None:
-    program = start("env", "-u", "LD_PRELOAD", memory="6GiB")
+    program = start(*WITHOUT_LIMITER, memory="6GiB")
 
     done = hetero("doctor")
 
@@ -76,13 +76,26 @@ def test_a_program_that_dropped_the_limiter_is_found(hetero: Run, start: Begin) 
     assert f"process {program.pid} of grant {grant['id']}" in hetero("ps").stdout
 
 
+def test_a_program_that_lost_both_the_limiter_and_the_open_file_is_its_starters(
+    hetero: Run, start: Begin
+) -> None:
+    """Python closes files, and a program with file capabilities, say, loads no limiter."""
+    starter = "import subprocess, sys; subprocess.run(sys.argv[1:], check=True)"
+    program = start(sys.executable, "-c", starter, *WITHOUT_LIMITER, memory="6GiB")
+
+    (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
+    (bypass,) = grant["bypass"]
+    assert program.pid != bypass["pid"]
+    assert 6644 << 20 == bypass["memory"]
+
+
 def test_who_watches_is_told_within_five_seconds_and_once(
     begin: Begin, start: Begin, command: tuple[str, ...]
 ) -> None:
     watch = begin(*command, "doctor", "--watch")
     assert watch.stdout
     start(memory="1GiB")
-    program = start("env", "-u", "LD_PRELOAD", memory="3GiB")
+    program = start(*WITHOUT_LIMITER, memory="3GiB")
     report = watch.stdout.readline()
     time.sleep(4)
     watch.kill()
@@ -227,7 +240,7 @@ def test_who_takes_device_time_past_the_limiter_is_seen_beside_who_keeps_to_a_sh
 ) -> None:
     watch = begin(*command, "doctor", "--watch")
     kept = start(memory="1MiB")
-    program = start("env", "-u", "LD_PRELOAD", memory="1MiB")
+    program = start(*WITHOUT_LIMITER, memory="1MiB")
     holds, report = next_line(watch), next_line(watch)
 
     assert f"({program.pid}) holds" in holds

@@ -15,7 +15,7 @@ import pytest
 
 from hetero.node.ledger.grant_file import read_limits
 from hetero.plugin import Enforcement, GiB
-from tests.programs import completed
+from tests.programs import WITHOUT_LIMITER, completed
 
 from .conftest import Begin, Run
 
@@ -308,7 +308,7 @@ def test_a_program_that_is_ended_for_a_bypass_is_taken_off_its_service_first(
     eventually(service)
     job = begin(
         *(*command, "run", "--on-bypass", "kill", "--memory", "1Gi", "--"),
-        *("env", "-u", "LD_PRELOAD", JOB, "--seconds", "600", "--memory", "256MiB"),
+        *(*WITHOUT_LIMITER, JOB, "--seconds", "600", "--memory", "256MiB"),
     )
 
     assert -signal.SIGKILL == job.wait()

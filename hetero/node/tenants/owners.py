@@ -1,8 +1,8 @@
 """Finds the grants of processes that a driver names, and whether a limiter is in them.
 
-A process is a grant's if it holds the grant's files, sees the grant where a container has it, or is
-in the cgroup of a container with such a process, or of a pod that the grant is for. All four are
-facts of the kernel's.
+A process is a grant's if it holds the grant's files, sees the grant where a container has it, is in
+the cgroup of a container with such a process, or of a pod that the grant is for, or was started by
+one that holds the files. All five are facts of the kernel's.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from hetero.node.tenants.containers import (
 
 #: Of proc_pid_stat(5), counted from the state on: start time, start of code, of the stack.
 _BORN = (19, 23, 25)
+#: The same: the process that started it, or took it over when that ended.
+_PARENT = 1
 
 
 @frozen(kw_only=True)
@@ -90,6 +92,7 @@ class Owners:
                 filter(None, (_sees(other_pid, directories) for other_pid in pids_of_cgroup)), None
             )
             grant_id = grant_id or _of_owner(cgroup, grants)
+        grant_id = grant_id or _holds_above(thread_id, directories)
         if grant_id is None:
             return None
         return Owner(grant=grant_id, slots=slots_of(thread_id, directories[grant_id] / USAGE))
@@ -104,6 +107,17 @@ def _holds(pid: int, directories: Mapping[str, Path]) -> str | None:
                 file_status = os.stat(directory / file_name)
                 grant_by_file[file_status.st_dev, file_status.st_ino] = grant_id
     return next((grant_by_file[file] for file in held_files(pid, grant_by_file)), None)
+
+
+def _holds_above(pid: int, directories: Mapping[str, Path]) -> str | None:
+    """Return the grant that the nearest of a process's ancestors holds.
+
+    A program without the limiter may have been started without the grant's open file.
+    """
+    while (stat_fields := stat_of(pid)) and (pid := int(stat_fields[_PARENT])) > 1:
+        if grant_id := _holds(pid, directories):
+            return grant_id
+    return None
 
 
 def _sees(pid: int, directories: Mapping[str, Path]) -> str | None:
