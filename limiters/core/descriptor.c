@@ -49,6 +49,14 @@ bool descriptor_open(struct descriptor *descriptor, const char *path, int flags)
     return true;
 }
 
+void descriptor_note(struct descriptor *descriptor, int number)
+{
+    struct stat status;
+    *descriptor = (struct descriptor){.number = -1};
+    if (status_of(number, &status))
+        *descriptor = (struct descriptor){.number = number, .device = status.st_dev, .inode = status.st_ino};
+}
+
 bool descriptor_stands(const struct descriptor *descriptor)
 {
     struct stat status;

@@ -16,6 +16,9 @@ struct descriptor {
  * cannot be opened. The call never waits, also not for a lease that a process has on the file. */
 bool descriptor_open(struct descriptor *descriptor, const char *path, int flags);
 
+/* Note which file a descriptor of the program's names now; none, if it is closed. */
+void descriptor_note(struct descriptor *descriptor, int number);
+
 /* Whether the number still is that file's. Checked before each use that changes something. */
 bool descriptor_stands(const struct descriptor *descriptor);
 

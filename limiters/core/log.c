@@ -1,5 +1,10 @@
-/* HETERO_LOG=off|error|info|debug: one line each on stderr, in a single write so that threads do not mix. */
+/* HETERO_LOG=off|error|info|debug: one line each on stderr, in a single write so that threads do not mix. Standard
+ * error is the file that was found when the limiter was loaded: a program may close it and have a file of its own under
+ * that number.
+ */
 #include "log.h"
+
+#include "descriptor.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -12,6 +17,9 @@
 
 #define UNREAD (-2)
 #define SILENT (-1)
+
+static struct descriptor standard_error; /* written at the load, or by an earlier line's thread, with one value */
+static atomic_bool standard_error_is_noted;
 
 static atomic_int threshold = UNREAD; /* the highest level that is logged; each thread that writes it writes the same */
 
@@ -52,6 +60,15 @@ static size_t put_escaped(char *output, unsigned char byte)
     return 4;
 }
 
+/* At the load, or before a line of another library's constructor. */
+__attribute__((constructor)) static void note_standard_error(void)
+{
+    if (atomic_load_explicit(&standard_error_is_noted, memory_order_acquire))
+        return;
+    descriptor_note(&standard_error, STDERR_FILENO);
+    atomic_store_explicit(&standard_error_is_noted, true, memory_order_release);
+}
+
 void log_line(enum log_level level, const char *format, ...)
 {
     int max_level = atomic_load_explicit(&threshold, memory_order_relaxed);
@@ -59,7 +76,8 @@ void log_line(enum log_level level, const char *format, ...)
         max_level = read_threshold();
         atomic_store_explicit(&threshold, max_level, memory_order_relaxed);
     }
-    if ((int)level > max_level)
+    note_standard_error();
+    if ((int)level > max_level || !descriptor_stands(&standard_error))
         return;
     char message[480], line[512];
     va_list arguments;
@@ -72,5 +90,5 @@ void log_line(enum log_level level, const char *format, ...)
         line_length += put_escaped(line + line_length, (unsigned char)*character);
     line[line_length] = '\n';
     if (write(STDERR_FILENO, line, line_length + 1) < 0)
-        return; /* stderr is closed */
+        return; /* nobody reads it */
 }

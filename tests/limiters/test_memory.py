@@ -302,6 +302,28 @@ def test_a_usage_region_that_is_missing_refuses_everything(grant: Grant) -> None
     assert 800 == grant.run("say(cuda.cuInit(c_uint(0)))")
 
 
+@pytest.mark.parametrize("when", ["before cuInit", "after a line"])
+def test_a_programs_own_file_under_the_number_of_standard_error_gets_no_line(
+    grant: Grant, tmp_path: Path, when: str
+) -> None:
+    first = "" if when == "before cuInit" else "start(); take('plain', 1 << 40)"
+    assert ["AAAABBBB", True] == grant.run(
+        f"""
+import os
+{first}
+os.close(2)
+file = os.open("{tmp_path}/data", os.O_CREAT | os.O_RDWR)
+os.write(file, b"AAAA")
+start()
+refused = take("plain", 1 << 40)
+os.write(file, b"BBBB")
+os.lseek(file, 0, 0)
+say([os.read(file, 1000).decode(), file == 2 and refused == 2])
+""",
+        HETERO_LOG="debug",
+    )
+
+
 def test_a_program_is_told_once_why_it_was_refused_and_no_more_unless_asked(grant: Grant) -> None:
     code = "start(); take('plain', 1 << 40); say(take('plain', 1 << 40))"
     for level, lines in (("", 1), ("off", 0), ("info", 2)):
