@@ -26,12 +26,13 @@ from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
 from hetero.node.ledger.queue import Ticket, WaitingRequest
-from hetero.node.node import Node
+from hetero.node.node import Node, numbered
 from hetero.node.outlook import Outlook, expect_possible, requests_ahead
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
 from hetero.placement import fit
+from hetero.plugin.vendor import Vendor
 from hetero.registry.registry import Discovery
 
 #: Seconds to wait for a vendor's slices where the next sweep can do the work as well.
@@ -44,11 +45,15 @@ Watch = Callable[[GrantHandle], None]
 
 @frozen(kw_only=True)
 class Admission:
-    """What an admission took: the grant, its confinement, and the limiters that enforce it."""
+    """What an admission took: the grant, its confinement, and the limiters that enforce it.
+
+    `vendors` are those of the machine, as they declare themselves.
+    """
 
     handle: GrantHandle
     edits: Edits
     limiters: tuple[Path, ...]
+    vendors: tuple[Vendor, ...]
 
 
 class LocalGrants:
@@ -133,7 +138,8 @@ class LocalGrants:
             if waited:
                 _record(node, waited, f"{waited.user} has grant {handle.grant.id}")
         handle = evolve(handle, mounts=edits.mounts)
-        return Admission(handle=handle, edits=edits, limiters=limiters)
+        vendors = tuple(discovery.vendors)
+        return Admission(handle=handle, edits=edits, limiters=limiters, vendors=vendors)
 
     def join(self, request: Request, *, command: Sequence[str], label: str | None) -> Ticket:
         """Have a request wait behind all others. Raises `NoRoom` where it would wait for ever."""
@@ -295,7 +301,8 @@ class RemoteGrants:
         )
         try:
             assert reply.grant is not None  # noqa: S101 - `admit` saw to it
-            limiters = node.limiters(reply.grant.allocation, node.registry.declarations())
+            vendors = tuple(node.registry.declarations())
+            limiters = node.limiters(reply.grant.allocation, vendors)
             path = node.ledger.directory(reply.grant.id)
         except BaseException:
             os.close(descriptor)
@@ -304,7 +311,7 @@ class RemoteGrants:
             reply.grant, path, descriptor, mounts=reply.edits.mounts, sliced=reply.sliced
         )
         _watched(self, handle, watch)
-        return Admission(handle=handle, edits=reply.edits, limiters=limiters)
+        return Admission(handle=handle, edits=reply.edits, limiters=limiters, vendors=vendors)
 
     def join(self, request: Request, *, command: Sequence[str], label: str | None) -> Ticket:
         """Have heterod put a request into the queue."""
@@ -391,6 +398,8 @@ def admit_program(
         preload_paths = dict.fromkeys([*map(str, admission.limiters), *filter(None, preloaded)])
         environment["LD_PRELOAD"] = ":".join(preload_paths)
         environment["HETERO_GRANT"] = str(admission.handle.path / GRANT)
+        allocation = admission.handle.grant.allocation
+        environment.update(numbered(allocation, admission.vendors, admission.edits.env))
     return admission.handle, environment
 
 

@@ -351,6 +351,23 @@ class Node:
         return tuple(limiter(driver_api) for driver_api in sorted(filter(None, driver_apis)))
 
 
+def numbered(
+    allocation: Allocation, vendors: Iterable[Vendor], env: Mapping[str, str]
+) -> dict[str, str]:
+    """Return those variables of `env` in which a limiter takes numbers, with the grant's devices.
+
+    A grant of several vendors has none: each vendor's driver sees only its own devices.
+    """
+    numbers_text = ",".join(map(str, range(len(allocation.pieces))))
+    return {
+        variable: numbers_text
+        for vendor in vendors
+        if {vendor.name} == allocation.vendors and vendor.visible_by == "number" and vendor.limiter
+        for variable in vendor.visible
+        if variable in env
+    }
+
+
 def _registry_of(
     settings: NodeSettings, cards: CardBook, ledger_path: Path, *, environ: Mapping[str, str]
 ) -> Registry:

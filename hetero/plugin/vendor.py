@@ -105,8 +105,10 @@ class Vendor:
     models: tuple[Model, ...]
     #: The environment variables that programs learn their devices from.
     visible: tuple[str, ...] = ()
-    #: How those list devices: by "uuid" or by "index", which in a container counts from 0.
-    visible_by: str = field(default="uuid", validator=validators.in_(("uuid", "index")))
+    #: How those list devices: by "uuid", or by "index", which in a container counts from 0. By
+    #: "number" is by UUID, too, but where `hetero run` loads its limiter into a program they count
+    #: the grant's devices from 0, and the limiter has the driver read UUIDs.
+    visible_by: str = field(default="uuid", validator=validators.in_(("uuid", "index", "number")))
     #: What a container needs of its devices.
     container: ContainerEdits = field(default=ContainerEdits())
     #: What its own container runtime reads.
@@ -226,7 +228,7 @@ class Vendor:
         self, pieces: Sequence[DeviceAllocation], devices: Sequence[Device], *, container: bool
     ) -> Edits:
         """Return the edits that the declaration implies for the granted devices or parts."""
-        if self.visible_by == "uuid":
+        if self.visible_by != "index":
             own_names = [
                 piece.part or device.uuid for piece, device in zip(pieces, devices, strict=True)
             ]

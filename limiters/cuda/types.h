@@ -42,6 +42,7 @@ typedef CUdeviceptr pointer_t;
 #define LAUNCH_COUNT         unsigned
 #define DRIVER_NAMES         "libcuda.so.1"
 #define FUNCTION_PREFIX      "cu"
+#define VISIBLE_DEVICES      "CUDA_VISIBLE_DEVICES" /* the variable by which a program chooses devices */
 #define FUNCTION_VARIANTS    "_ptsz", "_ptds"
 #define RESULT_OK            CUDA_SUCCESS
 #define RESULT_NOT_PERMITTED CUDA_ERROR_NOT_PERMITTED

@@ -97,6 +97,7 @@ typedef hipGraphNodeParams HIP_GRAPH_NODE_PARAMS;
 #define LAUNCHED_FUNCTION    hipFunctionLaunchParams
 #define DRIVER_NAMES         "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libgalaxyhip.so.5"
 #define FUNCTION_PREFIX      "hip"
+#define VISIBLE_DEVICES      "" /* several variables choose devices, by their numbers in the driver */
 #define FUNCTION_VARIANTS    "_spt"
 #define RESULT_OK            hipSuccess
 #define RESULT_NOT_PERMITTED hipErrorNotSupported

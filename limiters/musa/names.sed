@@ -33,6 +33,9 @@ s/\bunmap_in_tables\b/unmap_blocks/
 # Whether launches call each other is not known, so they are taken to.
 s|^\(#define CALLS_NEST *\)0 .*|\11 /* not known, so taken to */|
 
+# Programs choose devices by their numbers in the driver.
+s|^\(#define VISIBLE_DEVICES *\).*|\1""|
+
 s/\bcu\([A-Z#"]\)/mu\1/g
 s/\bCU\([a-z_#]\)/MU\1/g
 s/CUDA/MUSA/g

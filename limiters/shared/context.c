@@ -13,6 +13,7 @@
 #include "uncounted.h"
 
 #include "../core/fault.h"
+#include "../core/log.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -69,6 +70,20 @@ struct making {
     struct driver_baseline baseline;
 };
 
+/* Whether a context on a device that is not of the grant is refused, as all memory of it is: where contexts count. The
+ * user is told once, since what fails later says nothing of the cause. */
+static bool is_refused_context(device_t ordinal)
+{
+    static atomic_bool is_told;
+    bool is_counted = false;
+    for (unsigned device = 0; device < tenant_grant->device_count; device++)
+        is_counted |= contexts_counted((int)device);
+    if (!atomic_exchange(&is_told, true))
+        log_line(LOG_NOTICE, "the driver's device %d is not of the grant: nothing of it is given (" VISIBLE_DEVICES ")",
+                 (int)ordinal);
+    return is_counted && !FAULT(contexts_uncharged);
+}
+
 /* With HETERO_FLAG_CONTEXT, charge what a context takes before it is made. `charges_mutex` is held over the driver's
  * call: only the driver's answer says whether a context is new, and of two threads that retain one primary context each
  * would reserve room for it, so that one was refused in a grant with room for one. A program makes few contexts, and
@@ -76,6 +91,8 @@ struct making {
 static result_t making_begins(struct making *making, device_t ordinal, bool is_primary)
 {
     int device = device_of(ordinal);
+    if (device == DEVICE_FOREIGN && tenancy() == TENANCY_HELD && is_refused_context(ordinal))
+        return ERROR(OUT_OF_MEMORY);
     *making = (struct making){.device = device, .is_counted = contexts_counted(device) && !FAULT(contexts_uncharged)};
     if (making->is_counted)
         pthread_mutex_lock(&charges_mutex);

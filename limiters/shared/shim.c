@@ -20,6 +20,7 @@
 #include "reclaim.h"
 #include "uncounted.h"
 #include "virtual.h"
+#include "visible.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
@@ -115,8 +116,13 @@ static result_t prepare(void)
 
 result_t initialise(result_t (*real)(unsigned), unsigned flags)
 {
-    result_t prepare_result = prepare();
-    return prepare_result != RESULT_OK ? prepare_result : real(flags);
+    result_t answer = prepare();
+    if (answer != RESULT_OK)
+        return answer;
+    const char *list = visible_translate();
+    answer = real(flags);
+    visible_restore(list);
+    return answer;
 }
 
 /* At the first call of an API without a first function. If preparing fails, the calls that need it fail later. */

@@ -81,6 +81,7 @@ VENDOR = plugin.Vendor(
     title="NVIDIA",
     models=(plugin.Model(match="*", granularity=plugin.Fractional(), core=100, slots=10),),
     visible=("CUDA_VISIBLE_DEVICES",),
+    visible_by="number",
     runtime=plugin.ContainerRuntime(
         variables=("NVIDIA_VISIBLE_DEVICES",),
         none=("void", "none"),

@@ -1,0 +1,75 @@
+/* Translates the list of visible devices around the driver's first call (visible.h). */
+#include "visible.h"
+
+#include "types.h"
+
+#include "../core/fault.h"
+#include "../core/log.h"
+#include "../core/tenant.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The number that an entry of `length` characters is; -1: it is none. */
+static int number_of(const char *entry, size_t length)
+{
+    int number = -1;
+    for (size_t position = 0; position < length; position++) {
+        if (entry[position] < '0' || entry[position] > '9' || number > 9999)
+            return -1;
+        number = (number < 0 ? 0 : number * 10) + entry[position] - '0';
+    }
+    return number;
+}
+
+static size_t length_of_entry(const char *list)
+{
+    const char *comma = strchr(list, ',');
+    return comma == NULL ? strlen(list) : (size_t)(comma - list);
+}
+
+/* Write the list with UUIDs for numbers, up to the first number that no device of the grant has: so far a driver reads
+ * it, too. Names stay. False: it has no number, or is too long. */
+static bool translate(const char *list, char *output, size_t output_bytes)
+{
+    bool has_number = false;
+    size_t used_bytes = 0;
+    for (size_t length; *list != '\0'; list += length + (list[length] == ',')) {
+        while (*list == ' ')
+            list++;
+        length = length_of_entry(list);
+        int number = number_of(list, length);
+        has_number |= number >= 0;
+        if (number >= (int)tenant_grant->device_count) {
+            log_line(LOG_NOTICE, "device %d is not of the grant, whose devices are 0 to %u in " VISIBLE_DEVICES, number,
+                     tenant_grant->device_count - 1);
+            break;
+        }
+        const char *name = number < 0 ? list : tenant_terms(number)->uuid;
+        size_t name_bytes = number < 0 ? length : strlen(name);
+        if (used_bytes + name_bytes + 2 > output_bytes)
+            return false;
+        if (used_bytes > 0)
+            output[used_bytes++] = ',';
+        memcpy(output + used_bytes, name, name_bytes);
+        used_bytes += name_bytes;
+    }
+    output[used_bytes] = '\0';
+    return has_number;
+}
+
+const char *visible_translate(void)
+{
+    char output[HETERO_MAX_DEVICES * (sizeof tenant_grant->devices->uuid + 1) + 1];
+    const char *list = *VISIBLE_DEVICES == '\0' ? NULL : getenv(VISIBLE_DEVICES);
+    if (list == NULL || tenancy() != TENANCY_HELD || FAULT(numbers_untranslated) ||
+        !translate(list, output, sizeof output))
+        return NULL;
+    return setenv(VISIBLE_DEVICES, output, 1) == 0 ? list : NULL;
+}
+
+void visible_restore(const char *list)
+{
+    if (list != NULL)
+        setenv(VISIBLE_DEVICES, list, 1); /* libc keeps the text of a variable that it replaced */
+}
