@@ -212,7 +212,7 @@ def sums(index=0):
 
 def test_memory_sums_to_the_grant(shared: Rack) -> None:
     amounts = shared.grant(Terms(uuid=SECOND, memory=64 * MIB)).run(
-        NVML + SUMS + f'start()\ntake("plain", {10 * MIB})\nsay(sums())', CUDA_VISIBLE_DEVICES="1"
+        NVML + SUMS + f'start()\ntake("plain", {10 * MIB})\nsay(sums())', CUDA_VISIBLE_DEVICES="0"
     )
     assert [64 * MIB, 10 * MIB, 54 * MIB] == amounts
 
@@ -265,7 +265,7 @@ def versions(kind):
 def test_processes_are_the_grants_own_in_each_version(shared: Rack) -> None:
     grant = shared.grant(Terms(uuid=SECOND))
     sibling = grant.start(
-        f'start()\ntake("plain", {3 * MIB})\nsay(0)\nsys.stdin.read()', CUDA_VISIBLE_DEVICES="1"
+        f'start()\ntake("plain", {3 * MIB})\nsay(0)\nsys.stdin.read()', CUDA_VISIBLE_DEVICES="0"
     )
     with meanwhile(sibling):
         next_line(sibling)
