@@ -16,9 +16,9 @@ from .conftest import Run
 STARTER = """
 import ctypes, os, subprocess, sys
 if sys.argv[1:] == ["service"]:
-    said, asked = os.open("said", os.O_WRONLY), os.open("asked", os.O_RDONLY)
-    os.write(said, b"%d\\n" % os.getpid())
-    os.read(asked, 1)
+    ours, theirs = os.open("answers", os.O_WRONLY), os.open("orders", os.O_RDONLY)
+    os.write(ours, b"%d\\n" % os.getpid())
+    os.read(theirs, 1)
     cuda, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
     answers = [
         cuda.cuInit(0),
@@ -27,8 +27,8 @@ if sys.argv[1:] == ["service"]:
         cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(1 << 30)),
         cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(2 << 30)),
     ]
-    os.write(said, f"{answers}\\n".encode())
-    os.read(asked, 1)
+    os.write(ours, f"{answers}\\n".encode())
+    os.read(theirs, 1)
     sys.exit()
 subprocess.Popen(
     [sys.executable, __file__, "service"], start_new_session=True, stdin=subprocess.DEVNULL,
@@ -49,13 +49,13 @@ def service(
     """Return a service's PID, and the descriptors of what it says and of what it waits for."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "starter.py").write_text(STARTER)
-    for name in ("said", "asked"):
+    for name in ("answers", "orders"):
         os.mkfifo(name)
-    said, asked = (os.open(name, os.O_RDWR) for name in ("said", "asked"))
+    answers, orders = (os.open(name, os.O_RDWR) for name in ("answers", "orders"))
     done = hetero("run", "--memory", "2Gi", "--", sys.executable, "starter.py")
     assert 0 == done.returncode, done.stderr
-    yield int(os.read(said, 100)), said, asked
-    for descriptor in (said, asked):
+    yield int(os.read(answers, 100)), answers, orders
+    for descriptor in (answers, orders):
         os.close(descriptor)
 
 
@@ -67,15 +67,15 @@ def wait_for_the_end_of(pid: int) -> None:
 def test_a_service_without_inherited_files_keeps_the_grant_of_its_starter_that_ended(
     hetero: Run, service: tuple[int, int, int]
 ) -> None:
-    pid, said, asked = service
+    pid, answers, orders = service
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     assert [pid] == grant["processes"]
-    os.write(asked, b"!")
-    assert b"[0, 0, 0, 0, 2]\n" == os.read(said, 100)
+    os.write(orders, b"!")
+    assert b"[0, 0, 0, 0, 2]\n" == os.read(answers, 100)
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     assert [pid] == grant["processes"]
 
-    os.write(asked, b"!")
+    os.write(orders, b"!")
     wait_for_the_end_of(pid)
     assert [] == json.loads(hetero("ps", "--json").stdout)["items"]
 
@@ -97,13 +97,13 @@ def test_who_holds_a_grant_for_a_minute_and_does_not_use_the_card_is_named(
     hetero: Run, service: tuple[int, int, int], environ: Mapping[str, str]
 ) -> None:
     """The minute is not waited for."""
-    pid, said, asked = service
+    pid, answers, orders = service
     (path,) = Path(environ["HETERO_STATE"]).glob("*/grants/*/allocation.json")
     new, old = hetero("ps").stdout, "2020-01-01T00:00:00+00:00"
     path.write_text(json.dumps({**json.loads(path.read_text()), "since": old}))
     idle = hetero("ps").stdout
-    os.write(asked, b"!")
-    os.read(said, 100)
+    os.write(orders, b"!")
+    os.read(answers, 100)
 
     assert "held by python" in idle
     assert f"({pid}), and no process of it uses the card" in idle
