@@ -1,5 +1,5 @@
-/* B: in a mount namespace of its own a program hides what root mounted, and forgets the variable that `hetero run` set.
- * Nothing in user space can stop that. */
+/* B: in a mount namespace of its own a program hides what root mounted, and says in the variable of `hetero run` that
+ * there is no grant. Nothing in user space can stop that. */
 #include "attack.h"
 
 #include <sched.h>
@@ -16,7 +16,7 @@ int main(int count, char **arguments)
         must(unshare(CLONE_NEWUSER | CLONE_NEWNS), "unshare");
         must(mount("none", "/etc/hetero", "tmpfs", 0, NULL), "mount");
     }
-    unsetenv("HETERO_GRANT");
+    setenv("HETERO_GRANT", "", 1);
     execl(arguments[0], arguments[0], "again", (char *)NULL);
     return 1;
 }

@@ -3,6 +3,7 @@
 
 #include <link.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 static const char *loader_path(void)
 {
