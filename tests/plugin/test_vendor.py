@@ -102,6 +102,6 @@ def test_the_first_model_that_matches_decides_whatever_the_case() -> None:
     )
 
 
-def test_visible_devices_are_listed_by_uuid_or_index_and_nothing_else() -> None:
-    with pytest.raises(ValueError, match=r"'visible_by' must be in \('uuid', 'index'\)"):
+def test_visible_devices_are_listed_by_uuid_index_or_number_and_nothing_else() -> None:
+    with pytest.raises(ValueError, match=r"'visible_by' must be in \('uuid', 'index', 'number'\)"):
         Vendor(api=2, name="v", title="V", models=(), visible_by="serial")
