@@ -210,6 +210,8 @@ static int call_with(const struct start *start, char *const environment[])
 
 static int start(const struct start *started, char *const environment[])
 {
+    if (next.execve == NULL) /* a library's constructor, before ours */
+        prepare();
     struct places places = places_in(environment);
     if (!needs_variables(environment, &places))
         return call_with(started, environment);
