@@ -154,7 +154,7 @@ const struct link_map *object_of(const void *address)
 {
     Dl_info info;
     struct link_map *object = NULL;
-    return address != NULL && dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) != 0 ? object : NULL;
+    return address != NULL && libc_dladdr1(address, &info, (void **)&object, RTLD_DL_LINKMAP) != 0 ? object : NULL;
 }
 
 bool object_is_called(const struct link_map *object, const char *name)
@@ -191,3 +191,14 @@ static void *(*find_dlopen(void))(const char *, int)
 void *libc_dlsym(void *handle, const char *name) FOUND(dlsym);
 void *libc_dlvsym(void *handle, const char *name, const char *version) FOUND(dlvsym);
 void *libc_dlopen(const char *file, int flags) FOUND(dlopen);
+
+static int (*find_dladdr(void))(const void *, Dl_info *)
+{
+    return (int (*)(const void *, Dl_info *))libc_function("dladdr");
+}
+static int (*find_dladdr1(void))(const void *, Dl_info *, void **, int)
+{
+    return (int (*)(const void *, Dl_info *, void **, int))libc_function("dladdr1");
+}
+int libc_dladdr(const void *address, Dl_info *info) FOUND(dladdr);
+int libc_dladdr1(const void *address, Dl_info *info, void **extra, int flags) FOUND(dladdr1);

@@ -2,6 +2,7 @@
 #ifndef HETERO_LIBC_H
 #define HETERO_LIBC_H
 
+#include <dlfcn.h>
 #include <link.h>
 #include <stdbool.h>
 
@@ -9,6 +10,8 @@
 void *libc_dlsym(void *handle, const char *name);
 void *libc_dlvsym(void *handle, const char *name, const char *version);
 void *libc_dlopen(const char *file, int flags);
+int libc_dladdr(const void *address, Dl_info *info);
+int libc_dladdr1(const void *address, Dl_info *info, void **extra, int flags);
 
 /* The loaded library or program that contains an address; NULL: none. */
 const struct link_map *object_of(const void *address);

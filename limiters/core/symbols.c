@@ -1,4 +1,4 @@
-/* dlsym, dlvsym and dlopen as the program calls them, and libc's own for the limiter.
+/* dlsym, dlvsym, dlopen and dladdr as the program calls them, and libc's own for the limiter.
  *
  * A lookup of a name that the limiter answers returns the limiter's function if the handle has that symbol. Every other
  * lookup jumps to libc's function. It is a jump, because libc's function tells its caller by the return address
@@ -12,6 +12,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 /* --------------------------------------------------------------------------------------------------- lookup in tables
  */
@@ -57,10 +58,19 @@ static bool has_name_of(const struct link_map *object, const struct library *lib
     return has_name;
 }
 
+/* Whether an object lies in the library's folder, or below it, where that makes it a part of the driver. */
+static bool is_beside_library(const struct link_map *object, const struct library *library)
+{
+    const struct link_map *own = library->has_folder ? object_of(symbol_known(library->rows)) : NULL;
+    const char *last_slash = own == NULL ? NULL : strrchr(own->l_name, '/');
+    return last_slash != NULL && strncmp(own->l_name, object->l_name, (size_t)(last_slash - own->l_name) + 1) == 0;
+}
+
 bool library_calls(const struct library *library, const void *caller)
 {
     const struct link_map *object = is_of_this_library(caller) ? NULL : object_of(caller);
-    return is_of_this_library(caller) || (object != NULL && has_name_of(object, library));
+    return is_of_this_library(caller) ||
+           (object != NULL && (has_name_of(object, library) || is_beside_library(object, library)));
 }
 
 void library_resolve(struct library *library)
@@ -183,14 +193,17 @@ static bool is_hidden_lookup(void *handle, const char *name)
  */
 
 /* A program could look up libc's dlsym and pass the limiter, so the limiter answers these names, too. */
-enum { ROW_dlsym, ROW_dlvsym, ROW_dlopen, ROWS };
+enum { ROW_dlsym, ROW_dlvsym, ROW_dlopen, ROW_dladdr, ROW_dladdr1, ROWS };
 
 static struct symbol loader_rows[ROWS] = {
     [ROW_dlsym] = {"dlsym", (void *)libc_dlsym},
     [ROW_dlvsym] = {"dlvsym", (void *)libc_dlvsym},
     [ROW_dlopen] = {"dlopen", (void *)libc_dlopen},
+    [ROW_dladdr] = {"dladdr", (void *)libc_dladdr},
+    [ROW_dladdr1] = {"dladdr1", (void *)libc_dladdr1},
 };
-static void *const loader_answers[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen};
+static void *const loader_answers[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen, (void *)dladdr,
+                                           (void *)dladdr1};
 
 static struct library loader = {.names = {"libc.so.6"}, .rows = loader_rows, .row_count = ROWS, .is_resolved = true};
 SYMBOLS(loader, &loader, loader_answers);
@@ -300,3 +313,28 @@ __asm__(".text\n.globl dlopen\n.type dlopen, %function\ndlopen:\n"
 
 ENTRY_POINT(dlsym, 0);
 ENTRY_POINT(dlvsym, 1);
+
+/* The driver's function for which the limiter's stands at an address; the address itself otherwise. Programs look for
+ * the driver's folder so. */
+static const void *function_behind(const void *address)
+{
+    if (!is_of_this_library(address) || FAULT(loader_calls_unanswered))
+        return address;
+    for (const struct symbols *const *table = __start_hetero_symbols; table < __stop_hetero_symbols; table++)
+        for (size_t row_index = 0; row_index < (*table)->library->row_count; row_index++)
+            if ((*table)->answers[row_index] == address && (*table)->library != &loader) {
+                const void *function = symbol_real((*table)->library, &(*table)->library->rows[row_index]);
+                return function == NULL ? address : function;
+            }
+    return address;
+}
+
+__attribute__((visibility("default"))) int dladdr(const void *address, Dl_info *info)
+{
+    return libc_dladdr(function_behind(address), info);
+}
+
+__attribute__((visibility("default"))) int dladdr1(const void *address, Dl_info *info, void **extra, int flags)
+{
+    return libc_dladdr1(function_behind(address), info, extra, flags);
+}

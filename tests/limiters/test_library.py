@@ -14,7 +14,18 @@ from tenancy import LIMITER, REGION_BYTES, TABLES, Terms, packed_grant
 
 LIMITERS = Path(__file__).parents[2] / "limiters"
 #: The functions of libc that every limiter answers: lookups, and what executes programs.
-OF_LIBC = {"dlopen", "dlsym", "dlvsym", "execl", "execle", "execlp", "execv", "execve"}
+OF_LIBC = {
+    "dladdr",
+    "dladdr1",
+    "dlopen",
+    "dlsym",
+    "dlvsym",
+    "execl",
+    "execle",
+    "execlp",
+    "execv",
+    "execve",
+}
 OF_LIBC |= {"execveat", "execvp", "execvpe", "fexecve", "posix_spawn", "posix_spawnp"}
 
 
