@@ -8,6 +8,7 @@
 
 typedef CUresult result_t;
 typedef CUdevice device_t;
+typedef int device_count_t;
 typedef CUcontext context_t;
 typedef CUstream stream_t;
 typedef CUevent event_t;

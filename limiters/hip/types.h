@@ -9,6 +9,7 @@
 typedef hipError_t result_t;
 typedef hipStream_t stream_t;
 typedef hipDevice_t device_t;
+typedef int device_count_t;
 typedef hipEvent_t event_t;
 typedef void *context_t, *pointer_t;
 

@@ -20,5 +20,5 @@ void calls_after_fork(void)
 /* If the driver's function jumps to another one, the return address is in the limiter. */
 bool is_the_drivers_call(const void *caller)
 {
-    return library_calls(&driver_library, caller);
+    return IS_DRIVERS(caller);
 }

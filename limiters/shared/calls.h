@@ -7,7 +7,7 @@
  *
  * CALLS_NEST (types.h): launches and the calls of the time sharing may nest, too. A launch is charged once either way.
  * ANY_CALL_IS_FIRST: the API has no function that every program calls first, so the limiter prepares itself at the
- * first call of any function. Otherwise it does so in `initialise` (shim.c).
+ * first call of any function. Otherwise it does so in `initialise` (visible.c).
  */
 #ifndef HETERO_SHARED_CALLS_H
 #define HETERO_SHARED_CALLS_H
@@ -27,7 +27,7 @@ bool no_other_thread_calls(unsigned long *begun_count);
 
 void calls_after_fork(void);
 
-/* shim.c's function for the first call, in a section of its own: other libraries make calls in constructors that run
+/* start.c's function for the first call, in a section of its own: other libraries make calls in constructors that run
  * before any of the limiter's. */
 extern void (*const __start_hetero_first_call[])(void) __attribute__((visibility("hidden")));
 #define AT_FIRST_CALL(function)                                                                                        \

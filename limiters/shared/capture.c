@@ -5,7 +5,6 @@
 #include "bodies.h"
 #include "device.h"
 #include "driver.h"
-#include "launch.h"
 #include "recording.h"
 
 /* Set the fence behind earlier launches before the capture begins. A later fence would become part of the graph, and
@@ -76,14 +75,18 @@ result_t end_capture(result_t (*real)(stream_t, TYPE(graph) *), stream_t null_st
     return capture_ended(real(stream, graph), stream == NULL ? null_stream : stream);
 }
 
+void event_wait_begins(struct wait_ticket *ticket, stream_t stream)
+{
+    if (capturing())
+        before_capture(stream);
+    event_wait_enter(ticket, stream);
+}
+
 result_t wait_event(result_t (*real)(stream_t, event_t, unsigned), stream_t null_stream, stream_t stream, event_t event,
                     unsigned flags)
 {
-    /* A stream that waits for a captured event joins the capture. */
-    if (capturing())
-        before_capture(stream == NULL ? null_stream : stream);
     struct wait_ticket ticket;
-    event_wait_enter(&ticket, stream == NULL ? null_stream : stream);
+    event_wait_begins(&ticket, stream == NULL ? null_stream : stream);
     result_t answer = real(stream, event, flags);
     wait_leave(&ticket, answer);
     return answer;

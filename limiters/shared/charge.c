@@ -2,7 +2,6 @@
 #include "charge.h"
 
 #include "device.h"
-#include "driver.h"
 
 #include "../core/fault.h"
 #include "../core/ledger.h"
@@ -73,6 +72,14 @@ bool is_within_limit(int device)
     return charge_fits(device, 0);
 }
 
+uint64_t grant_left_bytes(int device, uint64_t *limit_bytes)
+{
+    struct region *region = device == DEVICE_FOREIGN ? NULL : tenant_region();
+    *limit_bytes = region == NULL ? 0 : terms_memory(tenant_terms(device));
+    uint64_t used_bytes = region == NULL ? 0 : ledger_used(region, (unsigned)device);
+    return used_bytes < *limit_bytes ? *limit_bytes - used_bytes : 0;
+}
+
 bool charge_unconditionally(int device, uint64_t bytes)
 {
     struct region *region = tenant_region();
@@ -135,32 +142,6 @@ result_t settle(result_t answer, uint32_t kind, uint64_t key, int device, uint64
 result_t settle_pointer(result_t answer, const pointer_t *pointer, int device, uint64_t bytes, void *link)
 {
     return settle(answer, HELD_POINTER, answer == RESULT_OK ? (uintptr_t)*pointer : 0, device, bytes, link);
-}
-
-/* The address that an entry's `link` has if its memory was spilled to the host. */
-static char spilled_tag;
-
-bool is_spilled(const struct entry *entry)
-{
-    return entry->link == &spilled_tag;
-}
-
-bool spills(result_t answer, int device)
-{
-    return answer == ERROR(OUT_OF_MEMORY) && counted(device) &&
-           (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
-}
-
-result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged_bytes)
-{
-    result_t answer = DRIVER(MemAllocManaged)(pointer, bytes, VALUE(MEM_ATTACH_GLOBAL));
-    return settle_pointer(answer, pointer, device, charged_bytes, &spilled_tag);
-}
-
-result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes)
-{
-    result_t charge_result = charge(device, bytes);
-    return charge_result != RESULT_OK ? charge_result : settle_spill(pointer, device, bytes, bytes);
 }
 
 static bool lives_in(const struct entry *entry, const void *context)

@@ -23,6 +23,9 @@ bool charge_fits(int device, uint64_t bytes);
 /* Whether the charged bytes are within the limit. */
 bool is_within_limit(int device);
 
+/* The bytes of the grant that nobody holds; and its limit. Of a device that is not in the grant both are 0. */
+uint64_t grant_left_bytes(int device, uint64_t *limit_bytes);
+
 /* Charge bytes that the process holds already, also beyond the limit. False: the limit is exceeded. */
 bool charge_unconditionally(int device, uint64_t bytes);
 
@@ -57,19 +60,6 @@ void give_back_bytes(const struct entry *entry);
  * set (reclaim.h). */
 void reclaim(int device, uint64_t bytes);
 void set_reclaimer(void (*function)(int device, uint64_t bytes));
-
-/* Whether an allocation is to be spilled to host memory after this answer of the driver. */
-bool spills(result_t answer, int device);
-
-/* Allocate managed memory, which may exceed the card, in place of `bytes` of device memory that the driver refused and
- * for which `charged_bytes` are charged. */
-result_t settle_spill(pointer_t *pointer, int device, uint64_t bytes, uint64_t charged_bytes);
-
-/* The same for bytes that are not charged yet. */
-result_t allocate_spilled(pointer_t *pointer, int device, uint64_t bytes);
-
-/* Whether an entry is of spilled memory. */
-bool is_spilled(const struct entry *entry);
 
 /* Free a pointer, at once or in the order of a stream (memory.c). */
 result_t release(result_t (*real)(pointer_t), pointer_t pointer);

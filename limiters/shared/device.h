@@ -23,6 +23,9 @@ int sole_device(void);
 /* The ordinal of one of the grant's devices, for which device_of() returned it before. */
 device_t ordinal_of(int device);
 
+/* What the driver calls the model of one of the grant's devices. False: it does not tell. */
+bool device_model(int device, char *name, size_t size_bytes);
+
 /* Replace a device's memory size in the driver's answer by the grant's limit (memory.c). */
 result_t total_shown(result_t answer, size_t *bytes, device_t ordinal);
 

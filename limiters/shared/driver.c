@@ -12,4 +12,4 @@ struct symbol driver_rows[ROWS] = {
 };
 
 struct library driver_library = {
-    .names = {DRIVER_NAMES}, .rows = driver_rows, .row_count = ROWS, .is_hidden = function_hidden};
+    .names = {DRIVER_NAMES}, .rows = driver_rows, .row_count = FIRST_OF_OTHERS, .has_folder = HAS_FOLDER, .is_hidden = function_hidden};

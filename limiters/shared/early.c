@@ -6,6 +6,7 @@
 #include "held.h"
 #include "pools.h"
 #include "reclaim.h"
+#include "spill.h"
 #include "uncounted.h"
 
 /* Adds an entry's charged bytes if the driver may not have taken them yet: it takes them at the first use of a library,

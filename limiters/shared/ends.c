@@ -28,13 +28,7 @@ static int64_t exported_pool_bytes(void)
 
 struct card_use before_context_ends(context_t context)
 {
-    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
-        struct governor *governor = governor_known(device);
-        if (governor != NULL && context != NULL && FAULT(context_ends_uncharged))
-            gate_after_context_ended(&governor->gate, context, false);
-        else if (governor != NULL && context != NULL)
-            gate_before_context_ends(&governor->gate, context);
-    }
+    gates_before_context_ends(context);
     struct card_use use_before = use_before_context(context);
     use_before.process_bytes += exported_pool_bytes();
     return use_before;
@@ -42,11 +36,7 @@ struct card_use before_context_ends(context_t context)
 
 void context_call_over(context_t context, bool is_alive)
 {
-    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
-        struct governor *governor = governor_known(device);
-        if (governor != NULL && context != NULL)
-            gate_after_context_ended(&governor->gate, context, is_alive && !FAULT(context_ends_uncharged));
-    }
+    gates_after_context_ended(context, is_alive);
 }
 
 static bool is_stream_of(const struct entry *entry, const void *context)
@@ -107,14 +97,9 @@ static void stream_ended(int device)
 
 result_t destroy_stream(result_t (*real)(stream_t), stream_t stream)
 {
-    struct stream_key key = {.stream = stream};
     struct entry entry;
     int stream_device = device_of_stream(stream); /* before its entry is taken out below: the call may add that */
-    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
-        struct governor *governor = governor_known(device);
-        if (governor != NULL)
-            gate_before_stream_ends(&governor->gate, &key);
-    }
+    gates_before_stream_ends(stream);
     table_take(STREAM_DEVICE, (uintptr_t)stream, &entry);
     pools_stream_ended(stream);
     if (!FAULT(stream_ends_keep_frees))

@@ -140,7 +140,7 @@ static bool fence_passed(void *argument)
     struct fence *fence = argument;
     if (!enter(fence->context, &state))
         return true;
-    result_t answer = DRIVER(EventQuery)(fence->event);
+    result_t answer = QUERY_EVENT(fence->event);
     bool has_passed = answer != ERROR(NOT_READY) && answer != ERROR(INVALID_HANDLE);
     leave(&state);
     return has_passed;
@@ -148,10 +148,9 @@ static bool fence_passed(void *argument)
 
 static bool device_name(const char *uuid, char *name, size_t size_bytes)
 {
-    typeof(&FUNCTION(DeviceGetName)) get_name = DRIVER(DeviceGetName);
     int device = tenant_device_named(uuid);
     work_begins();
-    bool is_known = get_name != NULL && device >= 0 && get_name(name, (int)size_bytes, ordinal_of(device)) == RESULT_OK;
+    bool is_known = device >= 0 && device_model(device, name, size_bytes);
     work_ends();
     return is_known;
 }

@@ -1,6 +1,7 @@
 /* Makes a device's governor at the first limited launch to it, and retires all governors at exit (governors.h). */
 #include "governors.h"
 
+#include "../core/fault.h"
 #include "../core/tenant.h"
 
 #include <stdlib.h>
@@ -52,6 +53,36 @@ struct governor *governor_make(int device)
         is_registered = atexit(retire_all) == 0;
     pthread_mutex_unlock(&governors_mutex);
     return governor;
+}
+
+void gates_before_context_ends(void *context)
+{
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES && context != NULL; device++) {
+        struct governor *governor = governor_known(device);
+        if (governor != NULL && FAULT(context_ends_uncharged))
+            gate_after_context_ended(&governor->gate, context, false);
+        else if (governor != NULL)
+            gate_before_context_ends(&governor->gate, context);
+    }
+}
+
+void gates_after_context_ended(void *context, bool is_alive)
+{
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES && context != NULL; device++) {
+        struct governor *governor = governor_known(device);
+        if (governor != NULL)
+            gate_after_context_ended(&governor->gate, context, is_alive && !FAULT(context_ends_uncharged));
+    }
+}
+
+void gates_before_stream_ends(void *stream)
+{
+    struct stream_key key = {.stream = stream};
+    for (int device = 0; device < (int)HETERO_MAX_DEVICES; device++) {
+        struct governor *governor = governor_known(device);
+        if (governor != NULL)
+            gate_before_stream_ends(&governor->gate, &key);
+    }
 }
 
 void governors_after_fork(void)

@@ -24,10 +24,12 @@ static inline bool management_process_memory(const char *uuid, uint64_t *bytes)
     return false;
 }
 
+#ifndef CARD_MEMORY_IS_KNOWN
 static inline bool management_card_memory(const char *uuid, uint64_t *bytes)
 {
     (void)uuid, (void)bytes;
     return false;
 }
+#endif
 
 #endif

@@ -10,9 +10,9 @@
 #include "pitch.h"
 #include "pools.h"
 #include "reclaim.h"
+#include "spill.h"
 
 #include "../core/fault.h"
-#include "../core/ledger.h"
 
 result_t memory_info(result_t (*real)(size_t *, size_t *), size_t *free_bytes, size_t *total_bytes)
 {
@@ -20,14 +20,11 @@ result_t memory_info(result_t (*real)(size_t *, size_t *), size_t *free_bytes, s
     int device = device_current();
     if (answer != RESULT_OK || (device != DEVICE_FOREIGN && !counted(device)))
         return answer;
-    uint64_t limit_bytes = 0, used_bytes = 0;
     if (device != DEVICE_FOREIGN && tenant_region() != NULL) {
         reclaim_settle();
         pools_settle(device);
-        limit_bytes = terms_memory(tenant_terms(device));
-        used_bytes = ledger_used(tenant_region(), (unsigned)device);
     }
-    uint64_t remaining_bytes = used_bytes < limit_bytes ? limit_bytes - used_bytes : 0;
+    uint64_t limit_bytes, remaining_bytes = grant_left_bytes(device, &limit_bytes);
     bool may_spill = device != DEVICE_FOREIGN && (terms_flags(tenant_terms(device)) & HETERO_FLAG_SPILL) != 0;
     if (free_bytes != NULL && (*free_bytes > remaining_bytes || may_spill))
         *free_bytes = remaining_bytes;

@@ -37,9 +37,9 @@ device_t ordinal_of(int device)
 
 bool all_devices_granted(void)
 {
-    int ordinal_count = 0;
+    device_count_t ordinal_count = 0;
     bool all_granted = DRIVER(DeviceGetCount)(&ordinal_count) == RESULT_OK && ordinal_count > 0;
-    for (device_t ordinal = 0; all_granted && ordinal < ordinal_count; ordinal++)
+    for (device_t ordinal = 0; all_granted && ordinal < (device_t)ordinal_count; ordinal++)
         all_granted = device_of(ordinal) >= 0;
     return all_granted;
 }

@@ -8,6 +8,7 @@
 #include "blocks.h"
 #include "charge.h"
 #include "device.h"
+#include "spill.h"
 
 #include <stddef.h>
 #include <stdint.h>

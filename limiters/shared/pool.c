@@ -6,6 +6,7 @@
 #include "device.h"
 #include "driver.h"
 #include "pools.h"
+#include "spill.h"
 
 #include "../core/fault.h"
 

@@ -1,32 +1,12 @@
-/* The entry points: the exported functions, one per line of api.def, the driver's own lookup functions, and fork. */
-#include "array.h"
-#include "blocks.h"
+/* The entry points: the exported functions, one per line of api.def, and the driver's own lookup functions. */
 #include "bodies.h"
-#include "borrowed.h"
-#include "capturing.h"
-#include "charge.h"
-#include "context.h"
-#include "device.h"
 #include "driver.h"
-#include "early.h"
-#include "governors.h"
 #include "known.h"
-#include "launch.h"
 #include "local.h"
-#include "module.h"
-#include "page_tables.h"
-#include "pools.h"
-#include "recording.h"
-#include "reclaim.h"
-#include "uncounted.h"
-#include "virtual.h"
-#include "visible.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
-#include "../core/table.h"
 #include "../core/tenant.h"
-#include "management.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -51,88 +31,6 @@ static void *const answers[ROWS] = {
 };
 
 SYMBOLS(driver, &driver_library, answers);
-
-/* --------------------------------------------------------------------------------------------------- the first call */
-
-static void forget_parent(void)
-{
-    calls_after_fork();
-    table_after_fork();
-    governors_after_fork();
-    device_after_fork();
-    context_after_fork();
-    pools_after_fork();
-    blocks_after_fork();
-    reclaim_after_fork();
-    virtual_after_fork();
-    tables_after_fork();
-    uncounted_after_fork();
-    limits_after_fork();
-    local_after_fork();
-    graphs_after_fork();
-    capture_after_fork();
-    recording_after_fork();
-    atomic_store(&first_call_made, false);
-}
-
-/* Set the refund function of each kind of entry, and the reclaimer (charge.h). */
-static void prepare_charges(void)
-{
-    set_refund_function(HELD_POINTER, pointer_freed);
-    set_refund_function(HELD_BLOCK, block_context_ended);
-    set_refund_function(HELD_CHUNK, pointer_freed);
-    set_refund_function(HELD_FREED, pointer_freed);
-    set_refund_function(HELD_ARRAY, array_freed);
-    set_refund_function(HELD_MODULE, module_unloaded);
-    set_refund_function(HELD_RESIDENCE, give_back_bytes);
-    set_refund_function(HELD_IMPORTED, imported_freed);
-    set_refund_function(HELD_GREEN, give_back_bytes);
-    set_refund_function(HELD_LOCAL, give_back_bytes);
-    set_refund_function(HELD_SCRATCH, give_back_bytes);
-    set_refund_function(HELD_NODES, give_back_bytes);
-    tables_prepare();
-    for (uint32_t limit = CONTEXT_LIMIT; limit < HELD_CHUNK; limit++)
-        set_refund_function(limit, give_back_bytes);
-    set_reclaimer(reclaim_freed);
-    early_prepare();
-}
-
-/* Open files and find functions that a launch may need later, when the program may not be able to open files any more.
- * This is done before the driver gets a call, and before the limiter has a thread. */
-static result_t prepare(void)
-{
-    struct region *region = tenancy() == TENANCY_REFUSED ? NULL : tenant_region();
-    prepare_charges();
-    if (region == NULL || !region_lock(region))
-        return ERROR(NOT_PERMITTED);
-    region_unlock(region);
-    tenancy_in_child(forget_parent);
-    management_prepare();
-    for (int device = 0; device < (int)tenant_grant->device_count; device++)
-        if (terms_limit_core(tenant_terms(device)) && !FAULT(governor_unprepared) && !governor_prepare(device))
-            return ERROR(NOT_PERMITTED);
-    return RESULT_OK;
-}
-
-result_t initialise(result_t (*real)(unsigned), unsigned flags)
-{
-    result_t answer = prepare();
-    if (answer != RESULT_OK)
-        return answer;
-    const char *list = visible_translate();
-    answer = real(flags);
-    visible_restore(list);
-    return answer;
-}
-
-/* At the first call of an API without a first function. If preparing fails, the calls that need it fail later. */
-static void first_call(void)
-{
-    prepare();
-    atomic_store_explicit(&first_call_made, true, memory_order_relaxed);
-}
-
-AT_FIRST_CALL(first_call);
 
 /* ------------------------------------------------------------------------------------ the driver's lookup functions */
 

@@ -1,9 +1,5 @@
-/* Virtual memory management (VMM). A block of physical memory lives while a handle, a mapping or a sparse array refers
- * to it. It is charged when it is created and given back with the last reference.
- *
- * An exported block may live on in a descriptor or in another process. The driver counts it for no process while only
- * descriptors have it. So it is given back if the card is seen to have its memory back, and stays charged otherwise.
- */
+/* Virtual memory management (VMM): the driver's calls for blocks of physical memory (physical.h), their mappings and
+ * what other processes have of them. */
 #include "virtual.h"
 
 #include "arguments.h"
@@ -13,6 +9,7 @@
 #include "charge.h"
 #include "device.h"
 #include "driver.h"
+#include "spill.h"
 #include "uncounted.h"
 
 #include "../core/fault.h"
@@ -20,91 +17,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-struct vmm_block {
-    int device;
-    uint64_t bytes;                   /* charged */
-    _Atomic unsigned reference_count; /* from handles, each of which has several, mappings and sparse arrays */
-    _Atomic bool is_exported;
-    bool is_imported; /* another process created it and is charged for it */
-};
-
-/* Guards handles' counts in the table together with their blocks' references. Never held across a driver call. */
-static pthread_mutex_t handles_mutex = PTHREAD_MUTEX_INITIALIZER;
-
 /* Held around calls that map, unmap or look up mappings, so that the table has the same mappings as the driver. */
 static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void virtual_after_fork(void)
 {
-    handles_mutex = mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-}
-
-/* The card's use before the driver is asked to free an exported block; not read for other blocks. */
-static const struct card_use no_use = {0};
-static struct card_use use_before_drop(const struct vmm_block *block)
-{
-    return block != NULL && atomic_load(&block->is_exported) ? card_use(block->device) : no_use;
-}
-
-/* Drop one reference. */
-static void drop_after_use(struct vmm_block *block, struct card_use use_before)
-{
-    if (block == NULL || atomic_fetch_sub(&block->reference_count, 1) > 1)
-        return;
-    if (block->is_imported)
-        report_opened(-1);
-    bool is_exported = atomic_load(&block->is_exported);
-    if (is_exported && !FAULT(exported_blocks_refunded) && !card_got_back(block->device, use_before, block->bytes)) {
-        leave_charged(block->device, block->bytes);
-    } else {
-        refund(block->device, block->bytes);
-        report_shared(block->device, is_exported ? -(int64_t)block->bytes : 0);
-    }
-    free(block);
-}
-
-void drop_reference(struct vmm_block *block)
-{
-    drop_after_use(block, no_use);
-}
-
-void drop_reference_asked(struct vmm_block *block)
-{
-    drop_after_use(block, use_before_drop(block));
-}
-
-/* Add `change` to the references that a handle stands for. With none left its entry is removed. NULL: it has no entry.
- */
-static struct vmm_block *change_handle_count(TYPE(memGenericAllocationHandle) handle, int change)
-{
-    struct entry entry = {0}, previous;
-    pthread_mutex_lock(&handles_mutex);
-    if (table_take(HELD_HANDLE, (uintptr_t)handle, &entry)) {
-        entry.count += (uint64_t)(int64_t)change;
-        if (entry.count > 0)
-            table_put(&entry, &previous);
-    }
-    pthread_mutex_unlock(&handles_mutex);
-    return entry.link;
-}
-
-static void add_handle(TYPE(memGenericAllocationHandle) handle, struct vmm_block *block)
-{
-    struct entry previous, entry = {.key = (uintptr_t)handle, .kind = HELD_HANDLE, .count = 1, .link = block};
-    pthread_mutex_lock(&handles_mutex);
-    table_put(&entry, &previous);
-    pthread_mutex_unlock(&handles_mutex);
-}
-
-struct vmm_block *block_of_handle(TYPE(memGenericAllocationHandle) handle)
-{
-    struct entry entry;
-    pthread_mutex_lock(&handles_mutex);
-    struct vmm_block *block = table_get(HELD_HANDLE, (uintptr_t)handle, &entry) ? entry.link : NULL;
-    if (block != NULL)
-        atomic_fetch_add(&block->reference_count, 1);
-    pthread_mutex_unlock(&handles_mutex);
-    return block;
+    mapping_lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    physical_after_fork();
 }
 
 /* Spill a block to host memory, which can be mapped like device memory; managed memory cannot. */
@@ -144,19 +63,19 @@ result_t create_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, size_
         return answer;
     }
     *block = (struct vmm_block){.device = device, .bytes = block_bytes, .reference_count = 1};
-    add_handle(*handle, block);
+    add_handle((uintptr_t)*handle, block);
     return answer;
 }
 
 result_t release_block(result_t (*real)(TYPE(memGenericAllocationHandle)), TYPE(memGenericAllocationHandle) handle)
 {
-    struct vmm_block *block = change_handle_count(handle, -1); /* before the driver can reuse the value */
+    struct vmm_block *block = change_handle_count((uintptr_t)handle, -1); /* before the driver can reuse the value */
     struct card_use use_before = use_before_drop(block);
     result_t answer = real(handle);
     if (answer == RESULT_OK)
         drop_after_use(block, use_before);
-    else if (block != NULL && change_handle_count(handle, 1) == NULL)
-        add_handle(handle, block);
+    else if (block != NULL && change_handle_count((uintptr_t)handle, 1) == NULL)
+        add_handle((uintptr_t)handle, block);
     return answer;
 }
 
@@ -178,8 +97,8 @@ result_t retain_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void 
     if (answer == RESULT_OK && table_find(maps_address, address, &mapping)) {
         struct vmm_block *block = mapping.link;
         atomic_fetch_add(&block->reference_count, 1);
-        if (change_handle_count(*handle, 1) == NULL)
-            add_handle(*handle, block); /* all handles were released, and the mapping kept the block alive */
+        if (change_handle_count((uintptr_t)*handle, 1) == NULL)
+            add_handle((uintptr_t)*handle, block); /* all handles were released, and the mapping kept the block alive */
     }
     pthread_mutex_unlock(&mapping_lock);
     return answer;
@@ -189,7 +108,7 @@ result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAl
                    pointer_t address, size_t bytes, size_t offset, TYPE(memGenericAllocationHandle) handle,
                    unsigned long long flags)
 {
-    struct vmm_block *block = block_of_handle(handle);
+    struct vmm_block *block = block_of_handle((uintptr_t)handle);
     struct entry previous = {0},
                  entry = {.key = (uintptr_t)address, .kind = HELD_MAPPING, .bytes = bytes, .link = block};
     pthread_mutex_lock(&mapping_lock);
@@ -198,9 +117,9 @@ result_t map_block(result_t (*real)(pointer_t, size_t, size_t, TYPE(memGenericAl
         table_put(&entry, &previous);
     pthread_mutex_unlock(&mapping_lock);
     if (previous.kind != 0)
-        drop_after_use(previous.link, no_use); /* without an unmap that ends it, a new mapping replaces the old one */
+        drop_reference(previous.link); /* without an unmap that ends it, a new mapping replaces the old one */
     if (answer != RESULT_OK)
-        drop_after_use(block, no_use);
+        drop_reference(block);
     return answer;
 }
 
@@ -242,7 +161,7 @@ static size_t take_mappings(pointer_t address, size_t bytes, struct entry **mapp
 result_t unmap_blocks(result_t (*real)(pointer_t, size_t), pointer_t address, size_t bytes)
 {
     struct entry *mappings = NULL, previous;
-    struct card_use use_before = no_use;
+    struct card_use use_before = {0};
     if (!FAULT(mappings_unlocked))
         pthread_mutex_lock(&mapping_lock);
     size_t mapping_count = take_mappings(address, bytes, &mappings);
@@ -275,23 +194,16 @@ void tiles_unmapped(const void *array)
 
 /* ------------------------------------------------------------------------------------------- beyond this process */
 
-/* An imported block is not noted: it is charged to the process that created it. */
-static void note_exported(struct vmm_block *block)
-{
-    if (block != NULL && !block->is_imported && !atomic_exchange(&block->is_exported, true))
-        report_shared(block->device, (int64_t)block->bytes);
-}
-
 result_t export_block(result_t (*real)(void *, TYPE(memGenericAllocationHandle), TYPE(memAllocationHandleType),
                                        unsigned long long),
                       void *descriptor, TYPE(memGenericAllocationHandle) handle, TYPE(memAllocationHandleType) type,
                       unsigned long long flags)
 {
-    struct vmm_block *block = block_of_handle(handle);
+    struct vmm_block *block = block_of_handle((uintptr_t)handle);
     result_t answer = real(descriptor, handle, type, flags);
     if (answer == RESULT_OK)
         note_exported(block);
-    drop_after_use(block, no_use);
+    drop_reference(block);
     return answer;
 }
 
@@ -324,7 +236,7 @@ result_t import_block(result_t (*real)(TYPE(memGenericAllocationHandle) *, void 
     struct vmm_block *block = answer == RESULT_OK ? malloc(sizeof *block) : NULL;
     if (block != NULL) {
         *block = (struct vmm_block){.device = DEVICE_NONE, .reference_count = 1, .is_imported = true};
-        add_handle(*handle, block);
+        add_handle((uintptr_t)*handle, block);
         report_opened(1);
         uncounted_check_rarely(device_current());
     }

@@ -1,7 +1,8 @@
-/* Translates the list of visible devices around the driver's first call (visible.h). */
-#include "visible.h"
-
-#include "types.h"
+/* The driver's first function. Around its call the list by which a program says which devices its driver is to show it
+ * (CUDA_VISIBLE_DEVICES) has UUIDs for numbers. Numbers in the list mean the grant's devices, from 0 on, as in the
+ * management library; the driver would read them as its own. */
+#include "bodies.h"
+#include "start.h"
 
 #include "../core/fault.h"
 #include "../core/log.h"
@@ -58,7 +59,8 @@ static bool translate(const char *list, char *output, size_t output_bytes)
     return has_number;
 }
 
-const char *visible_translate(void)
+/* Returns the program's list; NULL: nothing was changed. */
+static const char *translate_visible(void)
 {
     char output[HETERO_MAX_DEVICES * (sizeof tenant_grant->devices->uuid + 1) + 1];
     const char *list = *VISIBLE_DEVICES == '\0' ? NULL : getenv(VISIBLE_DEVICES);
@@ -68,8 +70,14 @@ const char *visible_translate(void)
     return setenv(VISIBLE_DEVICES, output, 1) == 0 ? list : NULL;
 }
 
-void visible_restore(const char *list)
+result_t initialise(result_t (*real)(unsigned), unsigned flags)
 {
+    result_t answer = prepare();
+    if (answer != RESULT_OK)
+        return answer;
+    const char *list = translate_visible();
+    answer = real(flags);
     if (list != NULL)
         setenv(VISIBLE_DEVICES, list, 1); /* libc keeps the text of a variable that it replaced */
+    return answer;
 }

@@ -121,7 +121,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "managed memory that ends with a context counts for a shared block": (
         (
-            "shared/borrowed.c",
+            "shared/card_use.c",
             "(use.is_process_listed ? (int64_t)driver_bytes : 0) + unseen_bytes(device)",
             "(use.is_process_listed ? (int64_t)driver_bytes : 0)",
         ),
@@ -141,7 +141,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "imported blocks are exported": (
-        ("shared/virtual.c", "!block->is_imported && !atomic", "!atomic"),
+        ("shared/physical.c", "!block->is_imported && !atomic", "!atomic"),
     ),
     "pools that are gone are kept": (("shared/ends.c", "    pools_context_ended(context);\n", ""),),
     # Others.
@@ -150,7 +150,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "a refund is made twice": (
         (
-            "shared/virtual.c",
+            "shared/physical.c",
             "        refund(block->device, block->bytes);\n        report_shared",
             "        refund(block->device, 2 * block->bytes);\n        report_shared",
         ),
@@ -245,7 +245,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "what else comes back counts for a shared block": (
-        ("shared/borrowed.c", "(lost_bytes > bytes ? lost_bytes : bytes)", "bytes"),
+        ("shared/card_use.c", "(lost_bytes > bytes ? lost_bytes : bytes)", "bytes"),
     ),
     "green contexts are free": (
         ("shared/green.c", "RESULT_OK || !counted(device))", "RESULT_OK || true)"),
@@ -263,7 +263,7 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "green contexts stay charged when their primary context ends": (
-        ("shared/shim.c", "    set_refund_function(HELD_GREEN, give_back_bytes);\n", ""),
+        ("shared/books.c", "    set_refund_function(HELD_GREEN, give_back_bytes);\n", ""),
     ),
     "managed memory is taken to be in the process's figure": (
         (
