@@ -164,6 +164,7 @@ check: setup .venv/.checking ## lint C, Python, shell and prose; types and layer
 	$(BIN)/clang-format --dry-run --Werror $(FORMATTED)
 	$(call tidy,cuda,deploy/supervisor.c $(filter-out $(OF_HIP),$(wildcard $(foreach part,core timeshare shared cuda nvml,limiters/$(part)/*.c))))
 	$(call tidy,hip,$(wildcard limiters/hip/*.c limiters/hsa/*.c) $(OF_HIP))
+	$(call tidy,acl,$(wildcard limiters/acl/*.c limiters/hal/*.c))
 	$(BIN)/shellcheck .ci/packages .ci/run benchmarks/*.sh
 	$(BIN)/pytest tests/docs/test_prose.py tests/test_words.py
 	$(BIN)/python tests/words.py

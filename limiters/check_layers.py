@@ -25,14 +25,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 #: From the bottom up: a folder may need those before it, and itself. The bodies that driver APIs
-#: share are compiled once for each, as a part of it. HSA's are a part of HIP's limiter.
+#: share are compiled once for each, as a part of it. HSA's are a part of HIP's limiter, and hal's of
+#: that for acl, whose own bodies are above them.
 LAYERS = ("core", "timeshare", "nvml", "cuda")
 PLACE = {
     **{folder: place for place, folder in enumerate(LAYERS)},
-    **dict.fromkeys(("shared", "hip", "hsa", "musa"), LAYERS.index("cuda")),
+    **dict.fromkeys(("shared", "hip", "hsa", "musa", "acl", "hal"), LAYERS.index("cuda")),
 }
 
 API = LAYERS.index("cuda")
+BELOW = {"hip": ("hsa",), "acl": ("hal",)}
 
 Graph = Mapping[str, frozenset[str]]
 
@@ -75,7 +77,7 @@ def linked(root: Path, build: Path, api: str) -> Graph:
 
 def objects(root: Path, build: Path, api: str) -> Iterator[tuple[str, Path]]:
     """Yield each unit of an API's limiter with its object."""
-    own = ("shared", api, *(("hsa",) if api == "hip" else ()))
+    own = ("shared", api, *BELOW.get(api, ()))
     folders = [folder for folder, place in PLACE.items() if place < API or folder in own]
     shared = "shared" if api == "cuda" else f"{api}/shared"
     sources = {unit for unit, _ in units(root, "*.c")}  # of others an old object may lie about
@@ -97,7 +99,9 @@ def upward(graph: Graph) -> Iterator[tuple[str, str]]:
         own = unit.split("/")[0]
         for need in sorted(needs):
             other = need.split("/")[0]
-            if own == other or ("shared" in (own, other) and PLACE[own] == PLACE[other] == API):
+            if own == other or other in BELOW.get(own, ()):
+                continue
+            if "shared" in (own, other) and PLACE[own] == PLACE[other] == API:
                 continue
             if PLACE.get(other, len(LAYERS)) >= PLACE[own]:
                 yield unit, need
@@ -131,7 +135,7 @@ def circles(graph: Graph) -> Iterator[list[str]]:
 
 def unbuilt(root: Path, build: Path) -> Iterator[str]:
     """Yield a line for each source that has no object: its symbols cannot be checked."""
-    shared = ("shared", "hip/shared", "musa/shared")  # each API has some of these bodies
+    shared = ("shared", "hip/shared", "musa/shared", "acl/shared")  # each API has some of these bodies
     built = {unit for folder in shared for unit, _ in units(build, "*.o", shared=folder)}
     for unit, path in units(root, "*.c"):
         if unit not in built:
@@ -145,7 +149,7 @@ def violations(root: Path, build: Path) -> Iterator[str]:
         return
     yield from unbuilt(root, build)
     graphs = [("includes", included(root))]
-    graphs += [("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa")]
+    graphs += [("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa", "acl")]
     violated: dict[str, None] = {}  # each once, where both limiters have it
     for verb, graph in graphs:
         for unit, need in upward(graph):

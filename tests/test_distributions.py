@@ -117,7 +117,7 @@ def test_fakes_racks_and_jobs_are_in_the_simulators_wheel_alone(wheels: Path) ->
     simulated = native.pop("hetero_simulator")
 
     assert len(DISTRIBUTIONS) == len(list(wheels.glob("*.whl")))
-    limiters = {f"libhetero-{api}.so" for api in ("cuda", "hip", "musa")}
+    limiters = {f"libhetero-{api}.so" for api in ("acl", "cuda", "hip", "musa")}
     assert {"hetero_limiters": limiters} == native
     assert {"libcuda.so.1", "libdcmi.so", "hetero-job-cuda", "hetero-timing-cuda"} <= simulated
     assert {"hetero_simulator"} == racks

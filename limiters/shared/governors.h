@@ -29,8 +29,8 @@ static inline struct governor *governor_of(int device)
     return __builtin_expect(governor != NULL, 1) ? governor : governor_make(device);
 }
 
-/* Around a call that may end a context, and before one that ends a stream: the gates of all devices are told (gate.h). A
- * context of NULL is none. */
+/* Around a call that may end a context, and before one that ends a stream: the gates of all devices are told (gate.h).
+ * A context of NULL is none. */
 void gates_before_context_ends(void *context);
 void gates_after_context_ended(void *context, bool is_alive);
 void gates_before_stream_ends(void *stream);

@@ -25,7 +25,7 @@ from simulated import Machine
 
 LIMITER = hetero_limiters.library("cuda")
 #: Where the tables of each driver API are. MUSA's are made of CUDA's by the build.
-TABLES = {api: LIMITER.parents[2] / api for api in ("cuda", "hip", "hsa", "nvml")}
+TABLES = {api: LIMITER.parents[2] / api for api in ("cuda", "hip", "hsa", "nvml", "acl", "hal")}
 TABLES |= {"musa": LIMITER.parents[2] / "build/musa"}
 REGION_BYTES = 600320
 UUIDS = (

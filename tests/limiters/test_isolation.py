@@ -156,6 +156,30 @@ class OfHygon(TestHip):
     settings = '[cards]\nsoft = ["hygon"]'
 
 
+class TestAscend(OnACard):
+    """CANN 8's shape: what acl calls of the runtime passes symbols."""
+
+    vendor = "ascend"
+    driver = HERE / "calls_acl.py"
+    model = "910B3\ncore = 20"
+    uuid = "11111111 22222222 33333333 44444444 55555555"
+    calls = "acl"
+    kernel = "time = 0 us\nper_arg0 = 1 us"
+    settings = '[cards]\nsoft = ["ascend"]'
+    shape: ClassVar[str] = "cann8"
+
+    def simulate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().simulate(tmp_path, monkeypatch)
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(hetero_simulator.fake_drivers() / self.shape))
+
+
+class TestAscendBelow(TestAscend):
+    """CANN 9's, whose acl is compiled into the runtime; launches are made by the latter."""
+
+    calls = "rt"
+    shape = "cann9"
+
+
 #: What does not depend on how a runtime was made is tried on one name alone.
 OF_OTHERS = (
     "test_memory_is_refused_at_the_limit_and_not_below",
@@ -184,6 +208,8 @@ TRIED: dict[str, type[OnACard]] = {
     "CUDA on Iluvatar's": TestCorex,
     "MUSA on Moore Threads'": TestMusa,
     "HIP's names since 5.3": TestHip7,
+    "acl on Ascend's, CANN 8's shape": TestAscend,
+    "acl on Ascend's, CANN 9's shape": TestAscendBelow,
 }
 
 
@@ -251,15 +277,24 @@ DEFECTS = {
 }
 DEFECTS |= {
     (api, what): DEFECTS["cuda", what]
-    for api in ("hip", "musa")
+    for api in ("hip", "musa", "acl")
     for what in ("charge", "end", "part of the time")
 }
+DEFECTS["acl", "gate"] = (
+    SHARES,
+    "acl/api.def",
+    "GATED(rtsLaunchKernelWithDevArgs, (void *function, uint32_t blocks, rtStream_t stream, void "
+    "*config,\n    const void *arguments, uint32_t bytes, void *reserved),\n    (function, blocks, "
+    "stream, config, arguments, bytes, reserved), DEFAULT(stream))",
+    "",
+)
 DEFECTS["musa", "gate"] = DEFECTS["cuda", "gate"]  # whose tables are made of CUDA's
 #: Those whose limiter it is.
 TENANTS: dict[str, tuple[type[OnACard], ...]] = {
     "cuda": (TestCuda, TestCorex),
     "musa": (TestMusa,),
     "hip": (TestHip,),
+    "acl": (TestAscendBelow,),  # acl's own launches have gates in both layers
 }
 
 

@@ -34,7 +34,7 @@ def _answered(definitions: Path) -> set[str]:
     names = set()
     for line in definitions.read_text().splitlines():
         matched = re.match(
-            r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|GATED|COPY|LAUNCH|WAITS)\((\w+)", line
+            r"(PTSZ_|PTDS_|SPT_)?(?:OWN|OWN_IN|IN_ORDER|GATED|COPY|LAUNCH|WAITS|NOTED)\((\w+)", line
         )
         if matched:
             variant, name = matched.groups()
@@ -44,7 +44,7 @@ def _answered(definitions: Path) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("api", ["cuda", "musa", "hip"])
+@pytest.mark.parametrize("api", ["cuda", "musa", "hip", "acl"])
 def test_the_library_needs_no_symbol_newer_than_glibc_2_17(api: str) -> None:
     with library(api).open("rb") as file:
         section = ELFFile(file).get_section_by_name(".gnu.version_r")
@@ -65,15 +65,19 @@ def test_the_library_shows_what_it_answers_and_nothing_else() -> None:
     assert answered | OF_LIBC == shown
 
 
-@pytest.mark.parametrize("api", ["musa", "hip"])
+@pytest.mark.parametrize("api", ["musa", "hip", "acl"])
 def test_another_api_shows_its_own_names_and_none_of_the_firsts(api: str) -> None:
-    """HIP's also those of HSA below it, and how the library below that asks the kernel's driver."""
+    """HIP's also those of HSA below it, and how the library below that asks the kernel's driver.
+
+    That for acl also those of hal.
+    """
     with library(api).open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym")
         shown = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
 
-    below = _answered(TABLES["hsa"] / "api.def") | {"ioctl"} if api == "hip" else set()
-    answered = _answered(TABLES[api] / "api.def") | below
+    below = {"hip": _answered(TABLES["hsa"] / "api.def") | {"ioctl"}}
+    below["acl"] = _answered(TABLES["hal"] / "api.def")
+    answered = _answered(TABLES[api] / "api.def") | below.get(api, set())
     assert answered | OF_LIBC == shown
 
 
@@ -87,7 +91,7 @@ def test_the_library_is_linked_to_no_driver() -> None:
     assert needed <= {"libc.so.6", "libdl.so.2", "libpthread.so.0"} | loaders
 
 
-@pytest.mark.parametrize("api", ["cuda", "musa", "hip"])
+@pytest.mark.parametrize("api", ["cuda", "musa", "hip", "acl"])
 def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None:
     with library(api).open("rb") as file:
         symbols = ELFFile(file).get_section_by_name(".dynsym")
@@ -98,11 +102,11 @@ def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None
     assert undefined - {""} <= {"_dl_mcount", "__cxa_finalize"} | started
 
 
-@pytest.mark.parametrize("api", ["cuda", "musa", "nvml"])
+@pytest.mark.parametrize("api", ["cuda", "musa", "nvml", "acl", "hal"])
 def test_every_symbol_has_one_line(api: str) -> None:
     text = (TABLES[api] / "api.def").read_text()
     names = re.findall(
-        r"^(?:PTSZ_|PTDS_)?(?:OWN|GATED|COPY|LAUNCH|ORDERED|USED)\((\w+)", text, re.MULTILINE
+        r"^(?:PTSZ_|PTDS_)?(?:OWN|IN_ORDER|GATED|COPY|LAUNCH|WAITS|NOTED|ORDERED|USED)\((\w+)", text, re.MULTILINE
     )
 
     assert sorted(set(names)) == sorted(names)
@@ -119,7 +123,7 @@ def test_the_core_includes_no_driver_header() -> None:
 #: The sources of the shims' bodies.
 BODIES = [
     path
-    for shim in ("shared", "cuda", "hip", "hsa", "nvml")
+    for shim in ("shared", "cuda", "hip", "hsa", "nvml", "acl", "hal")
     for path in sorted((LIMITERS / shim).glob("*.c"))
 ]
 
@@ -135,7 +139,7 @@ def test_every_body_is_under_twenty_lines(source: Path) -> None:
 LEFT_OUT = re.findall(r"^/(\^.*)/d$", (LIMITERS / "musa/names.sed").read_text(), re.MULTILINE)
 
 
-@pytest.mark.parametrize("api", ["cuda", "hip", "musa", "nvml"])
+@pytest.mark.parametrize("api", ["cuda", "hip", "musa", "nvml", "acl"])
 def test_the_functions_that_are_not_answered_are_in_order_and_in_one_table(api: str) -> None:
     others = re.findall(
         r"^(?:HARMLESS|OPEN)\((\w+)", (TABLES[api] / "others.def").read_text(), re.MULTILINE
@@ -155,7 +159,7 @@ def test_what_is_left_out_of_musas_tables_is_in_cudas(pattern: str) -> None:
 def test_the_shared_bodies_name_no_driver() -> None:
     for source in sorted((LIMITERS / "shared").glob("*.[ch]")):
         code = re.sub(r"/\*.*?\*/", "", source.read_text(), flags=re.DOTALL)
-        named = re.findall(r"\b(?:cu[A-Z]|CU[A-Za-z_]|mu[A-Z]|MU[A-Za-z_]|hip[A-Z])\w+", code)
+        named = re.findall(r"\b(?:cu[A-Z]|CU[A-Za-z_]|mu[A-Z]|MU[A-Za-z_]|hip[A-Z]|acl[a-z]*[A-Z]|hal[A-Z])\w+", code)
         assert [] == named, source
 
 

@@ -43,6 +43,7 @@ VENDOR = plugin.Vendor(
     models=plugin.menus(_TABLE, counters=(CORE, "aicpu")),
     visible=("ASCEND_RT_VISIBLE_DEVICES",),
     visible_by="index",
+    soft_limiter="acl",
     runtime=plugin.ContainerRuntime(
         variables=("ASCEND_VISIBLE_DEVICES",),
         name="{physical}",
@@ -236,6 +237,7 @@ def _device(dcmi: Library, card_number: int, chip_number: int) -> Device:
             "chip": chip_number,
             "physical": physical,
             "driver": driver_version,
+            "driver_uuid": "-".join(f"{word:08X}" for word in die[:4]),  # what acl calls it
         },
         group=f"card {card_number}" if is_module else None,
     )
