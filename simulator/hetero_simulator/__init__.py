@@ -17,7 +17,7 @@ KEYS = {
         *("recovery", "links"),
         *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
         *("context", "power", "power_limit", "temperature", "mig", "slice", "switch"),
-        *("cpus", "sgpu", "smlu", "reserved"),
+        *("aicpu", "card", "chip", "cpus", "sgpu", "smlu", "reserved"),
     ),
     "kernel": ("time", "per_arg0"),
     "driver": (*VENDORS, "cndev", "maca"),

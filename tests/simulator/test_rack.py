@@ -83,7 +83,7 @@ def test_the_keys_that_a_rack_may_have_are_those_the_drivers_read_and_the_guide_
         key
         for source in (root / "simulator" / "drivers").glob("*.[ch]")
         for key in re.findall(
-            r'(?:rack_text|rack_number|fake_driver)\([^"()]*"(\w+)"', source.read_text()
+            r'(?:rack_text|rack_number|fake_driver|\bnumber)\([^"()]*"(\w+)"', source.read_text()
         )
     }
     known = {key for keys in hetero_simulator.KEYS.values() for key in keys}
@@ -92,3 +92,9 @@ def test_the_keys_that_a_rack_may_have_are_those_the_drivers_read_and_the_guide_
     assert set() == read - known
     assert set() == known - read - set(hetero_simulator.VENDORS)
     assert [] == [key for key in known if f"`{key}" not in guide]
+    rows = re.search(r"^\| `\[device\]` .*\n(?:\|.*\n)+", guide, re.MULTILINE)
+    assert rows
+    named = {
+        key for row in rows[0].splitlines()[1:] for key in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert named == set(hetero_simulator.KEYS["device"])
