@@ -4,64 +4,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#define CELL       256u
-#define ARENA_SIZE (UINT64_C(1) << 30)
+#define CELL 256u
 _Static_assert(sizeof(struct stream) <= CELL && sizeof(struct model) <= CELL, "a cell holds any object");
 
 struct runtime runtime = {.lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP};
 
-/* Under the lock. */
-static char *arena;
-static uint64_t arena_used, numbers;
-static struct object *free_cells, *last_free_cell; /* used again as late as can be: a stale handle is no object */
+struct arena objects = {.cell_bytes = CELL, .size_bytes = UINT64_C(1) << 30, .is_queue = true};
 
 static __thread struct { /* of this thread */
     struct context *context;
     uint64_t number; /* of the context: a later one may have its cell */
 } current;
-
-void *object_new(enum object_kind kind)
-{
-    struct object *object = free_cells;
-    if (object)
-        free_cells = object->next_free;
-    else if (arena_used < ARENA_SIZE)
-        object = (struct object *)(arena + arena_used), arena_used += CELL;
-    else
-        abort(); /* four million objects */
-    memset(object, 0, CELL);
-    object->kind = kind;
-    object->number = ++numbers;
-    return object;
-}
-
-void *object_find(const void *handle, enum object_kind kind)
-{
-    uint64_t offset = (uint64_t)((const char *)handle - arena);
-    if (!handle || offset >= arena_used || offset % CELL || ((const struct object *)handle)->kind != kind)
-        return NULL;
-    return (void *)(uintptr_t)handle;
-}
-
-void *object_next(const void *object, enum object_kind kind)
-{
-    for (uint64_t offset = object ? (uint64_t)((const char *)object - arena) + CELL : 0; offset < arena_used;
-         offset += CELL)
-        if (((struct object *)(arena + offset))->kind == kind)
-            return arena + offset;
-    return NULL;
-}
-
-void object_free(void *handle)
-{
-    struct object *object = handle;
-    object->kind = OBJECT_FREE;
-    object->next_free = NULL;
-    *(free_cells ? &last_free_cell->next_free : &free_cells) = object;
-    last_free_cell = object;
-}
 
 rtError_t code_of(drvError_t error)
 {
@@ -79,8 +33,7 @@ rtError_t code_of(drvError_t error)
 static void in_child(void)
 {
     runtime.lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-    arena_used = 0;
-    free_cells = NULL;
+    objects_forget();
     current.context = NULL;
     streams_forget();
     memset(runtime.devices, 0, sizeof runtime.devices);
@@ -100,10 +53,8 @@ void runtime_open(void)
     const char *visible = getenv("ASCEND_RT_VISIBLE_DEVICES");
     if (runtime.is_open || !fake_hal_count())
         return;
-    if (!arena) {
-        arena = mmap(NULL, ARENA_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (!objects.start && objects_make())
         pthread_atfork(NULL, NULL, in_child);
-    }
     for (unsigned long i = 0; !visible && i < fake_hal_count(); i++)
         add_device(i);
     for (char *end; visible && *visible; visible = *end ? end + 1 : end) {

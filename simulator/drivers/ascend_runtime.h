@@ -13,6 +13,7 @@
 
 #include "acl/abi.h"
 #include "ascend_hal.h"
+#include "object.h"
 
 #include <pthread.h>
 
@@ -57,12 +58,6 @@ enum object_kind {
     OBJECT_FUNCTION,
     OBJECT_ARGUMENTS,
     OBJECT_POOL,
-};
-
-struct object {
-    enum object_kind kind;
-    uint64_t number; /* never used again */
-    struct object *next_free;
 };
 
 struct device { /* by the user's id */
@@ -196,10 +191,6 @@ static inline void unlock_runtime(char *guard UNUSED)
     return ACL_ERROR_RT_INVALID_HANDLE
 
 void runtime_open(void);
-void *object_new(enum object_kind kind);
-void *object_find(const void *handle, enum object_kind kind); /* NULL: no such object */
-void *object_next(const void *object, enum object_kind kind); /* walks all of a kind; NULL starts and ends */
-void object_free(void *object);
 rtError_t code_of(drvError_t error);
 
 struct context *context_current(void);

@@ -6,64 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #ifndef VISIBLE_DEVICES
 #define VISIBLE_DEVICES "CUDA_VISIBLE_DEVICES"
 #endif
-#define CELL       512u
-#define ARENA_SIZE (UINT64_C(1) << 32) /* address space only; pages are allocated on first access */
+#define CELL 512u
 
 _Static_assert(sizeof(struct node) <= CELL, "the largest object fits a cell");
 
 struct driver driver = {.lock = PTHREAD_MUTEX_INITIALIZER, .host_change = PTHREAD_COND_INITIALIZER};
+struct arena objects = {.cell_bytes = CELL, .size_bytes = UINT64_C(1) << 32};
 
-static char *arena;               /* made once by cuInit; its cells under driver.lock */
-static uint64_t arena_used;       /* bytes ever handed out */
-static struct object *free_cells; /* by next_free */
-static uint64_t numbers;          /* of objects and memory, never reused */
 static bool forked; /* set in a forked child of a process that had called cuInit: no driver call works there */
-
-void *object_new(enum object_kind kind)
-{
-    struct object *object = free_cells;
-    if (object)
-        free_cells = object->next_free;
-    else if (arena_used < ARENA_SIZE)
-        object = (struct object *)(arena + arena_used), arena_used += CELL;
-    else
-        return NULL;
-    memset(object, 0, CELL);
-    object->kind = kind;
-    object->number = ++numbers;
-    return object;
-}
-
-void *object_find(const void *handle, enum object_kind kind)
-{
-    uint64_t offset = (uint64_t)((const char *)handle - arena);
-    if (!handle || offset >= arena_used || offset % CELL || ((const struct object *)handle)->kind != kind)
-        return NULL;
-    return (void *)(uintptr_t)handle;
-}
-
-void object_free(void *handle)
-{
-    struct object *object = handle;
-    object->kind = OBJECT_FREE;
-    object->next_free = free_cells;
-    free_cells = object;
-}
-
-void *object_next(const void *object, enum object_kind kind)
-{
-    for (uint64_t offset = object ? (uint64_t)((const char *)object - arena) + CELL : 0; offset < arena_used;
-         offset += CELL)
-        if (((struct object *)(arena + offset))->kind == kind)
-            return arena + offset;
-    return NULL;
-}
 
 /* Start. */
 
@@ -135,7 +90,6 @@ EXPORT CUresult cuInit(unsigned flags)
     struct nvidia *rack = driver.rack ? NULL : nvidia_open();
     unsigned cards[ENGINE_CARDS], count = rack ? visible_cards(rack, cards) : 0;
     if (count) {
-        arena = mmap(NULL, ARENA_SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         for (unsigned i = 0; i < count; i++)
             driver.devices[i] = (struct device){
                 .slot = &rack->devices[rack->cards[cards[i]].device_index],
@@ -143,7 +97,7 @@ EXPORT CUresult cuInit(unsigned flags)
                 .card_index = cards[i],
             };
         driver.device_count = count;
-        if (arena != MAP_FAILED) {
+        if (objects_make()) {
             pthread_atfork(NULL, NULL, after_fork);
             driver.rack = rack;
         }

@@ -10,6 +10,7 @@
 #include "block.h"
 #include "cuda/abi.h"
 #include "nvidia.h"
+#include "object.h"
 
 #include <pthread.h>
 
@@ -33,19 +34,6 @@ enum object_kind {
     OBJECT_PROCESSORS,
     OBJECT_GREEN,
 };
-
-struct object {
-    enum object_kind kind;
-    union {
-        struct object *next_free;
-        uint64_t number;
-    }; /* number: unique for the process's life */
-};
-
-void *object_new(enum object_kind kind);
-void *object_find(const void *handle, enum object_kind kind); /* NULL: no such object */
-void object_free(void *object);
-void *object_next(const void *object, enum object_kind kind); /* walks all of a kind; NULL starts and ends */
 
 struct pool { /* memory reserved from the card in chunks, and allocated from those */
     struct object object;
