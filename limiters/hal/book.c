@@ -110,7 +110,7 @@ drvError_t book_physical(typeof(&halMemCreate) real, drv_mem_handle_t **handle, 
                          const struct drv_mem_prop *property, uint64_t flags)
 {
     COPY_ARGUMENT(property);
-    int device = device_of_property(property);
+    int device = FAULT_VALUE(physical_uncharged, device_of_property(property), DEVICE_NONE);
     uint64_t taken_bytes = property == NULL ? bytes : whole_pages(bytes, page_bytes_of(property));
     drvError_t answer = take(device, taken_bytes);
     if (answer != DRV_ERROR_NONE)

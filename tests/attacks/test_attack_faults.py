@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import tenancy
+import test_acl_faults
 import test_contexts
 import test_hip_faults
 import test_model
@@ -116,7 +117,7 @@ def test_each_fault_is_in_the_limiter_and_in_a_table_of_tests() -> None:
     use = r"\b(?:FAULT|FAULT_PAUSE|FAULT_VALUE|UNLESS_FAULT)\((\w+)[,)]"
     used = set(re.findall(use, text)) - {"fault"}  # a parameter
     elsewhere = {*test_hip_faults.TESTS_BY_FAULT, *test_model.FAULTS, *test_processes.FAULTS}
-    elsewhere |= {*test_contexts.FAULTS, *test_visible.FAULTS}
+    elsewhere |= {*test_contexts.FAULTS, *test_visible.FAULTS, *test_acl_faults.TESTS_BY_FAULT}
     tested = {*ATTACKS_BY_FAULT, *elsewhere}
 
     assert len(listed) == len(set(listed))

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import hetero_limiters
+import hetero_simulator
 import pytest
 from ascend import SHAPES, Ascend
-from tenancy import MIB, Grant, Rack, Terms
+from tenancy import MIB, Grant, Rack, Terms, in_front
 
 LIMITER = hetero_limiters.library("acl")
 #: The first four words of a die are its UUID.
@@ -248,6 +249,49 @@ say(answers)
 """
     counted = [207001] if "Force" not in reset else []
     assert [*counted, None, 60, 0, 0, 60, 207001] == granted(rack).run(ASKED + program)
+
+
+def test_a_reset_that_ends_nothing_gives_nothing_back(rack: Rack) -> None:
+    """A context of the program's own keeps the memory."""
+    program = """
+acl.made("aclrtCreateContext", 0)
+acl.aclrtSetDevice(0)
+acl.aclrtResetDevice(0)
+acl.made("aclrtMallocAlign32", 60 * MIB, 0)
+acl.aclrtResetDevice(0)
+acl.aclrtSetDevice(0)
+say([asked(20 * MIB)["acl"], charged() // MIB, (used() + MIB) // MIB])
+"""
+    answers = granted(rack).run(ASKED + program)
+    assert [207001, 60] == answers[:2]
+    assert answers[2] >= 60
+
+
+#: A runtime that has a code of its own for being out of memory.
+OTHER_CODES = """
+int rtMalloc(void **pointer, unsigned long bytes, unsigned type, unsigned short module);
+int aclrtMalloc(void **pointer, unsigned long bytes, int policy)
+{
+    return rtMalloc(pointer, bytes, (unsigned)policy << 24, 0) ? 300000 : 0;
+}
+"""
+
+
+def fronted(directory: Path) -> Rack:
+    """Return cards whose runtime has other codes."""
+    shape = hetero_simulator.fake_drivers() / "cann8"
+    front = in_front(directory, shape / "libascendcl.so", OTHER_CODES).parent
+    (front / "libruntime.so").symlink_to(shape / "libruntime.so")
+    return racked(directory, str(front))
+
+
+def test_a_refusal_has_the_code_of_no_memory_whatever_the_runtime_makes_of_it(
+    tmp_path: Path,
+) -> None:
+    program = """
+say([acl.code("aclrtMalloc", byref(c_uint64()), size, 0) for size in (80 * MIB, 2 * MIB, 1 << 49)])
+"""
+    assert [207001, 0, 300000] == granted(fronted(tmp_path)).run(ASKED + program)
 
 
 def test_memory_that_another_process_has_open_stays_charged_until_that_is_over(rack: Rack) -> None:

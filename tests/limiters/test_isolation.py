@@ -285,7 +285,9 @@ DEFECTS["acl", "gate"] = (
     "acl/api.def",
     "GATED(rtsLaunchKernelWithDevArgs, (void *function, uint32_t blocks, rtStream_t stream, void "
     "*config,\n    const void *arguments, uint32_t bytes, void *reserved),\n    (function, blocks, "
-    "stream, config, arguments, bytes, reserved), DEFAULT(stream))",
+    "stream, config, arguments, bytes, reserved),\n    UNLESS_FAULT(launches_below_ungated, "
+    "real(function, blocks, stream, config, arguments, bytes, reserved),\n        "
+    "DEFAULT(stream)))",
     "",
 )
 DEFECTS["musa", "gate"] = DEFECTS["cuda", "gate"]  # whose tables are made of CUDA's
