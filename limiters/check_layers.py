@@ -25,8 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 #: From the bottom up: a folder may need those before it, and itself. The bodies that driver APIs
-#: share are compiled once for each, as a part of it. HSA's are a part of HIP's limiter, and hal's of
-#: that for acl, whose own bodies are above them.
+#: share are compiled once for each, as a part of it. HSA's are a part of HIP's limiter. Those of
+#: hal are a part of that for acl, whose own bodies are above them.
 LAYERS = ("core", "timeshare", "nvml", "cuda")
 PLACE = {
     **{folder: place for place, folder in enumerate(LAYERS)},
@@ -135,7 +135,12 @@ def circles(graph: Graph) -> Iterator[list[str]]:
 
 def unbuilt(root: Path, build: Path) -> Iterator[str]:
     """Yield a line for each source that has no object: its symbols cannot be checked."""
-    shared = ("shared", "hip/shared", "musa/shared", "acl/shared")  # each API has some of these bodies
+    shared = (
+        "shared",
+        "hip/shared",
+        "musa/shared",
+        "acl/shared",
+    )  # each API has some of these bodies
     built = {unit for folder in shared for unit, _ in units(build, "*.o", shared=folder)}
     for unit, path in units(root, "*.c"):
         if unit not in built:
@@ -149,7 +154,9 @@ def violations(root: Path, build: Path) -> Iterator[str]:
         return
     yield from unbuilt(root, build)
     graphs = [("includes", included(root))]
-    graphs += [("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa", "acl")]
+    graphs += [
+        ("needs a symbol of", linked(root, build, api)) for api in ("cuda", "hip", "musa", "acl")
+    ]
     violated: dict[str, None] = {}  # each once, where both limiters have it
     for verb, graph in graphs:
         for unit, need in upward(graph):

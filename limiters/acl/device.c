@@ -76,5 +76,4 @@ void leave_context(context_t previous)
 void device_after_fork(void)
 {
     ordinals_after_fork();
-
 }

@@ -7,7 +7,6 @@
  */
 #include "reset.h"
 
-
 #include "../hal/book.h"
 #include "../hal/mark.h"
 #include "../shared/bodies.h"

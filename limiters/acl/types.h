@@ -63,8 +63,8 @@ static inline result_t acl_query_event(result_t (*query)(event_t, aclrtEventReco
 /* libruntime has the rows of api.def from this one on. */
 struct library;
 extern struct library runtime_library;
-#define FIRST_OF_OTHERS      ROW_rtMalloc
-#define LIBRARY_OF(row)      ((row) < FIRST_OF_OTHERS ? &driver_library : &runtime_library)
+#define FIRST_OF_OTHERS ROW_rtMalloc
+#define LIBRARY_OF(row) ((row) < FIRST_OF_OTHERS ? &driver_library : &runtime_library)
 /* A toolkit's other libraries launch and allocate for a call of the program's, too. */
 #define HAS_FOLDER           true
 #define IS_DRIVERS(function) (library_calls(&driver_library, function) || library_calls(&runtime_library, function))

@@ -196,10 +196,8 @@ static bool is_hidden_lookup(void *handle, const char *name)
 enum { ROW_dlsym, ROW_dlvsym, ROW_dlopen, ROW_dladdr, ROW_dladdr1, ROWS };
 
 static struct symbol loader_rows[ROWS] = {
-    [ROW_dlsym] = {"dlsym", (void *)libc_dlsym},
-    [ROW_dlvsym] = {"dlvsym", (void *)libc_dlvsym},
-    [ROW_dlopen] = {"dlopen", (void *)libc_dlopen},
-    [ROW_dladdr] = {"dladdr", (void *)libc_dladdr},
+    [ROW_dlsym] = {"dlsym", (void *)libc_dlsym},       [ROW_dlvsym] = {"dlvsym", (void *)libc_dlvsym},
+    [ROW_dlopen] = {"dlopen", (void *)libc_dlopen},    [ROW_dladdr] = {"dladdr", (void *)libc_dladdr},
     [ROW_dladdr1] = {"dladdr1", (void *)libc_dladdr1},
 };
 static void *const loader_answers[ROWS] = {(void *)dlsym, (void *)dlvsym, (void *)dlopen, (void *)dladdr,

@@ -26,7 +26,7 @@ struct library {
     struct symbol *rows; /* one for each function that the limiter answers or calls */
     size_t row_count;
     _Atomic bool is_resolved; /* each row has its function, or the library has none of that name */
-    bool has_folder; /* what lies in the folder of the first row's function is a part of the driver, too */
+    bool has_folder;          /* what lies in the folder of the first row's function is a part of the driver, too */
     /* Whether a lookup of a function without a row fails, though the library has the function; NULL: never. */
     bool (*is_hidden)(const char *name);
 };

@@ -174,11 +174,9 @@ drvError_t book_mapping(typeof(&halMemMap) real, void *address, size_t bytes, si
                         uint64_t flags)
 {
     struct vmm_block *block = block_of_handle((uintptr_t)handle);
-    struct entry previous = {0}, entry = {.key = (uintptr_t)address,
-                                          .kind = HELD_MAPPING,
-                                          .bytes = bytes,
-                                          .owner = handle,
-                                          .link = block};
+    struct entry previous = {0},
+                 entry = {
+                     .key = (uintptr_t)address, .kind = HELD_MAPPING, .bytes = bytes, .owner = handle, .link = block};
     drvError_t answer = real(address, bytes, offset, handle, flags);
     if (answer != DRV_ERROR_NONE)
         drop_reference(block);

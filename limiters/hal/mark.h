@@ -19,11 +19,11 @@ enum page_choice { PAGES_BY_SIZE, PAGES_NORMAL, PAGES_HUGE, PAGES_GIANT };
 struct mark {
     enum page_choice pages;
     bool is_open;
-    bool is_seen;                /* hal was asked for memory */
-    bool is_refused;             /* the limit refused some of it */
-    int device;                  /* whose use was read before; a negative one: none's */
-    struct card_use use_before;  /* of that device */
-    uint64_t left_bytes;         /* that were freed on it and stay charged, because others may have them */
+    bool is_seen;               /* hal was asked for memory */
+    bool is_refused;            /* the limit refused some of it */
+    int device;                 /* whose use was read before; a negative one: none's */
+    struct card_use use_before; /* of that device */
+    uint64_t left_bytes;        /* that were freed on it and stay charged, because others may have them */
 };
 
 /* Opens this thread's mark. The use of `device` is read if anything of it was exported. */

@@ -47,7 +47,8 @@ bool stream_is_capturing(stream_t stream)
         return false;
     TYPE(streamCaptureStatus) status = VALUE(STREAM_CAPTURE_STATUS_NONE);
     /* An error means a capture that forbids the work, which the driver then refuses itself. */
-    return QUERY_CAPTURE(is_capturing, STREAM_NAMED(stream), &status) != RESULT_OK || status != VALUE(STREAM_CAPTURE_STATUS_NONE);
+    return QUERY_CAPTURE(is_capturing, STREAM_NAMED(stream), &status) != RESULT_OK ||
+           status != VALUE(STREAM_CAPTURE_STATUS_NONE);
 }
 
 TYPE(streamCaptureMode) relax_captures(void)

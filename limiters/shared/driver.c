@@ -11,5 +11,8 @@ struct symbol driver_rows[ROWS] = {
 #include "api.def"
 };
 
-struct library driver_library = {
-    .names = {DRIVER_NAMES}, .rows = driver_rows, .row_count = FIRST_OF_OTHERS, .has_folder = HAS_FOLDER, .is_hidden = function_hidden};
+struct library driver_library = {.names = {DRIVER_NAMES},
+                                 .rows = driver_rows,
+                                 .row_count = FIRST_OF_OTHERS,
+                                 .has_folder = HAS_FOLDER,
+                                 .is_hidden = function_hidden};

@@ -33,7 +33,7 @@ extern struct library driver_library;
 
 /* Calls whose arguments differ by API (types.h). */
 #ifndef QUERY_EVENT
-#define QUERY_EVENT(event)              DRIVER(EventQuery)(event)
+#define QUERY_EVENT(event)                      DRIVER(EventQuery)(event)
 #define QUERY_CAPTURE(function, stream, status) (function)(stream, status)
 #endif
 

@@ -7,8 +7,8 @@
 
 bool objects_make(void)
 {
-    void *made = mmap(NULL, objects.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                      -1, 0);
+    void *made = mmap(NULL, objects.size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                      0);
     objects.start = made == MAP_FAILED ? NULL : made;
     return objects.start;
 }

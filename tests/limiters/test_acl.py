@@ -31,9 +31,10 @@ def charged(device=0):
 OVER = {"acl": 207001, "rt": 207001, "hal": 6}
 def asked(size, free=True):
     answers, pointer = {}, c_uint64()
-    for name, library, arguments in (("acl", acl, (0,)), ("rt", rt, (0, 0)), ("hal", hal, (1 << 20,))):
-        call = {"acl": "aclrtMallocAlign32", "rt": "rtMalloc", "hal": "halMemAlloc"}[name]
-        release = {"acl": "aclrtFree", "rt": "rtFree", "hal": "halMemFree"}[name]
+    calls = {"acl": (acl, "aclrtMallocAlign32", "aclrtFree", 0),
+             "rt": (rt, "rtMalloc", "rtFree", 0, 0),
+             "hal": (hal, "halMemAlloc", "halMemFree", 1 << 20)}
+    for name, (library, call, release, *arguments) in calls.items():
         answers[name] = library.code(call, byref(pointer), size, *arguments)
         if free and not answers[name]:
             getattr(library, release)(pointer)
@@ -191,8 +192,8 @@ say([asked(4 * MIB), used(), sorted(pieces)])
 def test_each_door_to_the_driver_leads_to_the_limiter(rack: Rack) -> None:
     """By dlsym on a library's own handle, by its path, by the driver's second names."""
     program = """
-from ctypes import util
-path = next(line.split()[-1] for line in open("/proc/self/maps") if line.endswith("libascendcl.so\\n"))
+maps = [line.split()[-1] for line in open("/proc/self/maps")]
+path = next(path for path in maps if path.endswith("libascendcl.so"))
 by_path, pointer = CDLL(path, mode=os.RTLD_LOCAL), c_uint64()
 libc = CDLL(None)
 libc.dlsym.restype, libc.dlsym.argtypes = c_void_p, (c_void_p, c_char_p)
@@ -202,7 +203,8 @@ def over(handle, name, *arguments):
         addressof(pointer), 80 * MIB, *arguments)
 say([over(by_path._handle, b"aclrtMalloc", 0), over(rt.library._handle, b"rtMalloc", 0, 0),
      over(acl.library._handle, b"rtMalloc", 0, 0), over(None, b"aclrtMallocAlign32", 0),
-     over(hal.library._handle, b"halMemAlloc", 0), over(hal.library._handle, b"halMemAllocInner", 0),
+     over(hal.library._handle, b"halMemAlloc", 0),
+     over(hal.library._handle, b"halMemAllocInner", 0),
      hal.code("halMemAllocInner", byref(pointer), 80 * MIB, 0), charged()])
 """
     assert [*[207001] * 4, 6, 6, 6, 0] == granted(rack).run(ASKED + program)
@@ -295,15 +297,23 @@ say([acl.code("aclrtMalloc", byref(c_uint64()), size, 0) for size in (80 * MIB, 
 
 
 def test_memory_that_another_process_has_open_stays_charged_until_that_is_over(rack: Rack) -> None:
-    """The maker is charged, and not who opens it; when the maker frees it, the card has it still."""
+    """The maker is charged, and not who opens it. When the maker frees it, the card still has it.
+
+    So it stays charged while the maker runs.
+    """
     grant = granted(rack)
-    opens = ASKED + """
+    opens = (
+        ASKED
+        + """
 pointer = c_uint64()
 acl.aclrtIpcMemImportByKey(byref(pointer), sys.stdin.readline().strip().encode(), 0)
 print(charged() // MIB, flush=True)
 sys.stdin.readline()
 """
-    program = ASKED + """
+    )
+    program = (
+        ASKED
+        + """
 def shared(size):
     key = create_string_buffer(65)
     pointer = acl.made("aclrtMallocAlign32", size, 0)
@@ -318,8 +328,12 @@ answers = [charged() // MIB]
 acl.aclrtFree(first)
 say(answers + [charged() // MIB])
 """
+    )
     with grant.start(program) as maker, grant.start(opens) as other:
-        assert maker.stdin and maker.stdout and other.stdin and other.stdout
+        assert maker.stdin
+        assert maker.stdout
+        assert other.stdin
+        assert other.stdout
         other.stdin.write(maker.stdout.readline())
         other.stdin.flush()
         assert "28\n" == other.stdout.readline()
@@ -343,7 +357,9 @@ def granted_used_by_a_new_process(grant: Grant) -> int:
 def test_a_device_is_the_grants_by_its_uuid_whatever_its_id(rack: Rack) -> None:
     """Logical ids are those of the container, and a user's count what the variable lists."""
     grant = rack.grant(
-        Terms(memory=64 * MIB, uuid=UUIDS[1]), Terms(memory=32 * MIB, uuid=UUIDS[0]), limiter=LIMITER
+        Terms(memory=64 * MIB, uuid=UUIDS[1]),
+        Terms(memory=32 * MIB, uuid=UUIDS[0]),
+        limiter=LIMITER,
     )
     program = """
 answers = [info()[1] // MIB, asked(40 * MIB)["acl"]]
@@ -368,7 +384,7 @@ say([asked(MIB), info(), launch(work, 10), used(1) or 0])
 
 
 def test_a_thread_that_set_no_device_has_none(rack: Rack) -> None:
-    """hal's call says the device all the same."""
+    """Hal's call says the device all the same."""
     program = """
 answers = []
 def elsewhere():
@@ -419,7 +435,10 @@ say([kept, over, charged(), asked(60 * MIB)["acl"]])
 def test_memory_of_killed_processes_is_the_grants_again(rack: Rack) -> None:
     """Killed at any moment of their calls."""
     grant = granted(rack)
-    program = ASKED + TAKERS + """
+    program = (
+        ASKED
+        + TAKERS
+        + """
 print(flush=True)
 dice, held = random.Random(), []
 while True:
@@ -429,6 +448,7 @@ while True:
     if callable(taken):
         held.append(taken)
 """
+    )
     for number in range(5):
         with grant.start(program) as process:
             assert process.stdout

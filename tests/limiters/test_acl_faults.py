@@ -56,7 +56,9 @@ TESTS_BY_FAULT: dict[str, tuple[Test, ...]] = {
 }
 #: What a test says then where its program does not come to say what is compared: launches that are
 #: waited for in vain.
-SAID = dict.fromkeys(("executes_ungated", "launches_below_ungated"), r"(?s)^exit 1\n.* in counted\n")
+SAID = dict.fromkeys(
+    ("executes_ungated", "launches_below_ungated"), r"(?s)^exit 1\n.* in counted\n"
+)
 PAIRS = [(fault, test) for fault, tests in TESTS_BY_FAULT.items() for test in tests]
 
 

@@ -106,7 +106,9 @@ def test_no_call_of_the_limiter_can_be_answered_by_the_program(api: str) -> None
 def test_every_symbol_has_one_line(api: str) -> None:
     text = (TABLES[api] / "api.def").read_text()
     names = re.findall(
-        r"^(?:PTSZ_|PTDS_)?(?:OWN|IN_ORDER|GATED|COPY|LAUNCH|WAITS|NOTED|ORDERED|USED)\((\w+)", text, re.MULTILINE
+        r"^(?:PTSZ_|PTDS_)?(?:OWN|IN_ORDER|GATED|COPY|LAUNCH|WAITS|NOTED|ORDERED|USED)\((\w+)",
+        text,
+        re.MULTILINE,
     )
 
     assert sorted(set(names)) == sorted(names)
@@ -159,7 +161,10 @@ def test_what_is_left_out_of_musas_tables_is_in_cudas(pattern: str) -> None:
 def test_the_shared_bodies_name_no_driver() -> None:
     for source in sorted((LIMITERS / "shared").glob("*.[ch]")):
         code = re.sub(r"/\*.*?\*/", "", source.read_text(), flags=re.DOTALL)
-        named = re.findall(r"\b(?:cu[A-Z]|CU[A-Za-z_]|mu[A-Z]|MU[A-Za-z_]|hip[A-Z]|acl[a-z]*[A-Z]|hal[A-Z])\w+", code)
+        named = re.findall(
+            r"\b(?:cu[A-Z]|CU[A-Za-z_]|mu[A-Z]|MU[A-Za-z_]|hip[A-Z]|acl[a-z]*[A-Z]|hal[A-Z])\w+",
+            code,
+        )
         assert [] == named, source
 
 
