@@ -339,10 +339,10 @@ say(answers + [charged() // MIB])
         assert "28\n" == other.stdout.readline()
         maker.stdin.write("\n")
         maker.stdin.flush()
-        said = maker.stdout.readline()
+        answers = maker.stdout.readline()
         other.stdin.write("\n")
         other.stdin.flush()
-        assert "[20, 20]\n" == said, maker.communicate()[1]
+        assert "[20, 20]\n" == answers, maker.communicate()[1]
         maker.wait()
         other.wait()
     assert 0 == granted_used_by_a_new_process(grant)
@@ -432,8 +432,81 @@ say([kept, over, charged(), asked(60 * MIB)["acl"]])
     assert [30, 207001, 0, 0] == granted(rack).run(ASKED + program)
 
 
-def test_memory_of_killed_processes_is_the_grants_again(rack: Rack) -> None:
-    """Killed at any moment of their calls."""
+def test_an_imported_block_is_its_makers_until_nobody_has_it(rack: Rack) -> None:
+    """Physical memory, by a number that another process imports."""
+    grant = granted(rack)
+    program = (
+        ASKED
+        + """
+handle, number = c_uint64(), c_uint64()
+acl.aclrtMallocPhysical(byref(handle), 20 * MIB, byref(Property(0, 0, 4, 0, 1, 0)), 0)
+acl.aclrtMemExportToShareableHandle(handle, 0, 1, byref(number))
+print(number.value, flush=True)
+sys.stdin.readline()
+acl.aclrtFreePhysical(handle)
+print(charged() // MIB, flush=True)
+sys.stdin.readline()
+handle = c_uint64()
+acl.aclrtMallocPhysical(byref(handle), 4 * MIB, byref(Property(0, 0, 4, 0, 1, 0)), 0)
+acl.aclrtMemExportToShareableHandle(handle, 0, 1, byref(number))
+acl.aclrtFreePhysical(handle)
+say(charged() // MIB)
+"""
+    )
+    imports = (
+        ASKED
+        + """
+handle = c_uint64()
+acl.aclrtMemImportFromShareableHandle(int(sys.stdin.readline()), 0, byref(handle))
+print(charged() // MIB, flush=True)
+sys.stdin.readline()
+acl.aclrtFreePhysical(handle)
+say(charged() // MIB)
+"""
+    )
+    with grant.start(program) as maker, grant.start(imports) as other:
+        assert maker.stdin
+        assert maker.stdout
+        assert other.stdin
+        assert other.stdout
+        other.stdin.write(maker.stdout.readline())
+        other.stdin.flush()
+        imported = other.stdout.readline()
+        maker.stdin.write("\n")
+        maker.stdin.flush()
+        freed = maker.stdout.readline()
+        left, _ = other.communicate("\n", timeout=60)
+        ended, errors = maker.communicate("\n", timeout=60)
+    assert ["20\n", "20\n", "20\n", "20\n"] == [imported, freed, left, ended], errors
+    assert 0 == granted_used_by_a_new_process(grant)
+
+
+def test_threads_that_take_and_give_back_at_once_leave_nothing(rack: Rack) -> None:
+    program = """
+most, codes = [0], set()
+def work(seed):
+    acl.aclrtSetDevice(0)
+    dice, held = random.Random(seed), []
+    for _ in range(150):
+        if held and dice.random() < 0.5:
+            held.pop()()
+        taken = dice.choice(EXACT)(dice.randint(1, 6 * MIB))
+        codes.add(taken) if not callable(taken) else held.append(taken)
+        most[0] = max(most[0], charged())
+    for free in held:
+        free()
+threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+say([most[0] <= 64 * MIB, sorted(codes), charged()])
+"""
+    assert [True, [207001], 0] == granted(rack).run(ASKED + TAKERS + program)
+
+
+def kill_processes(rack: Rack, count: int) -> None:
+    """Kill processes at any moment of their calls."""
     grant = granted(rack)
     program = (
         ASKED
@@ -449,11 +522,22 @@ while True:
         held.append(taken)
 """
     )
-    for number in range(5):
+    for number in range(count):
         with grant.start(program) as process:
             assert process.stdout
             process.stdout.readline()
-            time.sleep(0.02 * number)
+            time.sleep(0.01 * (number % 10))
             process.kill()
             process.communicate()
     assert 0 == granted_used_by_a_new_process(grant)
+
+
+def test_memory_of_killed_processes_is_the_grants_again(rack: Rack) -> None:
+    kill_processes(rack, 10)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_memory_of_250_killed_processes_is_the_grants_again(rack: Rack) -> None:
+    """Of each shape of the runtime."""
+    kill_processes(rack, 250)

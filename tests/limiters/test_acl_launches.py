@@ -129,6 +129,31 @@ say(answers)
     assert [107002] == granted(rack, core=50).run(ASKED + program)
 
 
+def test_work_goes_on_after_streams_contexts_and_devices_have_ended(rack: Rack) -> None:
+    """Each with work that was launched and not waited for."""
+    program = """
+for round in range(4):
+    k, s = kernel(), stream()
+    for _ in range(20):
+        launch(k, 200, s)
+    acl.aclrtDestroyStreamForce(s)
+    own = acl.made("aclrtCreateContext", 0)
+    s = stream()
+    for _ in range(20):
+        launch(k, 200, s)
+    acl.aclrtDestroyContext(own)
+    acl.aclrtSetDevice(0)
+    for _ in range(20):
+        launch(k, 200)
+    acl.aclrtResetDevice(0)
+    acl.aclrtResetDevice(0) if round % 2 else acl.aclrtResetDeviceForce(0)
+    acl.aclrtSetDevice(0)
+acl.aclrtSynchronizeDevice()
+say("done")
+"""
+    assert "done" == granted(rack, core=50).run(ASKED + program)
+
+
 BUSY = """
 k, s = kernel(), stream()
 acl.aclmdlLoadFromMem(b"spin " * 20, 100, byref(model := c_uint()))
