@@ -1,7 +1,5 @@
 /* Memory at the upper two layers. What it takes is charged at hal (../hal/book.c). Here the code of a refusal is named:
  * of what the runtime may make of hal's code, programs take one alone for being out of memory. */
-#include "reset.h"
-
 #include "../hal/mark.h"
 #include "../shared/bodies.h"
 #include "../shared/charge.h"
@@ -61,19 +59,11 @@ static result_t settle_marked(result_t answer, struct mark mark, void *made, uin
     return ERROR(OUT_OF_MEMORY);
 }
 
-/* A refusal is looked at once more where a device was reset: the card may have its memory back. */
 #define MARKED(pages, output, bytes, free, call)                                                                       \
     do {                                                                                                               \
-        int device = device_current();                                                                                 \
-        mark_open(pages, device);                                                                                      \
+        mark_open(pages, device_current());                                                                            \
         result_t answer = call;                                                                                        \
-        struct mark mark = mark_close();                                                                               \
-        if (mark.is_refused && answer != RESULT_OK && reset_gave_back(device)) {                                       \
-            mark_open(pages, device);                                                                                  \
-            answer = call;                                                                                             \
-            mark = mark_close();                                                                                       \
-        }                                                                                                              \
-        return settle_marked(answer, mark, (output) == NULL ? NULL : *(output), bytes, free);                          \
+        return settle_marked(answer, mark_close(), (output) == NULL ? NULL : *(output), bytes, free);                  \
     } while (0)
 
 result_t allocate(result_t (*real)(void **, size_t, aclrtMemMallocPolicy), void **pointer, size_t bytes,

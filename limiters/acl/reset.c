@@ -1,9 +1,9 @@
 /* Sets and resets devices, and ends contexts and streams.
  *
  * A reset is counted: the last one drops the device. Another function drops it at once, whose arguments have no usable
- * source (jumps.c). Whether the device was dropped is told by the card's memory in use alone, which the runtime tells
- * only a thread that has set a device. So it is read before the reset, and again when a device is set or memory is
- * refused. What was held at the reset stays charged until then.
+ * source (jumps.c). Whether memory went with the device is told by the card's memory in use alone, which the runtime
+ * tells only a thread that has set a device. So it is read before the reset, and again when the device is next set. If
+ * the device had its context all the time, there was no reset.
  */
 #include "reset.h"
 
@@ -104,31 +104,35 @@ static bool take_pending(int device, struct card_use *use_before)
     return is_pending;
 }
 
-static void set_pending(int device)
-{
-    pthread_mutex_lock(&reset_mutex);
-    resets[device].is_pending = true;
-    pthread_mutex_unlock(&reset_mutex);
-}
-
-/* What the process allocated since then is in use, too. */
-bool reset_gave_back(int device)
+/* Give back what was held at a reset, if the card has all of it back. What the process allocated since then is in use,
+ * too. It is asked once: later on others may have freed as much. */
+static void settle_reset(int device)
 {
     struct card_use use_before;
     struct entry entry, shared_entry;
     if (!counted(device) || !take_pending(device, &use_before))
-        return false;
+        return;
     use_before.card_bytes += sum_of(is_newer, device);
-    if (!mark_got_back(device, use_before, sum_of(is_older, device)) && !FAULT(reset_memory_refunded)) {
-        set_pending(device);
-        return false;
-    }
+    if (!mark_got_back(device, use_before, sum_of(is_older, device)) && !FAULT(reset_memory_refunded))
+        return;
     while (table_take_match(is_older, &device, &entry)) {
         if (table_take(HELD_SHARED, entry.key, &shared_entry))
             report_shared(device, -(int64_t)shared_entry.bytes);
         give_back(&entry);
     }
-    return true;
+}
+
+/* Whether a device has the context that its threads share. If so, it was not reset. */
+static bool is_active(device_t ordinal)
+{
+    typeof(&FUNCTION(GetPrimaryCtxState)) get_state = DRIVER(GetPrimaryCtxState);
+    struct card_use unused;
+    uint32_t flags;
+    int32_t active = 0;
+    bool has_context = get_state != NULL && get_state(ordinal, &flags, &active) == RESULT_OK && active != 0;
+    if (has_context && counted(device_of(ordinal)))
+        take_pending(device_of(ordinal), &unused);
+    return has_context;
 }
 
 void reset_after_fork(void)
@@ -147,32 +151,25 @@ static result_t device_was_set(result_t answer, device_t ordinal)
     if (ordinal >= 0 && ordinal < ORDINALS)
         atomic_store(&primary_contexts[ordinal], context_current());
     hal_devices_learn();
-    reset_gave_back(device_current());
+    settle_reset(device_current());
     return answer;
 }
 
 result_t set_device(result_t (*real)(device_t), device_t ordinal)
 {
+    is_active(ordinal);
     return device_was_set(real(ordinal), ordinal);
 }
 
 result_t set_device_with(result_t (*real)(device_t, uint64_t), device_t ordinal, uint64_t flags)
 {
+    is_active(ordinal);
     return device_was_set(real(ordinal, flags), ordinal);
 }
 
 static context_t primary_context(device_t ordinal)
 {
     return ordinal < 0 || ordinal >= ORDINALS ? NULL : atomic_load(&primary_contexts[ordinal]);
-}
-
-/* Whether the device still has the context that its threads share. */
-static bool is_active(device_t ordinal)
-{
-    typeof(&FUNCTION(GetPrimaryCtxState)) get_state = DRIVER(GetPrimaryCtxState);
-    uint32_t flags;
-    int32_t active = 0;
-    return get_state != NULL && get_state(ordinal, &flags, &active) == RESULT_OK && active != 0;
 }
 
 result_t reset_device(result_t (*real)(device_t), device_t ordinal)

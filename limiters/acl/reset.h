@@ -2,12 +2,6 @@
 #ifndef HETERO_ACL_RESET_H
 #define HETERO_ACL_RESET_H
 
-#include <stdbool.h>
-
-/* Whether a device was reset, and the card is seen to have back what this process had there then. That is given back.
- */
-bool reset_gave_back(int device);
-
 /* Before a function that may reset the current device, or others. */
 void reset_may_come(void);
 

@@ -269,6 +269,32 @@ say([asked(20 * MIB)["acl"], charged() // MIB, (used() + MIB) // MIB])
     assert answers[2] >= 60
 
 
+def test_what_others_free_after_a_reset_that_was_only_counted_is_not_ours(rack: Rack) -> None:
+    others = ASKED + "acl.made('aclrtMallocAlign32', 300 * MIB, 0)\nsay(0)\nsys.stdin.readline()"
+    program = (
+        ASKED
+        + """
+acl.aclrtSetDevice(0)
+acl.made("aclrtMallocAlign32", 60 * MIB, 0)
+acl.aclrtDestroyContext(acl.made("aclrtCreateContext", 0))
+acl.aclrtSetDevice(0)
+acl.aclrtResetDevice(0)
+print(flush=True)
+sys.stdin.readline()
+acl.aclrtSetDevice(0)
+say([charged() // MIB, asked(20 * MIB)["acl"]])
+"""
+    )
+    with rack.start(others) as other, granted(rack).start(program) as process:
+        assert other.stdout
+        assert process.stdout
+        other.stdout.readline()
+        process.stdout.readline()
+        other.communicate("\n")
+        answers, errors = process.communicate("\n")
+    assert "[60, 207001]\n" == answers, errors
+
+
 #: A runtime that has a code of its own for being out of memory.
 OTHER_CODES = """
 int rtMalloc(void **pointer, unsigned long bytes, unsigned type, unsigned short module);
