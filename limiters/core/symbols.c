@@ -236,7 +236,8 @@ static void *lookup_by_handle(void *handle, const struct answered_symbol *answer
         function = has_version ? libc_dlvsym(handle, name, version) : libc_dlsym(handle, name);
     if (is_of_this_library(function))
         function = lookup_everywhere(answered, handle == RTLD_NEXT);
-    return is_the_drivers(answered->library, function) ? answered->answer : function;
+    bool is_answered = is_the_drivers(answered->library, function) && !FAULT(handles_unanswered);
+    return is_answered ? answered->answer : function;
 }
 
 __attribute__((used, visibility("hidden"))) struct lookup hetero_look_up(void *handle, const char *name,

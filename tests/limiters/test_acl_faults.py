@@ -37,6 +37,7 @@ TESTS_BY_FAULT: dict[str, tuple[Test, ...]] = {
     "exported_blocks_refunded": (_PHYSICAL,),
     "forced_resets_unseen": (_forced,),
     "hal_frees_unseen": (_books,),
+    "handles_unanswered": (test_acl.test_each_door_to_the_driver_leads_to_the_limiter,),
     "hal_uncharged": (
         test_acl.test_each_layer_says_its_own_code_at_the_limit,
         test_acl.test_each_door_to_the_driver_leads_to_the_limiter,
