@@ -17,8 +17,15 @@ void calls_after_fork(void)
     atomic_store(&calls_ended, atomic_load(&calls_begun) - calls_within);
 }
 
+/* Where this thread was last called from by the driver. Launches come from there again and again, and to ask the loader
+ * takes as long as a launch. */
+static __thread const void *last_caller;
+
 /* If the driver's function jumps to another one, the return address is in the limiter. */
 bool is_the_drivers_call(const void *caller)
 {
-    return IS_DRIVERS(caller);
+    bool is_drivers = caller == last_caller || IS_DRIVERS(caller);
+    if (is_drivers)
+        last_caller = caller;
+    return is_drivers;
 }
