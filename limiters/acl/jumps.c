@@ -1,36 +1,65 @@
-/* Functions whose arguments have no usable source (docs/decisions/native-limiters.md), and that undo what the limiter
- * knows. They are noted, and called with whatever arguments they have: the entry points jump there. */
+/* Functions whose arguments have no usable source (docs/decisions/native-limiters.md). They are noted, and called with
+ * whatever arguments they have: the entry points jump there.
+ *
+ * A launch so waits for the gate before it is made. It is counted there as made into the default stream, and fenced
+ * with the next launch.
+ */
 #include "reset.h"
 
-#include "../hal/book.h"
 #include "types.h"
+
+#include "../hal/book.h"
 #include "../shared/calls.h"
 #include "../shared/driver.h"
+#include "../shared/launch.h"
 
 #include "../core/fault.h"
 #include "../core/tenant.h"
 
-static result_t no_function(void)
+static result_t refused(void)
 {
-    return RESULT_NO_FUNCTION;
+    return RESULT_NOT_PERMITTED;
 }
 
-static void *noted(struct symbol *row, void (*note)(void), const void *caller)
+static bool note_reset(void)
 {
-    void *real = symbol_real(&driver_library, row);
-    bool is_unseen = FAULT(forced_resets_unseen) && note == reset_may_come;
-    if (tenancy() != TENANCY_FREE && !is_nested(caller) && !is_unseen) {
+    if (!FAULT(forced_resets_unseen))
+        reset_may_come();
+    return true;
+}
+
+static bool note_retained(void)
+{
+    book_note_retained();
+    return true;
+}
+
+static bool pass_gate(void)
+{
+    struct launch_ticket ticket;
+    bool is_permitted = launch_enter(&ticket, STREAM_LEGACY) == RESULT_OK;
+    if (is_permitted)
+        launch_leave(&ticket, RESULT_OK);
+    return is_permitted;
+}
+
+/* Where the entry point is to jump. `note`: false refuses the call. */
+static void *noted(struct library *library, struct symbol *row, bool (*note)(void), const void *caller)
+{
+    void *real = symbol_real(library, row);
+    bool is_permitted = true;
+    if (tenancy() != TENANCY_FREE && !is_nested(caller)) {
         call_begins();
-        note();
+        is_permitted = note();
         call_ends();
     }
-    return real == NULL ? (void *)no_function : real;
+    return real == NULL || !is_permitted ? (void *)refused : real;
 }
 
 #define NOTED(name, note)                                                                                              \
     __attribute__((used, visibility("hidden"))) void *hetero_note_##name(const void *caller)                           \
     {                                                                                                                  \
-        return noted(&driver_rows[ROW_##name], note, caller);                                                          \
+        return noted(LIBRARY_OF(ROW_##name), &driver_rows[ROW_##name], note, caller);                                  \
     }                                                                                                                  \
     JUMP(name)
 
@@ -55,5 +84,13 @@ static void *noted(struct symbol *row, void (*note)(void), const void *caller)
             ".size " #name ", . - " #name "\n");
 #endif
 
-NOTED(aclrtResetDeviceForce, reset_may_come)
-NOTED(aclrtMemRetainAllocationHandle, book_note_retained)
+NOTED(aclrtResetDeviceForce, note_reset)
+NOTED(aclrtMemRetainAllocationHandle, note_retained)
+NOTED(aclmdlRIExecute, pass_gate)
+NOTED(aclrtLaunchKernelWithArgsArray, pass_gate)
+NOTED(aclrtLaunchSIMTKernelWithArgsArray, pass_gate)
+NOTED(aclrtLaunchSIMTKernelWithHostArgs, pass_gate)
+NOTED(rtCCULaunch, pass_gate)
+NOTED(rtFusionLaunch, pass_gate)
+NOTED(rtLaunch, pass_gate)
+NOTED(rtLaunchKernelWithArgsArray, pass_gate)

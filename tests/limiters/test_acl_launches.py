@@ -96,6 +96,23 @@ say(took(s, lambda: acl.aclmdlRIExecuteAsync(instance, s)))
     assert grant.usage().launches <= 5 + 2
 
 
+def test_a_launch_whose_arguments_are_not_known_waits_for_the_gate(rack: Rack) -> None:
+    """In CANN 8 it is made by another one, which passes it, too."""
+    program = """
+k, s = kernel(), stream()
+instance = captured(s, 0, lambda: launch(k, 500, s))
+for _ in range(5):
+    acl.aclmdlRIExecute(instance, -1)
+counted(5)
+say(0)
+"""
+    grant = granted(rack, core=50)
+    grant.run(COUNTED + ASKED + program)
+    assert grant.usage().launches in (5, 10)
+    foreign = "acl.aclrtSetDevice(1)\nsay(acl.code('aclmdlRIExecute', 0, -1))"
+    assert 207000 == grant.run(ASKED + foreign)
+
+
 def test_a_stream_that_waits_for_a_word_or_a_notify_is_let_go(rack: Rack) -> None:
     """What it waits for is done by work that comes later, which the closed gate must not keep."""
     program = """
@@ -160,7 +177,8 @@ acl.aclmdlLoadFromMem(b"spin " * 20, 100, byref(model := c_uint()))
 instance = captured(s, 1, lambda: [launch(k, 100, s) for _ in range(20)])
 WAYS = {"model": lambda: acl.aclmdlRIExecuteAsync(instance, s),
         "below": lambda: rt.rtModelExecute(instance, s, 0),
-        "ffts": lambda: rt.rtFftsPlusTaskLaunch(None, s)}
+        "ffts": lambda: rt.rtFftsPlusTaskLaunch(None, s),
+        "waited for": lambda: acl.aclmdlRIExecute(instance, -1)}
 def busy(way, seconds):
     count, until = 0, time.monotonic() + seconds
     while time.monotonic() < until:
@@ -172,9 +190,9 @@ def busy(way, seconds):
 """
 
 
-@pytest.mark.parametrize("way", ["model", "below", "ffts"])
+@pytest.mark.parametrize("way", ["model", "below", "ffts", "waited for"])
 def test_executes_and_tasks_of_unknown_length_keep_the_share(tmp_path: Path, way: str) -> None:
-    rack = racked(tmp_path, "cann9" if way == "model" else "cann8")
+    rack = racked(tmp_path, "cann8" if way in ("below", "ffts") else "cann9")
     rack.machine.rack.write_text(rack.machine.rack.read_text() + "\n[kernel ffts]\ntime = 2 ms\n")
     program = ASKED + BUSY + f"busy({way!r}, 0.5)\nsay(busy({way!r}, 3))"
     free = rack.run(program, **rack.virtual(1))
