@@ -167,6 +167,7 @@ class TestAscend(OnACard):
     kernel = "time = 0 us\nper_arg0 = 1 us"
     settings = '[cards]\nsoft = ["ascend"]'
     shape: ClassVar[str] = "cann8"
+    virtual_seconds = 3
 
     def simulate(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         super().simulate(tmp_path, monkeypatch)
