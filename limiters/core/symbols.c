@@ -313,18 +313,20 @@ __asm__(".text\n.globl dlopen\n.type dlopen, %function\ndlopen:\n"
 ENTRY_POINT(dlsym, 0);
 ENTRY_POINT(dlvsym, 1);
 
-/* The driver's function for which the limiter's stands at an address; the address itself otherwise. Programs look for
- * the driver's folder so. */
+/* The driver's function for which the limiter's stands at an address; the address itself otherwise, also while the
+ * driver is not loaded. Programs look for the driver's folder so. */
 static const void *function_behind(const void *address)
 {
     if (!is_of_this_library(address) || FAULT(loader_calls_unanswered))
         return address;
-    for (const struct symbols *const *table = __start_hetero_symbols; table < __stop_hetero_symbols; table++)
-        for (size_t row_index = 0; row_index < (*table)->library->row_count; row_index++)
-            if ((*table)->answers[row_index] == address && (*table)->library != &loader) {
-                const void *function = symbol_real((*table)->library, &(*table)->library->rows[row_index]);
+    for (const struct symbols *const *table = __start_hetero_symbols; table < __stop_hetero_symbols; table++) {
+        struct library *library = (*table)->library;
+        for (size_t row_index = 0; row_index < library->row_count && library != &loader; row_index++)
+            if ((*table)->answers[row_index] == address && loaded_handle(library) != NULL) {
+                const void *function = symbol_real(library, &library->rows[row_index]);
                 return function == NULL ? address : function;
             }
+    }
     return address;
 }
 
