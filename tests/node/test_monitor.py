@@ -53,6 +53,25 @@ print("there", flush=True)
 time.sleep(600)
 """
 
+#: Starts a program that starts another when it reads a line, then maps the region it is told, as
+#: the limiter does, and starts a third. It prints their PIDs, and in the end how the first and the
+#: third are. All end with it, since they read from it.
+STARTER = """
+import mmap, subprocess, sys
+def start(*command):
+    return subprocess.Popen(command, stdin=-1, stdout=-1, text=True, bufsize=1)
+older = start("sh", "-c", "exec 3<&0; read line; cat <&3 & echo $!; wait")
+print(older.pid, flush=True)
+with open(sys.stdin.readline().strip(), "r+b") as file:
+    region = mmap.mmap(file.fileno(), 1)
+older.stdin.write("start\\n")
+print(older.stdout.readline().strip(), flush=True)
+younger = start("cat")
+print(younger.pid, flush=True)
+print(older.poll() if younger.wait(60) else "ended", younger.returncode, flush=True)
+sys.stdin.read()
+"""
+
 Start = Callable[..., int]
 
 
@@ -257,6 +276,30 @@ def test_a_program_without_a_limiter_is_ended_where_its_grant_says_so_and_nobody
     assert (thief, signal.SIGKILL) == os.waitpid(thief, 0)
     assert [True] * 3 == [is_alive(pid) for pid in (sibling, neighbour, stranger)]
     assert {thief, neighbour} == {one.pid for one in seen.bypass}
+
+
+def test_of_what_a_program_with_a_limiter_started_only_what_is_younger_than_the_grant_is_the_grants(
+    node: Node, vendor: MemoryVendor, children: list[subprocess.Popen[Any]]
+) -> None:
+    """A script may leave programs running and then become a program of a grant."""
+    starter = subprocess.Popen(
+        [sys.executable, "-c", STARTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    children.append(starter)
+    assert starter.stdin
+    older = int(next_line(starter))
+    handle = admit(node, asking(on_bypass=OnBypass.KILL))
+    time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # the kernel counts starts in ticks
+    starter.stdin.write(bytes(handle.path / USAGE) + b"\n")
+    starter.stdin.flush()
+    of_older, younger = int(next_line(starter)), int(next_line(starter))
+    says(vendor, dict.fromkeys((older, of_older, younger), GiB))
+
+    seen = sample(node)
+
+    assert [younger] == [one.pid for one in seen.bypass]
+    assert [younger] == [one.pid for one in seen.news if isinstance(one, Ended)]
+    assert b"None -9\n" == next_line(starter)
 
 
 def test_beyond_the_limit_the_process_with_most_excess_is_ended(
