@@ -84,6 +84,21 @@ static bool is_refused_context(device_t ordinal)
     return is_counted && !FAULT(contexts_uncharged);
 }
 
+/* Charge a new context. What the last one that ended left charged is a part of it. */
+static result_t charge_new(struct making *making)
+{
+    uint64_t idle_bytes = context_charges[making->device].idle_bytes;
+    uint64_t context_bytes = terms_context(tenant_terms(making->device));
+    uint64_t missing_bytes = context_bytes > idle_bytes ? context_bytes - idle_bytes : 0;
+    result_t answer = charge(making->device, missing_bytes);
+    if (answer != RESULT_OK)
+        return answer;
+    context_charges[making->device].idle_bytes = 0;
+    making->idle_bytes = idle_bytes;
+    making->charged_bytes = idle_bytes + missing_bytes;
+    return RESULT_OK;
+}
+
 /* With HETERO_FLAG_CONTEXT, charge what a context takes before it is made. `charges_mutex` is held over the driver's
  * call: only the driver's answer says whether a context is new, and of two threads that retain one primary context each
  * would reserve room for it, so that one was refused in a grant with room for one. A program makes few contexts, and
@@ -96,17 +111,10 @@ static result_t making_begins(struct making *making, device_t ordinal, bool is_p
     *making = (struct making){.device = device, .is_counted = contexts_counted(device) && !FAULT(contexts_uncharged)};
     if (making->is_counted)
         pthread_mutex_lock(&charges_mutex);
-    if (making->is_counted && !(is_primary && primary_stands(ordinal))) {
-        uint64_t idle_bytes = context_charges[device].idle_bytes, context_bytes = terms_context(tenant_terms(device));
-        uint64_t missing_bytes = context_bytes > idle_bytes ? context_bytes - idle_bytes : 0;
-        result_t answer = charge(device, missing_bytes);
-        if (answer != RESULT_OK) {
-            pthread_mutex_unlock(&charges_mutex);
-            return answer;
-        }
-        context_charges[device].idle_bytes = 0;
-        making->idle_bytes = idle_bytes;
-        making->charged_bytes = idle_bytes + missing_bytes;
+    result_t answer = making->is_counted && !(is_primary && primary_stands(ordinal)) ? charge_new(making) : RESULT_OK;
+    if (answer != RESULT_OK) {
+        pthread_mutex_unlock(&charges_mutex);
+        return answer;
     }
     making->baseline = context_begins(device);
     return RESULT_OK;

@@ -29,25 +29,40 @@ static size_t length_of_entry(const char *list)
     return comma == NULL ? strlen(list) : (size_t)(comma - list);
 }
 
+/* The device that a number in the list means; NULL: none of the grant. */
+static const char *uuid_of(int number)
+{
+    if (number < (int)tenant_grant->device_count)
+        return tenant_terms(number)->uuid;
+    log_line(LOG_NOTICE, "device %d is not of the grant, whose devices are 0 to %u in " VISIBLE_DEVICES, number,
+             tenant_grant->device_count - 1);
+    return NULL;
+}
+
+/* What the driver is to read for an entry of `length` characters: a UUID for a number, and names as they are. NULL: a
+ * number that no device of the grant has. */
+static const char *name_of(const char *entry, size_t length, bool *has_number, size_t *name_bytes)
+{
+    int number = number_of(entry, length);
+    *has_number |= number >= 0;
+    const char *name = number < 0 ? entry : uuid_of(number);
+    *name_bytes = number < 0 || name == NULL ? length : strlen(name);
+    return name;
+}
+
 /* Write the list with UUIDs for numbers, up to the first number that no device of the grant has: so far a driver reads
- * it, too. Names stay. False: it has no number, or is too long. */
+ * it, too. False: it has no number, or is too long. */
 static bool translate(const char *list, char *output, size_t output_bytes)
 {
     bool has_number = false;
-    size_t used_bytes = 0;
+    size_t used_bytes = 0, name_bytes;
     for (size_t length; *list != '\0'; list += length + (list[length] == ',')) {
         while (*list == ' ')
             list++;
         length = length_of_entry(list);
-        int number = number_of(list, length);
-        has_number |= number >= 0;
-        if (number >= (int)tenant_grant->device_count) {
-            log_line(LOG_NOTICE, "device %d is not of the grant, whose devices are 0 to %u in " VISIBLE_DEVICES, number,
-                     tenant_grant->device_count - 1);
+        const char *name = name_of(list, length, &has_number, &name_bytes);
+        if (name == NULL)
             break;
-        }
-        const char *name = number < 0 ? list : tenant_terms(number)->uuid;
-        size_t name_bytes = number < 0 ? length : strlen(name);
         if (used_bytes + name_bytes + 2 > output_bytes)
             return false;
         if (used_bytes > 0)
