@@ -245,11 +245,7 @@ def leave(driver: DriverCalls) -> None:
 @program
 def free(_: DriverCalls, size_bytes: int) -> Any:
     """Return what a process gets that has the limiter and no grant."""
-    environment = {
-        variable_name: variable_text
-        for variable_name, variable_text in os.environ.items()
-        if variable_name != "HETERO_GRANT"
-    }
+    environment = {**os.environ, "HETERO_GRANT": ""}  # where it is left out, it is put back
     with _again("limit", size_bytes, environment=environment) as other_process:
         return json.loads(other_process.communicate()[0])
 

@@ -160,7 +160,7 @@ def test_a_static_program_that_brings_its_own_driver_is_found(
     """No loader runs in it that could be told to preload anything."""
     limiters = hetero_limiters.library("cuda").parents[2]
     driver = hetero_simulator.fake_drivers().parents[2] / "build/drivers"
-    parts = ("rack", "engine", "process_number", "nvidia")
+    parts = ("rack", "engine", "object", "process_number", "nvidia")
     objects = [*driver.glob("cuda_*.o"), *(driver / f"{n}.o" for n in parts)]
     static = tmp_path / "static"
     command = ["cc", "-static-pie", "-pthread", f"-I{limiters / 'cuda'}", "-o", str(static)]

@@ -38,6 +38,12 @@ LONGEST = (
 LONG = (
     "no_engine_is_charged_more_than_its_share",
     "an_engine_alone_is_slowed_only_below_its_need",
+    "an_engine_alone_is_charged_what_its_rare_prefills_take",
+    "an_engine_that_has_less_than_it_needs_is_charged_what_it_takes",
+    "engines_that_need_a_third_have_what_they_have_without_a_limiter",
+    "engines_whose_steps_are_a_graph_behind_small_launches_have_what_they_have_without_a_limiter",
+    "two_engines_that_need_two_thirds_have_what_they_have_without_a_limiter",
+    "holds_that_last_a_turn_of_others_longer_are_not_charged",
     "what_was_lent_is_back_within_10_ms_and_what_is_in_flight",
     "shares_beside_high_priority_are_shares",
     "tenants_that_lose_their_processor_never_have_the_slice_together",

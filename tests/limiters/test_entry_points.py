@@ -9,7 +9,7 @@ from typing import Any
 
 import hetero_simulator
 import pytest
-from tenancy import LIMITER, MIB, STRICT, Grant, Rack, Terms
+from tenancy import LIMITER, MIB, REGION_BYTES, STRICT, Grant, Rack, Terms
 
 LIBC = """
 from ctypes import c_char_p
@@ -268,16 +268,24 @@ print(ask(None, None), "libnvidia-ml" in open("/proc/self/maps").read())
     assert ("4242 False\n", "") == program.communicate(timeout=60)
 
 
-def test_a_program_that_never_uses_the_driver_opens_nothing(grant: Grant) -> None:
-    code = """
+def test_a_program_that_never_uses_the_driver_maps_a_page_to_keep_its_grant_and_opens_nothing(
+    grant: Grant,
+) -> None:
+    code = f"""
 import ctypes, os
 ctypes.CDLL(None).malloc
-files = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")[3:-1]]
-mapped = open("/proc/self/maps").read()
-print(files, "/grant" in mapped, "/usage" in mapped, "libcuda" in mapped)
+files = [os.readlink(f"/proc/self/fd/{{name}}") for name in os.listdir("/proc/self/fd")[3:-1]]
+mapped = open("/proc/self/maps").read().splitlines()
+of_rack = [line.split() for line in mapped if {str(grant.rack.directory)!r} in line]
+for addresses, permissions, offset, *_, path in of_rack:
+    start, end = (int(address, 16) for address in addresses.split("-"))
+    print(permissions, int(offset, 16), (end - start) // os.sysconf("SC_PAGE_SIZE"), path)
+print(files, any("libcuda" in line for line in mapped))
 """
     program = grant.rack.machine.spawn([sys.executable, "-c", code], **grant.environment)
-    assert ("[] False False False\n", "") == program.communicate(timeout=60)
+    mapped = f"rw-s 0 1 {grant.directory / 'usage'}\n"
+    assert (f"{mapped}[] False\n", "") == program.communicate(timeout=60)
+    assert bytes(REGION_BYTES) == (grant.directory / "usage").read_bytes()
 
 
 #: Of cudart, and one that nobody was seen to ask for.
