@@ -30,6 +30,8 @@ _RECOVERIES = {
 HOT = plugin.Lingering(60.0)
 #: A card's last NVLink may come before the last number there can be.
 _LINKS = evolve(NVML, unsupported=(*NVML.unsupported, pynvml.NVML_ERROR_INVALID_ARGUMENT))
+#: A library without the call is broken, not a card without memory of its own.
+_MEMORY = evolve(NVML, unsupported=(pynvml.NVML_ERROR_NOT_SUPPORTED,))
 
 
 def device(handle: Any, index: int) -> Device:
@@ -82,10 +84,11 @@ def lost(index: int, *, health: str) -> Device:
 def memory(handle: Any) -> Any:
     """Return NVML's struct of a card's memory, None for one of unified memory (GB10).
 
+    Raises `DriverError`, also where the library has no such function: no NVML lacks it.
     Version 2 keeps the driver's own reserve out of `used`; drivers before r510 lack it.
     """
     memory_info = find(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
-    return memory_info or find(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return memory_info or _MEMORY.find(pynvml.nvmlDeviceGetMemoryInfo, handle)
 
 
 def recovery(handle: Any) -> int | None:
