@@ -72,7 +72,7 @@ class Stream:
 
     lab: Lab
     name: str = "stream"
-    asks: Mapping[str, str] = field(factory=lambda: share(100, 1))
+    asks: Mapping[str, str] = field(factory=lambda: share(600, 1))
     notes: Mapping[str, str] = field(factory=dict)
     bound: list[float] = field(factory=list)  # when each was seen to be
     longest: float = 0  # seconds that one of them waited

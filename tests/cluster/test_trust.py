@@ -209,6 +209,8 @@ MOST: Mapping[str, tuple[Sequence[int], Sequence[int], Sequence[int]]] = {
 }
 #: The card of n1 that these pods share, and MiB of it that count as a percent.
 L4, PERCENT = {"nvidia.com/use-gputype": "L4"}, 230
+#: Percent that are asked of a full card: more than a context takes, which is another refusal.
+MORE_PERCENT = 3
 
 
 def part(percent: int, name: str = "main") -> Plain:
@@ -226,7 +228,7 @@ def test_a_pod_is_admitted_at_the_most_that_it_holds_at_any_time(either: Release
         mains = [part(p, f"later-{n}") for n, p in enumerate(later or (0,))]
         lab.add(name, {}, notes=L4, initContainers=inits, containers=mains)
         most = max([*first, sum(later)]) + sum(sidecars)
-        for other, percent in (("rest", 100 - most), ("more", 1)):
+        for other, percent in (("rest", 100 - most), ("more", MORE_PERCENT)):
             lab.add(f"{name}-{other}", {}, notes=L4, containers=[part(percent)])
             if other == "rest":
                 wait_for(lambda: {"Running"} == set(lab.phases().values()), seconds=60)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+import hetero.registry.process
 import hetero.registry.registry
 import hetero.registry.supervisor
 from hetero import plugin
@@ -345,6 +346,8 @@ def test_a_vendor_that_hangs_is_not_waited_for_longer_on_a_busy_machine(
     monkeypatch: pytest.MonkeyPatch, crowded: None
 ) -> None:
     monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.5)
+    # A process that is killed waits for a processor to end.
+    monkeypatch.setattr(hetero.registry.process, "KILL_WAIT_S", 60.0)
     card, *_ = rack(GiB, vendor="cards")
 
     (row,) = Registry.of(Cards(card, takes=600.0), apart=True).discover().rows
