@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hetero.node.detached import start_detached
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.holders import end
 from hetero.node.ledger.ledger import ALIVE
@@ -23,19 +23,9 @@ _GRACE_S = 10.0
 def end_rest_after_this(directory: Path, environ: Mapping[str, str]) -> None:
     """Have the holders of the grant in `directory` ended once this process has ended.
 
-    What this process executes later is this process. The waiting one is nobody's child, so that a
-    program that waits for its children does not wait for it.
+    What this process executes later is this process.
     """
-    subprocess.run(
-        [sys.executable, "-m", "hetero.node.end_rest", str(os.getpid()), str(directory)],
-        env=dict(environ),
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=True,
-    )
+    start_detached("hetero.node.end_rest", str(os.getpid()), str(directory), environ=environ)
 
 
 def _main(pid: int, directory: Path) -> None:

@@ -7,13 +7,13 @@ see to that; this makes it prompt. It holds nothing, and nothing is lost when it
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from hetero.node.detached import start_detached
 from hetero.node.ledger.locks import wait_until_free
 
 #: Seconds between looks at a grant that only processes using the device keep standing.
@@ -26,19 +26,8 @@ def watch(alive_path: Path, vendors: Iterable[str], environ: Mapping[str, str]) 
     """Start a watcher of the grant whose file `alive_path` is locked while its program lives.
 
     `vendors` are those whose slices it may have.
-
-    It is nobody's child, so that a program that waits for its children does not wait for it.
     """
-    subprocess.run(
-        [sys.executable, "-m", "hetero.node.watch", str(alive_path), *sorted(vendors)],
-        env=dict(environ),
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=True,
-    )
+    start_detached("hetero.node.watch", str(alive_path), *sorted(vendors), environ=environ)
 
 
 def _wait(alive_path: Path) -> None:

@@ -19,10 +19,10 @@ A grant stands while `alive` is locked, or any byte of `usage` is: the limiter l
 process as it is loaded, and another in one that uses a device. Both locks are the kernel's and go
 with the last process; nothing here asks for a PID. Three kinds of grant stand without a process. A
 container's stands while its runtime knows the container, too: as long as the end of its link is
-there. One that is pinned stands until
-its owner unpins it, whether or not a process came yet. A share stands while its record is there:
-`allocation.json` is a link to it, in a directory that outlives the boot. All else is flushed to no
-disk, since it does not outlive the kernel that holds it, and an owner can say so anew.
+there. One that is pinned stands until its owner unpins it, whether or not a process came yet. A
+share stands while its record is there: `allocation.json` is a link to it, in a directory that
+outlives the boot. All else is flushed to no disk, since it does not outlive the kernel that holds
+it, and an owner can say so anew.
 """
 
 from __future__ import annotations
