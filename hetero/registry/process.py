@@ -164,13 +164,24 @@ class VendorProcess:
         return self._pidfd is None or not _ready(self._pidfd, select.POLLIN, 0.0)
 
     def kill(self) -> tuple[bool, int | None]:
-        """End it and what it started; return whether it is gone, and its wait status."""
+        """End it and what it started; return whether it is gone, and its wait status.
+
+        Ask one that is not gone `has_ended` until it has.
+        """
         _kill(self.pid)
-        is_gone, wait_status = _awaited(self.pid, self._pidfd, self._starter, KILL_WAIT_S)
         self._finish.detach()
-        for descriptor in (self._questions, self._answers, self._pidfd):
-            if descriptor is not None:
-                os.close(descriptor)
+        os.close(self._questions)
+        os.close(self._answers)
+        return self._waited(KILL_WAIT_S)
+
+    def has_ended(self) -> bool:
+        """Whether a process that was killed has ended by now; then it is not asked again."""
+        return self._waited(0.0)[0]
+
+    def _waited(self, timeout_s: float) -> tuple[bool, int | None]:
+        is_gone, wait_status = _awaited(self.pid, self._pidfd, self._starter, timeout_s)
+        if is_gone and self._pidfd is not None:
+            os.close(self._pidfd)
         return is_gone, wait_status
 
     def stop(self) -> None:

@@ -23,8 +23,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 _REMEMBERED = ("discover", "observe", "vendor")
 #: Hooks whose failure only `hetero doctor` shows.
 _KEPT = ("enforce",)
-#: Processes that were killed and do not end, after which none is started any more.
-MOST_ABANDONED = 3
+#: Processes that were killed and have not ended yet, with which no other is started.
+MOST_UNENDED = 3
 
 
 @define(eq=False, repr=False)
@@ -40,7 +40,7 @@ class Supervisor:
     _process: VendorProcess | None = field(default=None, init=False)
     _lock: threading.Lock = field(factory=threading.Lock, init=False)
     _failure_count: int = field(default=0, init=False)
-    _abandoned_count: int = field(default=0, init=False)
+    _unended: list[VendorProcess] = field(factory=list, init=False)  # killed, not seen to end yet
     _asked_again_at_s: float = field(default=0.0, init=False)  # monotonic seconds
     _to_undo: bool = field(default=False, init=False)  # a slice may have been made half-way
     _answered_at_s: float = field(
@@ -63,7 +63,7 @@ class Supervisor:
             is_paused = self._to_undo = False
         if is_paused and self._why.absent and request.ask == "vendor":
             is_paused = False  # which needs no driver
-        if is_paused or self._abandoned_count >= MOST_ABANDONED:
+        if is_paused or len(self._still_unended()) >= MOST_UNENDED:
             return self._answer_at_once
         if reason := self.pauses and self.pauses.why_not(self.plugin, request.ask):
             self._why = WorkerReply(failure=reason)
@@ -132,6 +132,8 @@ class Supervisor:
         reason, is_gone = str(error), True
         if self._process:
             is_gone, wait_status = self._process.kill()
+            if not is_gone:
+                self._unended.append(self._process)
             self._process = None
             match error:
                 case Overdue():
@@ -139,10 +141,9 @@ class Supervisor:
                 case WorkerEnded():
                     reason = how_it_ended(wait_status)
         if not is_gone:
-            self._abandoned_count += 1
-            reason += f"; its process does not end ({self._abandoned_count} so far)"
-        if self._abandoned_count >= MOST_ABANDONED:
-            reason += ": not asked again by this program"
+            reason += f"; its process does not end ({len(self._unended)} now)"
+        if len(self._unended) >= MOST_UNENDED:
+            reason += ": not asked again until one ends"
         reason = f"{self.plugin.name}: {request.ask}: {reason}"
         if self.pauses and isinstance(error, Overdue) and request.ask in _REMEMBERED:
             self.pauses.add(self.plugin, request.ask, reason)
@@ -151,6 +152,11 @@ class Supervisor:
         if not isinstance(error, Overdue) and self._failure_count == 1:
             self._asked_again_at_s = 0.0  # nobody waited, and what was begun can be undone
         self._to_undo = request.ask == "enforce"
+
+    def _still_unended(self) -> list[VendorProcess]:
+        """Return the killed processes that still run: on a busy machine one may just end late."""
+        self._unended = [process for process in self._unended if not process.has_ended()]
+        return self._unended
 
     def _keep(self, request: WorkerRequest, reason: str) -> None:
         """Note why an enforce failed, until one succeeds."""

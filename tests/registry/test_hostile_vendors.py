@@ -324,22 +324,29 @@ class Unkillable(Forks):
         return None
 
 
-def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started(
+def test_processes_that_do_not_end_are_left_and_after_three_no_more_are_started_until_one_ends(
     installed: Callable[..., Registry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hetero.registry.process, "KILL_WAIT_S", 0.05)
     monkeypatch.setattr(hetero.registry.registry, "DISCOVERY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(hetero.registry.supervisor, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(VendorProcess, "kill", lambda _: (False, None))
+    killed_pids: list[int] = []
+    monkeypatch.setattr(hetero.registry.process, "_kill", killed_pids.append)
     registry = installed("hang", "discover")
     reasons = [registry.discover(names=["hostile"]).rows[0].reason for _ in range(4)]
 
     assert (
-        "hostile: discover: no answer within 0.2 s; its process does not end (1 so far)"
+        "hostile: discover: no answer within 0.2 s; its process does not end (1 now)"
         == (reasons[0])
     )
-    assert str(reasons[2]).endswith("(3 so far): not asked again by this program")
+    assert str(reasons[2]).endswith("(3 now): not asked again until one ends")
     assert reasons[2] == reasons[3]
+
+    for pid in killed_pids:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    monkeypatch.setenv("HOSTILE_AT", "nowhere")
+    assert "ok" == registry.discover(names=["hostile"]).rows[0].state
 
 
 def test_a_declaration_that_kills_its_process_is_no_vendor_and_the_others_are(
