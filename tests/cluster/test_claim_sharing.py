@@ -108,7 +108,7 @@ def test_three_claims_fill_a_card_and_a_fourth_waits_until_one_goes(
     assert [] == given(lab, "four")
     assert sorted(f"default/{name}" for name in names[:3]) == labels(lab)
 
-    lab.call("DELETE", f"{PODS}/two?gracePeriodSeconds=0")
+    lab.call("DELETE", f"{PODS}/two?gracePeriodSeconds=1")
     wait_for(lambda: lab.phases()["four"] == "Running")
     assert ["default/four", "default/one", "default/three"] == labels(lab)
     assert published == pool(lab, "n1")
