@@ -368,7 +368,7 @@ def load_settings(environ: Mapping[str, str], base: NodeSettings | None = None) 
 
 def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None) -> NodeSettings:
     """Return `base` with what the document says instead. Raises `BadInput`."""
-    defaults = base or NodeSettings()
+    base_settings = base or NodeSettings()
     table_names = ("scale", "cards", "count", "vendors", "quota", "gangs", "heterod")
     _expect(document, known_keys=table_names)
     scale, cards, count, vendors, quota, gangs, heterod = (
@@ -383,42 +383,42 @@ def read_settings(document: Mapping[str, Any], base: NodeSettings | None = None)
     _expect(quota, known_keys=("memory", "core", "grants", "users", "groups"))
     _expect(gangs, known_keys=("period", "overrun"))
     _expect(heterod, known_keys=("on_excess", "on_bypass", "on_debt", "ignore"))
-    context = count.get("context", defaults.context)
+    context = count.get("context", base_settings.context)
     if not isinstance(context, bool):
         raise BadInput(f"count.context {context!r} is not true or false")
     return NodeSettings(
-        memory_scale=_factor("memory", scale.get("memory", defaults.memory_scale)),
-        core_scale=_factor("core", scale.get("core", defaults.core_scale)),
-        max_sharers=_max_sharers(cards.get("max_sharers", defaults.max_sharers)),
+        memory_scale=_factor("memory", scale.get("memory", base_settings.memory_scale)),
+        core_scale=_factor("core", scale.get("core", base_settings.core_scale)),
+        max_sharers=_max_sharers(cards.get("max_sharers", base_settings.max_sharers)),
         card_memory=_memory("cards.memory", cards["memory"])
         if "memory" in cards
-        else defaults.card_memory,
-        exclude=_names(cards.get("exclude", defaults.exclude)),
+        else base_settings.card_memory,
+        exclude=_names(cards.get("exclude", base_settings.exclude)),
         partitioned=_word(
-            "cards.partitioned", cards.get("partitioned", defaults.partitioned), Partitioned
+            "cards.partitioned", cards.get("partitioned", base_settings.partitioned), Partitioned
         ),
-        sharing=_sharing(cards["sharing"], defaults.sharing)
+        sharing=_sharing(cards["sharing"], base_settings.sharing)
         if "sharing" in cards
-        else defaults.sharing,
-        soft=_texts("cards.soft", "vendors", cards.get("soft", defaults.soft)),
+        else base_settings.sharing,
+        soft=_texts("cards.soft", "vendors", cards.get("soft", base_settings.soft)),
         context=context,
         vendors=_texts("vendors.allow", "distributions", vendors["allow"])
         if "allow" in vendors
-        else defaults.vendors,
-        quota=_quota(quota, defaults.quota, path="quota"),
-        user_quotas=_quotas(quota, "users", defaults.user_quotas),
-        group_quotas=_quotas(quota, "groups", defaults.group_quotas),
+        else base_settings.vendors,
+        quota=_quota(quota, base_settings.quota, path="quota"),
+        user_quotas=_quotas(quota, "users", base_settings.user_quotas),
+        group_quotas=_quotas(quota, "groups", base_settings.group_quotas),
         on_excess=_word(
-            "heterod.on_excess", heterod.get("on_excess", defaults.on_excess), OnExcess
+            "heterod.on_excess", heterod.get("on_excess", base_settings.on_excess), OnExcess
         ),
-        on_debt=_word("heterod.on_debt", heterod.get("on_debt", defaults.on_debt), OnDebt),
+        on_debt=_word("heterod.on_debt", heterod.get("on_debt", base_settings.on_debt), OnDebt),
         on_bypass=_word(
-            "heterod.on_bypass", heterod.get("on_bypass", defaults.on_bypass), OnBypass
+            "heterod.on_bypass", heterod.get("on_bypass", base_settings.on_bypass), OnBypass
         ),
         ignore=_texts("heterod.ignore", "executables", heterod["ignore"])
         if "ignore" in heterod
-        else defaults.ignore,
-        periods=_periods(gangs, defaults.periods),
+        else base_settings.ignore,
+        periods=_periods(gangs, base_settings.periods),
     )
 
 

@@ -36,16 +36,18 @@ class _Phase(Enum):
 
 
 @define(eq=False)
-class _Tries:
-    """How many tries are left, and the states from which no way was found."""
+class _Search:
+    """What the search of one pod on one node has left and knows."""
 
-    left: int = MOST_TRIES
-    #: By the phase, the number of requests that remained, and what was left.
+    #: How often a device may still be tried for a request.
+    tries_left: int = MOST_TRIES
+    #: States from which no way was found: the phase, the number of requests that remained, and
+    #: what was left.
     failed: set[object] = field(factory=set)
     #: The allocations chosen so far for main containers, and whether those of init containers
     #: depend on more of them than they leave: they may have the slices of these.
     chosen_main: list[Allocation] = field(factory=list)
-    hands_on: bool = False
+    hands_on_slices: bool = False
 
 
 def place_pod(
@@ -70,8 +72,8 @@ def place_pod(
     sidecars, main, init = (
         _asking(containers) for containers in (pod.sidecars, pod.containers, pod.init)
     )
-    tries_left = _Tries(left=most_tries)
-    found_allocations = _place_pod(devices, free, sidecars, main, init, policy, tries_left)
+    search = _Search(tries_left=most_tries)
+    found_allocations = _place_pod(devices, free, sidecars, main, init, policy, search)
     allocations = None
     if found_allocations is not None:
         remaining = iter(found_allocations)
@@ -86,7 +88,7 @@ def place_pod(
             free,
             [*sidecars, *main, *init],
             policy,
-            tried_count=most_tries if tries_left.left <= 0 else None,
+            tried_count=most_tries if search.tries_left <= 0 else None,
         )
     return standing(pod, node_name, allocations)
 
@@ -120,7 +122,7 @@ def _place_pod(
     main_requests: list[Request],
     init_requests: list[Request],
     policy: PlacementPolicy,
-    tries_left: _Tries,
+    search: _Search,
 ) -> _Found | None:
     """Return the allocations of sidecars, containers and init containers, in this order."""
     requests = [*sidecar_requests, *main_requests, *init_requests]
@@ -128,8 +130,8 @@ def _place_pod(
         allocation = fit_into(devices, free, requests[0], policy=policy)
         return [allocation] if isinstance(allocation, Allocation) else None
 
-    hands_on = bool(init_requests) and any(device.cut_at_admission for device in devices)
-    tries_left.hands_on = hands_on
+    hands_on_slices = bool(init_requests) and any(device.cut_at_admission for device in devices)
+    search.hands_on_slices = hands_on_slices
 
     def after_sidecars(free_after_sidecars: _Free) -> _Found | None:
         free_before_main = _copy(free_after_sidecars)
@@ -138,9 +140,9 @@ def _place_pod(
             return None
 
         def after_main(free_after_main: _Free) -> _Found | None:
-            if not hands_on:
+            if not hands_on_slices:
                 return init_allocations
-            main = tries_left.chosen_main
+            main = search.chosen_main
             left = left_for_init(devices, free_before_main, free_after_main, main)
             return _fit_each(devices, left, init_requests, policy)
 
@@ -150,7 +152,7 @@ def _place_pod(
             main_requests,
             policy,
             after_main,
-            tries_left,
+            search,
             phase=_Phase.CONTAINERS,
         )
 
@@ -160,7 +162,7 @@ def _place_pod(
         sidecar_requests,
         policy,
         after_sidecars,
-        tries_left,
+        search,
         phase=_Phase.SIDECARS,
     )
 
@@ -191,13 +193,13 @@ def _search(
     requests: list[Request],
     policy: PlacementPolicy,
     place_later_phases: Callable[[_Free], _Found | None],
-    tries_left: _Tries,
+    search: _Search,
     *,
     phase: _Phase,
 ) -> _Found | None:
     """Return one allocation per request, followed by what `place_later_phases` returns.
 
-    Tries every way, the policy's favourite first, as far as `tries_left` allow. Equal devices are
+    Tries every way, the policy's favourite first, while any are left. Equal devices are
     tried once, and a state that failed is not tried again.
     """
     if not requests:
@@ -210,7 +212,7 @@ def _search(
         for request in requests
     )
     search_state = (phase, len(requests), _left_of(devices, free, names_devices=names_devices))
-    if missing(devices, requests[0]) or search_state in tries_left.failed:
+    if missing(devices, requests[0]) or search_state in search.failed:
         return None
     allocations = _try(
         devices,
@@ -218,12 +220,12 @@ def _search(
         requests,
         policy,
         place_later_phases,
-        tries_left,
+        search,
         phase=phase,
         devices_differ=names_devices,
     )
-    if allocations is None and not tries_left.hands_on:
-        tries_left.failed.add(search_state)
+    if allocations is None and not search.hands_on_slices:
+        search.failed.add(search_state)
     return allocations
 
 
@@ -233,7 +235,7 @@ def _try(
     requests: list[Request],
     policy: PlacementPolicy,
     place_later_phases: Callable[[_Free], _Found | None],
-    tries_left: _Tries,
+    search: _Search,
     *,
     phase: _Phase,
     devices_differ: bool,
@@ -249,12 +251,12 @@ def _try(
         if len(chosen_cuts) == len(request.asks):
             allocation = allocate(request, chosen_cuts)
             is_main = phase is _Phase.CONTAINERS
-            tries_left.chosen_main += [allocation] * is_main
+            search.chosen_main += [allocation] * is_main
             following = _search(
-                devices, free, other_requests, policy, place_later_phases, tries_left, phase=phase
+                devices, free, other_requests, policy, place_later_phases, search, phase=phase
             )
             if is_main:
-                tries_left.chosen_main.pop()
+                search.chosen_main.pop()
             return None if following is None else [allocation, *following]
         ask = request.asks[len(chosen_cuts)]
         taken_uuids = {device.uuid for device, _ in chosen_cuts}
@@ -272,12 +274,12 @@ def _try(
             policy,
             downgrade_level=downgrade_level,
             names_devices=devices_differ,
-            received=taken_by_receivers(tries_left.chosen_main) if tries_left.hands_on else {},
+            received=taken_by_receivers(search.chosen_main) if search.hands_on_slices else {},
         )
         for device, cut in ways:
-            if tries_left.left <= 0:
+            if search.tries_left <= 0:
                 return None
-            tries_left.left -= 1
+            search.tries_left -= 1
             _add(free[device.uuid], cut.takes, direction=-1)
             allocations = place_asks(group, [*chosen_cuts, (device, cut)], downgrade_level)
             _add(free[device.uuid], cut.takes, direction=1)

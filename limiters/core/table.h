@@ -17,7 +17,7 @@ struct entry {
     void *owner; /* the object with which the entry ends (a context), or NULL */
     union {      /* the kind says which */
         void *link;
-        uint64_t link_bytes, page_table_count;
+        uint64_t second_bytes, page_table_count;
         uint64_t device_bits; /* bit i: device i of the grant */
     };
 };

@@ -77,7 +77,7 @@ static void note_queue(const struct kfd_ioctl_create_queue_args *arguments)
 {
     struct entry card_entry = card_of(arguments->gpu_id);
     card_entry.device = queue_device;
-    card_entry.link_bytes = queue_scratch_span;
+    card_entry.second_bytes = queue_scratch_span;
     if (queue_device != DEVICE_NONE)
         keep_entry(&card_entry);
 }
@@ -116,11 +116,11 @@ static int scratch_device(const struct kfd_ioctl_alloc_memory_of_gpu_args *argum
     struct entry card_entry = card_of(arguments->gpu_id);
     if (queue_device != DEVICE_NONE) {
         card_entry.device = queue_device;
-        card_entry.link_bytes = queue_scratch_span;
+        card_entry.second_bytes = queue_scratch_span;
     }
     bool is_scratch = (arguments->flags & KFD_IOC_ALLOC_MEM_FLAGS_VRAM) != 0 && card_entry.key_or_address != 0 &&
                       arguments->va_addr >= card_entry.key_or_address &&
-                      arguments->va_addr - card_entry.key_or_address < card_entry.link_bytes;
+                      arguments->va_addr - card_entry.key_or_address < card_entry.second_bytes;
     return is_scratch ? card_entry.device : DEVICE_NONE;
 }
 

@@ -18,7 +18,7 @@ void nodes_after_fork(void)
     nodes_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
 }
 
-/* A context's entry: its charged bytes, and in link_bytes those that its nodes take now. */
+/* A context's entry: its charged bytes, and in second_bytes those that its nodes take now. */
 static struct entry nodes_entry_of(const void *context)
 {
     struct entry entry = {.kind = HELD_NODES, .key = (uintptr_t)context, .owner = (void *)(uintptr_t)context};
@@ -29,7 +29,7 @@ static struct entry nodes_entry_of(const void *context)
 static void change_live_bytes(struct entry *entry, uint64_t added_bytes, uint64_t removed_bytes)
 {
     struct entry previous;
-    entry->link_bytes += added_bytes - removed_bytes;
+    entry->second_bytes += added_bytes - removed_bytes;
     table_put(entry, &previous);
 }
 
@@ -39,7 +39,7 @@ static void change_live_bytes(struct entry *entry, uint64_t added_bytes, uint64_
 static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
 {
     struct entry entry = nodes_entry_of(context);
-    uint64_t block_bytes = block_bytes_of(entry.link_bytes + bytes);
+    uint64_t block_bytes = block_bytes_of(entry.second_bytes + bytes);
     uint64_t needed_bytes = block_bytes > BLOCK_BYTES ? block_bytes - BLOCK_BYTES : 0,
              growth_bytes = needed_bytes > entry.bytes ? needed_bytes - entry.bytes : 0;
     result_t answer = growth_bytes > 0 ? charge(device, growth_bytes) : RESULT_OK;
@@ -55,7 +55,7 @@ static result_t charge_nodes_in(const void *context, int device, uint64_t bytes)
 static void subtract_nodes_in(const void *context, uint64_t bytes)
 {
     struct entry entry = nodes_entry_of(context);
-    if (entry.link_bytes >= bytes && bytes > 0)
+    if (entry.second_bytes >= bytes && bytes > 0)
         change_live_bytes(&entry, 0, bytes);
 }
 

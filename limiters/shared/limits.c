@@ -47,7 +47,7 @@ static bool takes_memory(TYPE(limit) limit)
 static result_t set_and_charge(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value,
                                struct entry *entry)
 {
-    uint64_t bytes = extra_bytes(entry->device, limit, value, entry->link_bytes), old_bytes = entry->bytes;
+    uint64_t bytes = extra_bytes(entry->device, limit, value, entry->second_bytes), old_bytes = entry->bytes;
     result_t answer = bytes > old_bytes ? charge(entry->device, bytes - old_bytes) : RESULT_OK;
     if (answer != RESULT_OK)
         return answer;
@@ -73,7 +73,7 @@ static struct entry limit_entry_of(context_t context, TYPE(limit) limit, int dev
                           .kind = CONTEXT_LIMIT + (uint32_t)limit,
                           .device = device,
                           .owner = context,
-                          .link_bytes = built_in};
+                          .second_bytes = built_in};
 }
 
 result_t set_limit(result_t (*real)(TYPE(limit), size_t), TYPE(limit) limit, size_t value)

@@ -25,7 +25,7 @@ static unsigned waiting_kernel_count;           /* how many kernels were not lau
 
 /* A Bloom filter of the waiting kernels' keys. A kernel without its bit does not wait, which is known without the
  * lock. */
-static _Atomic uint64_t waiting_bits;
+static _Atomic uint64_t waiting_filter;
 
 static uint64_t bit_of(uint64_t key)
 {
@@ -34,7 +34,7 @@ static uint64_t bit_of(uint64_t key)
 
 static bool may_wait(uint64_t key)
 {
-    return (atomic_load_explicit(&waiting_bits, memory_order_relaxed) & bit_of(key)) != 0;
+    return (atomic_load_explicit(&waiting_filter, memory_order_relaxed) & bit_of(key)) != 0;
 }
 
 #define ROW_OF(name)    ROW_NAMED(name)
@@ -176,7 +176,7 @@ static void add_waiting(const struct entry *kernel)
     struct entry previous;
     if (kernel->bytes == 0 || !table_put(kernel, &previous))
         return;
-    if (atomic_fetch_or(&waiting_bits, bit_of(kernel->key)) == 0)
+    if (atomic_fetch_or(&waiting_filter, bit_of(kernel->key)) == 0)
         observe_launches(true);
     waiting_kernel_count++;
 }
@@ -193,10 +193,10 @@ static bool take_waiting(uint64_t key, struct entry *kernel)
  * waits for the lock. */
 static void stop_observing(void)
 {
-    if (waiting_kernel_count > 0 || atomic_load(&waiting_bits) == 0)
+    if (waiting_kernel_count > 0 || atomic_load(&waiting_filter) == 0)
         return;
     observe_launches(false);
-    atomic_store(&waiting_bits, 0);
+    atomic_store(&waiting_filter, 0);
 }
 
 /* The program looked up a kernel, whose handle may have been another kernel's before. `device_bits`: where it may run.
@@ -256,10 +256,10 @@ void local_after_fork(void)
     local_mutex = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     for (unsigned device = 0; device < HETERO_MAX_DEVICES; device++)
         peak_bytes[device] = 0;
-    if (atomic_load(&waiting_bits) != 0)
+    if (atomic_load(&waiting_filter) != 0)
         observe_launches(false);
     waiting_kernel_count = 0;
-    atomic_store(&waiting_bits, 0);
+    atomic_store(&waiting_filter, 0);
 }
 
 /* ------------------------------------------------------------------------------------ how a program gets its functions

@@ -17,7 +17,7 @@
 
 void module_unloaded(const struct entry *entry)
 {
-    code_refused(entry->link_bytes);
+    code_refused(entry->second_bytes);
     give_back_bytes(entry);
 }
 

@@ -38,7 +38,7 @@ static struct {
     uint64_t uncounted_bytes;     /* charged for uncounted memory */
     _Atomic int64_t unseen_bytes; /* as in unseen_add(); also changed without `figures_mutex` */
     uint64_t reported_bytes;      /* of contexts and code, as the region has them */
-    bool was_known;               /* the driver had a figure for this process */
+    bool had_figure;              /* the driver had a figure for this process */
 } device_figures[HETERO_MAX_DEVICES];
 
 /* Held from context_begins() to context_made() or context_grew(). */
@@ -52,7 +52,7 @@ void uncounted_after_fork(void)
         device_figures[device].context_bytes = device_figures[device].uncounted_bytes =
             device_figures[device].reported_bytes = 0;
         device_figures[device].context_count = 0;
-        device_figures[device].was_known = false;
+        device_figures[device].had_figure = false;
         device_figures[device].unseen_bytes = 0;
     }
 }
@@ -85,7 +85,7 @@ static bool beyond_charges(int device, int64_t *bytes)
         int64_t charged_before = charged_and_seen(device, &returned_before);
         if (!management_process_memory(tenant_terms(device)->uuid, &driver_bytes))
             return false;
-        device_figures[device].was_known = true;
+        device_figures[device].had_figure = true;
         int64_t charged_after = charged_and_seen(device, &returned_after) + (int64_t)(returned_after - returned_before);
         *bytes = (int64_t)driver_bytes - (charged_after > charged_before ? charged_after : charged_before);
         if ((returned_after == returned_before && charged_after == charged_before) || tries == MAX_RETRIES)
@@ -97,7 +97,7 @@ static bool beyond_charges(int device, int64_t *bytes)
  * refused. A process without a context has none. */
 static bool figure_is_lost(int device)
 {
-    bool is_lost = device_figures[device].was_known && device_figures[device].context_count > 0;
+    bool is_lost = device_figures[device].had_figure && device_figures[device].context_count > 0;
     if (is_lost)
         log_line(LOG_ERROR, "device %d: the driver does not say any more what this process holds: refused", device);
     return is_lost && !FAULT(lost_figure_ignored);
@@ -286,7 +286,7 @@ bool largest_sizes_are_charged(int device)
     if (device < 0 || !contexts_counted(device) || terms_context(tenant_terms(device)) == 0)
         return false;
     pthread_mutex_lock(&figures_mutex);
-    bool is_without_figure = !device_figures[device].was_known && device_figures[device].context_count > 0;
+    bool is_without_figure = !device_figures[device].had_figure && device_figures[device].context_count > 0;
     pthread_mutex_unlock(&figures_mutex);
     return is_without_figure && !FAULT(unknown_sizes_uncharged);
 }

@@ -144,7 +144,7 @@ static void pop_fence(struct gate *gate, unsigned fence_index)
         gate->fences.pending[fence_index] = gate->fences.pending[fence_index + 1];
     /* No call of a context that may be gone: a spare is given up with it, or used again where it lives. */
     bool kept = popped.generation == popped.stream->generation && popped.stream->spare_count < TRACKED_STREAM_FENCES;
-    if (popped.end_count > 0 && !kept)
+    if (popped.ending_count > 0 && !kept)
         gate->engine->forget(popped.fence);
     else
         tracked_stream_return_fence(&gate->streams, popped.stream, popped.generation, popped.fence);
@@ -180,7 +180,7 @@ static void pop_passed(struct gate *gate)
     bool lent = elastic && !atomic_load_explicit(&gate->others_work, memory_order_relaxed);
     uint64_t long_ns = lent ? LONG_LENT_NS : LONG_NS;
     for (unsigned at = 0; at < gate->fences.pending_count;) {
-        if (gate->fences.pending[at].end_count > 0 || is_behind(gate, at) ||
+        if (gate->fences.pending[at].ending_count > 0 || is_behind(gate, at) ||
             !gate->engine->passed(gate->fences.pending[at].fence)) {
             at++;
             continue;
@@ -475,10 +475,10 @@ struct entry {
 static __thread struct {
     volatile unsigned depth;
     struct entry entries[ENTRIES];
-} mine;
+} thread_launches;
 
 /* What a thread's cell says: it is inside; or it waits in a handler. */
-#define INSIDE ((uintptr_t)&mine)
+#define INSIDE ((uintptr_t)&thread_launches)
 #define WAITS  (INSIDE | 1)
 
 /* Multiplicative hashing by the golden ratio: threads' stacks are as far apart as each is large. */
@@ -488,11 +488,11 @@ static __thread struct {
 static void set_depth(unsigned depth)
 {
     atomic_signal_fence(memory_order_seq_cst);
-    mine.depth = depth;
+    thread_launches.depth = depth;
     atomic_signal_fence(memory_order_seq_cst);
 }
 
-static bool is_mine(const struct entry *entry, const struct gate *gate)
+static bool has_cell(const struct entry *entry, const struct gate *gate)
 {
     return entry->gate == gate && entry->cell != NULL && (atomic_load(entry->cell) | 1) == WAITS;
 }
@@ -500,9 +500,9 @@ static bool is_mine(const struct entry *entry, const struct gate *gate)
 /* The last launch at the gate that the one from now on interrupts. NULL: it interrupts none that has a cell. */
 static const struct entry *interrupted(const struct gate *gate)
 {
-    for (unsigned at = mine.depth < ENTRIES ? mine.depth : ENTRIES; at-- > 0;)
-        if (is_mine(&mine.entries[at], gate))
-            return &mine.entries[at];
+    for (unsigned at = thread_launches.depth < ENTRIES ? thread_launches.depth : ENTRIES; at-- > 0;)
+        if (has_cell(&thread_launches.entries[at], gate))
+            return &thread_launches.entries[at];
     return NULL;
 }
 
@@ -535,14 +535,14 @@ static void take_any_cell(struct gate *gate, struct entry *entry)
  * launch that it interrupts serves, if that one has taken it. */
 static void step_in(struct gate *gate, const struct stream_key *stream)
 {
-    unsigned depth = mine.depth;
+    unsigned depth = thread_launches.depth;
     if (depth >= ENTRIES) {
         set_depth(depth + 1);
         atomic_fetch_add(&gate->inside.uncelled_launcher_count, 1);
         return;
     }
     const struct entry *outer = interrupted(gate);
-    struct entry *entry = &mine.entries[depth];
+    struct entry *entry = &thread_launches.entries[depth];
     *entry = (struct entry){.gate = gate, .stream = *stream};
     set_depth(depth + 1);
     if (outer == NULL) {
@@ -556,8 +556,8 @@ static void step_in(struct gate *gate, const struct stream_key *stream)
 
 static inline void step_out(struct gate *gate)
 {
-    unsigned depth = mine.depth - 1;
-    const struct entry *entry = &mine.entries[depth];
+    unsigned depth = thread_launches.depth - 1;
+    const struct entry *entry = &thread_launches.entries[depth];
     if (__builtin_expect(depth < ENTRIES && entry->cell != NULL, 1))
         atomic_store_explicit(entry->cell, entry->before, memory_order_release);
     else
@@ -588,7 +588,7 @@ static struct tracked_stream *find_stream(struct gate *gate, const struct stream
     if (!lock(gate))
         return NULL;
     struct tracked_stream *stream = tracked_streams_get(&gate->streams, key);
-    if (stream != NULL && mine.depth <= 1 && atomic_load(&gate->sole.thread_id) != INSIDE) {
+    if (stream != NULL && thread_launches.depth <= 1 && atomic_load(&gate->sole.thread_id) != INSIDE) {
         last.gate = gate->gate_number;
         last.key = *key;
         last.stream = stream;
@@ -613,7 +613,7 @@ static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t
     if (gate->fences.pending_count >= bound(gate) &&
         gate->fences.pending_count - waiting_fences(gate, key) >= bound(gate))
         return false;
-    if (!is_long(gate) || mine.depth > 0) /* a handler may have interrupted the sole launch */
+    if (!is_long(gate) || thread_launches.depth > 0) /* a handler may have interrupted the sole launch */
         return true;
     if (atomic_load(&gate->sole.thread_id) != 0)
         return false;
@@ -627,7 +627,7 @@ static bool may_launch(struct gate *gate, const struct stream_key *key, uint64_t
 static void end_sole(struct gate *gate)
 {
     uintptr_t whose = INSIDE;
-    if (mine.depth > 0)
+    if (thread_launches.depth > 0)
         return;
     atomic_compare_exchange_strong(&gate->sole.thread_id, &whose, 0);
 }
@@ -684,9 +684,9 @@ static bool wait_outside(struct gate *gate, const struct stream_key *key)
 {
     const struct entry *outer = interrupted(gate);
     uintptr_t before = outer == NULL ? 0 : atomic_load(outer->cell);
-    for (unsigned at = 0; outer != NULL && at < ENTRIES && at < mine.depth; at++)
-        if (is_mine(&mine.entries[at], gate))
-            flush(gate, &mine.entries[at].stream);
+    for (unsigned at = 0; outer != NULL && at < ENTRIES && at < thread_launches.depth; at++)
+        if (has_cell(&thread_launches.entries[at], gate))
+            flush(gate, &thread_launches.entries[at].stream);
     if (outer != NULL && !FAULT(handler_inside_while_it_waits))
         atomic_store(outer->cell, WAITS);
     bool let_through = wait_until_open(gate, key);
@@ -701,7 +701,7 @@ static bool is_alone(struct gate *gate)
     unsigned inside = atomic_load(&gate->inside.uncelled_launcher_count);
     for (unsigned at = 0; at < GATE_CELLS; at++)
         inside += atomic_load(&gate->inside.launcher_cells[at]) != 0;
-    return inside <= 1 && mine.depth <= 1;
+    return inside <= 1 && thread_launches.depth <= 1;
 }
 
 /* A launch passes while the thread wants a hold. Another that is between enter and leave may be made before the hold or
@@ -799,8 +799,8 @@ void gate_made_graph(struct gate *gate)
 bool gate_enter(struct gate *gate, const struct stream_key *stream)
 {
     uint32_t backlog = atomic_load_explicit(&gate->fences.pending_count, memory_order_relaxed);
-    if (__builtin_expect(!is_long(gate) && backlog < most_in_flight(gate) && mine.depth == 0, 1)) {
-        struct entry *entry = &mine.entries[0];
+    if (__builtin_expect(!is_long(gate) && backlog < most_in_flight(gate) && thread_launches.depth == 0, 1)) {
+        struct entry *entry = &thread_launches.entries[0];
         uintptr_t whose;
         entry->gate = gate;
         entry->stream = *stream;
@@ -923,26 +923,26 @@ void gate_before_context_ends(struct gate *gate, void *context)
     if (!lock(gate))
         return;
     for (unsigned at = 0; at < gate->fences.pending_count; at++)
-        gate->fences.pending[at].end_count += gate->fences.pending[at].context == context;
+        gate->fences.pending[at].ending_count += gate->fences.pending[at].context == context;
     hold_forget(&gate->hold, context);
     tracked_streams_context_ends(&gate->streams, context);
     unlock(gate);
 }
 
-void gate_after_context_ended(struct gate *gate, void *context, bool lives)
+void gate_after_context_ended(struct gate *gate, void *context, bool context_exists)
 {
     lock_always(gate); /* the driver is not called */
     for (unsigned at = gate->fences.pending_count; at-- > 0;) {
         struct gate_fence *fence = &gate->fences.pending[at];
-        if (fence->context == context && !lives) {
-            fence->end_count = 1;
+        if (fence->context == context && !context_exists) {
+            fence->ending_count = 1;
             atomic_fetch_add_explicit(&gate->fences.popped_count, 1, memory_order_relaxed);
             pop_fence(gate, at);
-        } else if (fence->context == context && fence->end_count > 0) {
-            fence->end_count--;
+        } else if (fence->context == context && fence->ending_count > 0) {
+            fence->ending_count--;
         }
     }
-    tracked_streams_context_ended(&gate->streams, context, lives);
+    tracked_streams_context_ended(&gate->streams, context, context_exists);
     unlock(gate);
 }
 
@@ -1098,12 +1098,12 @@ bool gate_hold(struct gate *gate, uint32_t most_launches, uint32_t skip_count, e
         launches_before = gate_launches(gate);
     }
     atomic_store(&gate->state, GATE_OPEN);
-    bool lives = lock(gate);
-    if (lives) {
+    bool is_locked = lock(gate);
+    if (is_locked) {
         end_hold(gate);
         unlock(gate);
     }
-    return lives;
+    return is_locked;
 }
 
 bool gate_held(struct gate *gate, uint32_t *launches, uint64_t *device_ns)

@@ -79,7 +79,7 @@ struct gate_fence {
     struct tracked_stream *stream;
     unsigned generation;
     void *context;
-    unsigned end_count; /* as its stream's */
+    unsigned ending_count; /* as its stream's */
 };
 
 struct gate_fences {
@@ -187,7 +187,7 @@ void gate_before_stream_ends(struct gate *gate, const struct stream_key *stream)
 /* Before a call that may end a context, and after it: whether the context lives. Meanwhile what was in flight in it is:
  * the driver waits for it, or it is another's context, too. */
 void gate_before_context_ends(struct gate *gate, void *context);
-void gate_after_context_ended(struct gate *gate, void *context, bool lives);
+void gate_after_context_ended(struct gate *gate, void *context, bool context_exists);
 
 /* --------------------------------------------------------------------------------------------------- for the thread */
 

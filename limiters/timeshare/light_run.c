@@ -257,9 +257,9 @@ static bool hold(struct governor *governor, uint64_t since, uint32_t most, uint3
 {
     governor->measure.was_clear = is_clear(governor);
     governor->measure.clear_light_ns = time_slice_light(&governor->time_slice);
-    bool lives = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
+    bool was_held = gate_hold(&governor->gate, most, left, of, stalls, wait_ns);
     bool begun = atomic_load(&governor->gate.hold.begun_at_ns) >= since;
-    governor->light.holds.is_pending = lives && begun;
+    governor->light.holds.is_pending = was_held && begun;
     governor->light.holds.pending_is_unstalled = !stalls;
     return begun;
 }

@@ -31,7 +31,7 @@ static void empty(struct tracked_streams *streams, struct tracked_stream *stream
     stream->key = nobody;
     stream->context = stream->tail_fence = NULL;
     stream->is_pending = false;
-    stream->end_count = 0;
+    stream->ending_count = 0;
     atomic_store_explicit(&stream->is_dirty, false, memory_order_relaxed);
     atomic_fetch_add_explicit(&stream->generation, 1, memory_order_relaxed);
 }
@@ -60,7 +60,7 @@ static struct tracked_stream *vacant(struct tracked_streams *streams)
 {
     struct tracked_stream *resting = NULL;
     for (unsigned i = 0; i < streams->reached_count; i++) {
-        if (!idle(entry(streams, i)) || entry(streams, i)->end_count > 0)
+        if (!idle(entry(streams, i)) || entry(streams, i)->ending_count > 0)
             continue;
         if (same_stream(&entry(streams, i)->key, &nobody))
             return entry(streams, i);
@@ -132,7 +132,7 @@ bool tracked_stream_begin_wait(struct tracked_streams *streams, struct tracked_s
     tracked_stream_stands_at_wait(streams, stream); /* those that are over make room */
     if (stream->waits == NULL)
         stream->waits = calloc(TRACKED_STREAM_WAITS, sizeof *stream->waits);
-    if (stream->waits == NULL || stream->wait_count == TRACKED_STREAM_WAITS || stream->end_count > 0)
+    if (stream->waits == NULL || stream->wait_count == TRACKED_STREAM_WAITS || stream->ending_count > 0)
         return false;
     wait->generation = stream->generation;
     wait->before_fence = tracked_stream_take_fence(streams, stream);
@@ -148,7 +148,7 @@ void tracked_stream_end_wait(struct tracked_streams *streams, struct tracked_str
                              bool made)
 {
     bool known = made && stream->generation == wait.generation && stream->wait_count < TRACKED_STREAM_WAITS &&
-                 stream->end_count == 0 && streams->engine->set(wait.after_fence, stream->key.stream);
+                 stream->ending_count == 0 && streams->engine->set(wait.after_fence, stream->key.stream);
     if (!known) {
         return_wait(streams, stream, wait.generation, wait);
         return;
@@ -170,9 +170,9 @@ static void end_first_wait(struct tracked_streams *streams, struct tracked_strea
 
 bool tracked_stream_stands_at_wait(struct tracked_streams *streams, struct tracked_stream *stream)
 {
-    while (stream->wait_count > 0 && stream->end_count == 0 && streams->engine->passed(stream->waits[0].after_fence))
+    while (stream->wait_count > 0 && stream->ending_count == 0 && streams->engine->passed(stream->waits[0].after_fence))
         end_first_wait(streams, stream);
-    bool stands = stream->wait_count > 0 && stream->end_count == 0 &&
+    bool stands = stream->wait_count > 0 && stream->ending_count == 0 &&
                   streams->engine->passed(stream->waits[0].before_fence);
     if (stands)
         stream->stood_at_ns = streams->engine->now();
@@ -181,12 +181,12 @@ bool tracked_stream_stands_at_wait(struct tracked_streams *streams, struct track
 
 static bool has_passed(const struct tracked_streams *streams, const struct tracked_stream *stream)
 {
-    return stream->is_pending && stream->end_count == 0 && streams->engine->passed(stream->tail_fence);
+    return stream->is_pending && stream->ending_count == 0 && streams->engine->passed(stream->tail_fence);
 }
 
 bool tracked_stream_settled(struct tracked_streams *streams, struct tracked_stream *stream)
 {
-    if (stream->end_count == 0 && atomic_load_explicit(&stream->is_dirty, memory_order_relaxed))
+    if (stream->ending_count == 0 && atomic_load_explicit(&stream->is_dirty, memory_order_relaxed))
         tracked_stream_flush(streams, stream);
     if (has_passed(streams, stream)) {
         stream->is_pending = false;
@@ -236,16 +236,16 @@ void tracked_streams_context_ends(struct tracked_streams *streams, void *context
 {
     tracked_streams_settled(streams); /* what was launched has its fence */
     for (unsigned i = 0; i < streams->reached_count; i++)
-        entry(streams, i)->end_count += entry(streams, i)->context == context;
+        entry(streams, i)->ending_count += entry(streams, i)->context == context;
 }
 
-void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool lives)
+void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool context_exists)
 {
     for (unsigned i = 0; i < streams->reached_count; i++) {
         struct tracked_stream *stream = entry(streams, i);
-        if (stream->context == context && !lives)
+        if (stream->context == context && !context_exists)
             empty(streams, stream, streams->engine->forget);
-        else if (stream->context == context && stream->end_count > 0)
-            stream->end_count--;
+        else if (stream->context == context && stream->ending_count > 0)
+            stream->ending_count--;
     }
 }

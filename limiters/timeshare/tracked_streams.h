@@ -44,7 +44,7 @@ struct tracked_stream {
     unsigned wait_count;       /* the first so many are known, in the stream's order */
     uint64_t stood_at_ns;      /* when it was last seen to stand at a wait */
     bool is_pending;
-    unsigned end_count;     /* so many calls that may end its context go on: its fences are neither asked nor dropped */
+    unsigned ending_count;  /* so many calls that may end its context go on: its fences are neither asked nor dropped */
     atomic_uint generation; /* counts the streams this entry has been */
     atomic_bool is_dirty;
 };
@@ -103,6 +103,6 @@ void tracked_stream_retire(struct tracked_streams *streams, struct tracked_strea
 /* A call begins that may end this context, and with it every stream and fence: meanwhile what was pending in it is.
  * It is over: the context lives, or it is gone. The latter calls no engine but `forget`. */
 void tracked_streams_context_ends(struct tracked_streams *streams, void *context);
-void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool lives);
+void tracked_streams_context_ended(struct tracked_streams *streams, void *context, bool context_exists);
 
 #endif
