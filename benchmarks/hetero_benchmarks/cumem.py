@@ -69,6 +69,13 @@ class Pieces:
             self._call("cuMemRelease", ctypes.c_ulonglong(handle))
             self._asleep.append((address, size))
 
+    def free(self) -> None:
+        """Give all memory and its addresses back."""
+        self.sleep()
+        while self._asleep:
+            address, size = self._asleep.pop()
+            self._call("cuMemAddressFree", ctypes.c_ulonglong(address), ctypes.c_size_t(size))
+
     def wake(self) -> None:
         """Hold it again."""
         while self._asleep:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -18,8 +20,16 @@ from hetero.node.inventory import devices_of
 from hetero.node.node import Node
 from hetero_benchmarks import report
 from hetero_benchmarks.probe import PROBES
-from hetero_benchmarks.trial import DeviceAllocation, Machine, Program, find_machines
+from hetero_benchmarks.trial import (
+    PATIENCE,
+    DeviceAllocation,
+    Machine,
+    Program,
+    find_machines,
+)
 
+#: Milliseconds between two looks from outside.
+_LOOK_MS = 100
 #: What a process's context may cost on the card beyond the grant where contexts do not count (518
 #: MiB on an H200), and where they do: pages of its tables.
 CONTEXT, PAGES = 1024 * MiB, 2 * MiB
@@ -66,6 +76,13 @@ class Memory:
     show_default=True,
     help="Only these.",
 )
+@click.option(
+    "--seconds",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="For how long a program goes on that fills the grant again and again.",
+)
 @click.option("--strict", is_flag=True, help="As by hetero run --strict.")
 @report.uuid_option
 @report.json_option
@@ -74,14 +91,15 @@ def memory(
     command: str,
     limit: int,
     programs: tuple[str, ...],
+    seconds: int,
     strict: bool,
     uuid: str | None,
     file: Path | None,
 ) -> int:
     """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, Triton, CuPy and JAX.
 
-    Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. While a
-    program holds all it can get, the card is also looked at from outside, with nvidia-smi.
+    Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. Meanwhile
+    nvidia-smi looks at the card from outside every 100 ms.
     """
     machine, *others = find_machines(uuid)
     context = _context_bytes(machine)
@@ -89,7 +107,7 @@ def memory(
     checks: list[Check] = []
     for name in programs:
         report.progress(f"{PROBES[name].says} within {format_memory(limit)}")
-        checks += _probe(name, (machine, *others), limit, context, strict=strict)
+        checks += _probe(name, (machine, *others), limit, context, seconds, strict=strict)
         result = Memory(
             command=command, machine=machine, limit=limit, context=context, checks=tuple(checks)
         )
@@ -127,7 +145,13 @@ def _context_bytes(machine: Machine) -> int:
 
 
 def _probe(
-    name: str, machines: Sequence[Machine], limit: int, context: int, *, strict: bool
+    name: str,
+    machines: Sequence[Machine],
+    limit: int,
+    context: int,
+    seconds: int,
+    *,
+    strict: bool,
 ) -> Iterator[Check]:
     """Run one probe and give what it found, from inside and from outside."""
     probe = PROBES[name]
@@ -142,21 +166,25 @@ def _probe(
         numbers = [limit, context]
         if probe.native is not None:
             numbers.append(_taken(name, words, machine, cards[1:]))
+        if probe.lasts:
+            numbers.append(seconds)
         words += map(str, numbers)
-        before = _used(machine)
-        with Program(
-            words, machine, grant, name=name, others=cards[1:], environment=probe.environment
-        ) as program:
+        with (
+            CardWatch(machine) as watch,
+            Program(
+                words,
+                machine,
+                grant,
+                name=name,
+                others=cards[1:],
+                environment=probe.environment,
+                patience=PATIENCE + seconds,
+            ) as program,
+        ):
             for line in program.lines():
                 answer = json.loads(line)
                 if "holding" in answer:
-                    if before is not None:
-                        yield _outside(
-                            probe.says,
-                            before,
-                            _used(machine),
-                            limit + (PAGES if context else CONTEXT),
-                        )
+                    watch.wait_for_a_look()
                     program.tell("go on")
                 elif "absent" in answer:
                     yield Check(
@@ -164,6 +192,8 @@ def _probe(
                     )
                 else:
                     yield Check(program=probe.says, **answer)
+        if watch.looks:
+            yield _outside(probe.says, watch, limit + (PAGES if context else CONTEXT))
     except HeteroError as error:
         yield Check(program=probe.says, check="it runs", passed=False, saw=str(error))
 
@@ -178,21 +208,63 @@ def _taken(name: str, words: Sequence[str], machine: Machine, others: Sequence[s
         return taken
 
 
-def _outside(program: str, before: int, now: int | None, most: int) -> Check:
-    more = (now or 0) - before
+def _outside(program: str, watch: CardWatch, most: int) -> Check:
     return Check(
         program=program,
-        check=f"from outside, the card holds no more than {format_memory(most)}",
-        passed=now is not None and more <= most,
-        saw=format_memory(max(more, 0)),
+        check=f"from outside, the card never holds more than {format_memory(most)}",
+        passed=watch.more <= most,
+        saw=f"{format_memory(max(watch.more, 0))} at most in {watch.looks} looks",
     )
 
 
-def _used(machine: Machine) -> int | None:
-    """Return the bytes in use on the card as nvidia-smi says outside any grant, if it is there."""
-    query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
-    try:
-        used = subprocess.check_output((*query, "-i", machine.uuid), text=True)
-    except (FileNotFoundError, subprocess.CalledProcessError):
-        return None
-    return int(used) * MiB
+class CardWatch:
+    """Looks every 100 ms at what is in use of the card, outside any grant, within its block.
+
+    `more` is the most in bytes beyond what was in use at the first look, `looks` how many there
+    were: none where there is no nvidia-smi.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.more = self.looks = 0
+        self._changed = threading.Condition()
+        self._is_over = False
+        query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
+        self._process: subprocess.Popen[str] | None = None
+        with suppress(FileNotFoundError):
+            self._process = subprocess.Popen(
+                (*query, "-i", machine.uuid, f"--loop-ms={_LOOK_MS}"),
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def __enter__(self) -> CardWatch:
+        self.wait_for_a_look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process:
+            self._process.terminate()
+            self._process.wait()
+        self._reader.join()
+
+    def wait_for_a_look(self) -> None:
+        """Wait until it has looked once more, if it can."""
+        with self._changed:
+            looks = self.looks
+            self._changed.wait_for(lambda: self.looks > looks + 1 or self._is_over)
+
+    def _read(self) -> None:
+        first = None
+        for line in self._process.stdout or () if self._process else ():
+            if not line.strip().isdigit():
+                break  # a driver that does not say
+            used = int(line) * MiB
+            first = used if first is None else first
+            with self._changed:
+                self.more, self.looks = max(self.more, used - first), self.looks + 1
+                self._changed.notify_all()
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()

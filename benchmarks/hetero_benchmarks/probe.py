@@ -1,8 +1,8 @@
 """The programs that try a memory limit from inside, as `python -m hetero_benchmarks.probe NAME`.
 
-With the limit in bytes, with what a process's context takes of it, and with what `native` says
-where a probe has that, it tries the limit. By its name alone it is run without hetero, and prints
-`{"taken": bytes}`, which is what `native` says.
+With the limit in bytes, with what a process's context takes of it, with what `native` says where a
+probe has that, and with seconds where it `lasts`, it tries the limit. By its name alone it is run
+without hetero, and prints `{"taken": bytes}`, which is what `native` says.
 
 A probe prints one JSON line `{"check": …, "passed": …, "saw": …}` for each truth it tried. While it
 holds all it could get it prints `{"holding": bytes}` and waits for a line, so that the card can be
@@ -11,15 +11,21 @@ looked at from outside.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping
+from multiprocessing.queues import Queue
 from pathlib import Path
+from queue import Empty
+from typing import Any
 
 import hetero_simulator
 from attrs import field, frozen
@@ -36,7 +42,7 @@ class Probe:
 
     `says` is what is tried, `environment` what the program is started with, and `cards` how many it
     needs: the limit is each card's. `native` returns what the program takes of a card by itself,
-    before it fills it, which `run` is given, too.
+    before it fills it, which `run` is given, too; and for how many seconds to go on if it `lasts`.
     """
 
     run: Callable[..., None]
@@ -44,6 +50,13 @@ class Probe:
     native: Callable[[], int] | None = None
     environment: Mapping[str, str] = field(factory=dict)
     cards: int = 1
+    lasts: bool = False
+
+
+#: Pieces in which a program fills what it may have: what is left is less than the smallest.
+_PIECES = (256 * MiB, 32 * MiB, 2 * MiB)
+#: Seconds that another process may take to answer.
+_PATIENCE_S = 60
 
 
 def _report(check: str, passed: bool, saw: str) -> None:
@@ -122,24 +135,146 @@ def _least(room: int) -> int:
 
 
 def _fill(room: int, allocate: Callable[[int], object], full: type[Exception], least: int) -> None:
-    """Allocate until the library says that it is full, and compare what it got with the room.
-
-    In pieces of 256 MiB, then of 32, of 2: what is left is less than the smallest.
-    """
+    """Allocate until the library says that it is full, and compare what it got with the room."""
     held: list[object] = []
+    got = _filled(held, room, allocate, full)
+    _hold(got)
+    check = f"it gets at least {format_memory(least)} and stops at the limit"
+    _report(check, least <= got <= room, format_memory(got))
+    held.clear()
+    gc.collect()
+
+
+def _filled(
+    held: list[object], room: int, allocate: Callable[[int], object], full: type[Exception]
+) -> int:
+    """Allocate until it is refused, and put what came into `held`; return how many bytes came."""
     got = 0
-    for size in (256 * MiB, 32 * MiB, 2 * MiB):
+    for size in _PIECES:
         while got <= room:
             try:
                 held.append(allocate(size))
             except full:
                 break
             got += size
-    _hold(got)
-    check = f"it gets at least {format_memory(least)} and stops at the limit"
-    _report(check, least <= got <= room, format_memory(got))
+    return got
+
+
+def _fill_again(
+    room: int,
+    seconds: int,
+    allocate: Callable[[int], object],
+    full: type[Exception],
+    free: Callable[[], object],
+) -> None:
+    """Fill the room and free it again for so long. What it needs for that it makes before."""
+    held: list[object] = [allocate(size) for size in _PIECES]
     held.clear()
     gc.collect()
+    free()
+    _hold(0)
+    most, fills, until = 0, 0, time.monotonic() + seconds
+    while fills == 0 or time.monotonic() < until:
+        most, fills = max(most, _filled(held, room, allocate, full)), fills + 1
+        held.clear()
+        gc.collect()
+        free()
+    saw = f"{format_memory(most)} in one of {fills} times"
+    _report(f"filled and freed for {seconds} s, it stops at the limit", 0 < most <= room, saw)
+
+
+def torch_again(limit: int, context: int, seconds: int) -> None:
+    """Fill the grant and free it again with PyTorch."""
+    import torch
+
+    def allocate(size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    full = torch.cuda.OutOfMemoryError
+    _fill_again(limit - context, seconds, allocate, full, torch.cuda.empty_cache)
+
+
+def cupy_again(limit: int, context: int, seconds: int) -> None:
+    """Fill the grant and free it again with CuPy."""
+    import cupy
+
+    def allocate(size: int) -> object:
+        return cupy.empty(size, dtype=cupy.uint8)
+
+    full, free = cupy.cuda.memory.OutOfMemoryError, cupy.get_default_memory_pool().free_all_blocks
+    _fill_again(limit - context, seconds, allocate, full, free)
+
+
+def jax_again(limit: int, context: int, seconds: int) -> None:
+    """Fill the grant and free it again with JAX."""
+    import jax
+    import jax.numpy
+
+    def allocate(size: int) -> object:
+        return jax.numpy.empty(size, dtype=jax.numpy.uint8).block_until_ready()
+
+    full = jax.errors.JaxRuntimeError
+    _fill_again(limit - context, seconds, allocate, full, gc.collect)
+
+
+def cumem_again(limit: int, context: int, seconds: int) -> None:
+    """Fill the grant and free it again as vLLM's cumem allocator does."""
+    pieces = Pieces()
+    _fill_again(limit - context, seconds, pieces.allocate, Refused, pieces.free)
+
+
+def three_again(limit: int, context: int, seconds: int) -> None:
+    """Fill the grant and free it again with three libraries at once."""
+    words = (sys.executable, "-m", "hetero_benchmarks.probe")
+    numbers = [str(number) for number in (limit, context, seconds)]
+    programs = {
+        name: subprocess.Popen(
+            (*words, name, *numbers),
+            env={**os.environ, **PROBES[name].environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in _TOGETHER
+    }
+    # Each has its context before another fills the grant.
+    firsts = [json.loads(_next_line(program)) for program in programs.values()]
+    if absent := [answer["absent"] for answer in firsts if "absent" in answer]:
+        for program in programs.values():
+            program.kill()
+        raise ImportError(", ".join(absent))
+    _hold(0)
+    for program in programs.values():
+        print("go on", file=program.stdin, flush=True)
+    for name, program in programs.items():
+        output, _ = program.communicate(timeout=seconds + _PATIENCE_S)
+        for answer in map(json.loads, output.splitlines()):
+            _report(f"{PROBES[name].says}: {answer['check']}", answer["passed"], answer["saw"])
+        if program.returncode != 0:
+            _report(f"{PROBES[name].says}: it ends well", False, f"status {program.returncode}")
+
+
+def _next_line(program: subprocess.Popen[str]) -> str:
+    return (program.stdout.readline() if program.stdout else "") or "{}"
+
+
+def vllm(limit: int, context: int, seconds: int) -> None:
+    """Serve with vLLM, which takes nine tenths of what it believes the card has."""
+    from hetero_benchmarks import engine
+    from hetero_benchmarks.serving import Load, ask
+
+    async def serve() -> int:
+        async with engine.vllm(engine.Setup(memory=(limit - context) * 9 // 10)) as server:
+            until = time.monotonic() + seconds
+            return len(await ask(server.answer, Load(), until))
+
+    answers = os.dup(1)
+    os.dup2(2, 1)  # it logs to standard output, which is ours alone
+    try:
+        answered = asyncio.run(serve())
+    finally:
+        os.dup2(answers, 1)
+    _report(f"it serves for {seconds} s", answered > 0, f"{answered} requests")
 
 
 def torch_filled(limit: int, context: int) -> None:
@@ -155,6 +290,45 @@ def torch_filled(limit: int, context: int) -> None:
 
     room = limit - context
     _fill(room, allocate, torch.cuda.OutOfMemoryError, _least(room))
+
+
+def torch_processes(_limit: int, _context: int) -> None:
+    """Send tensors of the card to a child, and load batches by workers into pinned memory."""
+    import torch
+    from torch import multiprocessing
+    from torch.utils.data import DataLoader, TensorDataset
+
+    for method in ("spawn", "forkserver"):
+        processes = multiprocessing.get_context(method)
+        tensors, answers = processes.Queue(), processes.Queue()
+        child = processes.Process(target=_double, args=(tensors, answers), daemon=True)
+        child.start()
+        sent = torch.ones(16 * MiB, device="cuda")
+        tensors.put(sent)
+        try:
+            answers.get(timeout=_PATIENCE_S)
+            saw = f"1 doubled there is {float(sent.sum()) / sent.numel():g} here"
+        except Empty:
+            saw = f"no answer in {_PATIENCE_S} s"
+        _report(f"a child by {method} computes with a tensor", saw.endswith("is 2 here"), saw)
+        tensors.put(None)
+        child.join(_PATIENCE_S)
+    images = TensorDataset(torch.ones(512, 3, 64, 64))
+    batches = DataLoader(images, batch_size=64, num_workers=2, pin_memory=True)
+    total = sum(float(batch.to("cuda", non_blocking=True).sum()) for (batch,) in batches)
+    seen = int(total / (3 * 64 * 64))
+    _report("batches of two workers come by pinned memory", seen == 512, f"{seen} of 512 images")
+
+
+def _double(tensors: Queue[Any], answers: Queue[str]) -> None:
+    """Double each tensor in place, until there are no more."""
+    import torch
+
+    while (tensor := tensors.get()) is not None:
+        tensor.mul_(2)
+        torch.cuda.synchronize()
+        del tensor  # its memory is the sender's
+        answers.put("doubled")
 
 
 def triton(limit: int, context: int) -> None:
@@ -352,6 +526,9 @@ def _jax(room: int, least: int) -> None:
     _fill(room, allocate, jax.errors.JaxRuntimeError, least)
 
 
+#: Probes of which `three_again` runs one each.
+_TOGETHER = ("torch-again", "cupy-again", "jax-again")
+
 PROBES: Mapping[str, Probe] = {
     "driver": Probe(run=driver, says="the driver API"),
     "smi": Probe(run=smi, says="nvidia-smi"),
@@ -366,6 +543,7 @@ PROBES: Mapping[str, Probe] = {
         says="PyTorch, cudaMallocAsync",
         environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
     ),
+    "torch-processes": Probe(run=torch_processes, says="PyTorch, several processes"),
     "triton": Probe(run=triton, says="Triton"),
     "nccl": Probe(
         run=nccl,
@@ -387,6 +565,19 @@ PROBES: Mapping[str, Probe] = {
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "1.0",
         },
     ),
+    "torch-again": Probe(run=torch_again, says="PyTorch, again and again", lasts=True),
+    "cupy-again": Probe(run=cupy_again, says="CuPy, again and again", lasts=True),
+    "jax-again": Probe(
+        run=jax_again,
+        says="JAX, again and again",
+        environment={"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+        lasts=True,
+    ),
+    "cumem-again": Probe(
+        run=cumem_again, says="the calls of vLLM's cumem allocator, again and again", lasts=True
+    ),
+    "three-again": Probe(run=three_again, says="PyTorch, CuPy and JAX in one grant", lasts=True),
+    "vllm": Probe(run=vllm, says="vLLM", lasts=True),
 }
 
 

@@ -126,6 +126,28 @@ def test_the_memory_limit_holds_and_what_is_not_installed_is_absent(
     assert not [check for check in document["checks"] if check["passed"] is False]
 
 
+#: Says what a card holds as nvidia-smi does: more for a moment.
+_SMI = """#!/bin/sh
+echo 700; echo 700; echo 21703
+while sleep 0.05; do echo 700; done
+"""
+
+
+def test_the_most_that_a_card_held_meanwhile_is_found_from_outside(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "nvidia-smi").write_text(_SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    wanted = ("memory", "--limit", "20000Mi", "--programs", "cumem-again", "--seconds", "1")
+    inside, outside = bench(*wanted, code=1, PATH=f"{tmp_path}:{os.environ['PATH']}")["checks"]
+
+    assert inside["check"].startswith("filled and freed for 1 s")
+    assert inside["passed"]
+    assert outside["check"].startswith("from outside, the card never holds more than")
+    assert not outside["passed"]
+    assert outside["saw"].startswith("21003 MiB at most in ")
+
+
 def test_a_program_that_is_run_without_hetero_first_may_lack_what_it_needs(
     bench: Bench, tmp_path: Path
 ) -> None:
