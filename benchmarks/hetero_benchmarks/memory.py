@@ -28,8 +28,8 @@ from hetero_benchmarks.trial import (
     find_machines,
 )
 
-#: Milliseconds between two looks from outside.
-_LOOK_MS = 100
+#: Milliseconds between two looks from outside, and seconds after which none is waited for.
+_LOOK_MS, _LOOK_PATIENCE_S = 100, 30
 #: What a process's context may cost on the card beyond the grant where contexts do not count (518
 #: MiB on an H200), and where they do: pages of its tables.
 CONTEXT, PAGES = 1024 * MiB, 2 * MiB
@@ -96,7 +96,7 @@ def memory(
     uuid: str | None,
     file: Path | None,
 ) -> int:
-    """Try a memory limit from inside: the driver API, nvidia-smi, PyTorch, Triton, CuPy and JAX.
+    """Try a memory limit from inside: the driver API, nvidia-smi and libraries.
 
     Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. Meanwhile
     nvidia-smi looks at the card from outside every 100 ms.
@@ -212,7 +212,7 @@ def _outside(program: str, watch: CardWatch, most: int) -> Check:
     return Check(
         program=program,
         check=f"from outside, the card never holds more than {format_memory(most)}",
-        passed=watch.more <= most,
+        passed=watch.is_whole and watch.more <= most,
         saw=f"{format_memory(max(watch.more, 0))} at most in {watch.looks} looks",
     )
 
@@ -221,11 +221,13 @@ class CardWatch:
     """Looks every 100 ms at what is in use of the card, outside any grant, within its block.
 
     `more` is the most in bytes beyond what was in use at the first look, `looks` how many there
-    were: none where there is no nvidia-smi.
+    were: none where there is no nvidia-smi. After the block `is_whole` says whether it looked until
+    the end.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.more = self.looks = 0
+        self.is_whole = False
         self._changed = threading.Condition()
         self._is_over = False
         query = ("nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits")
@@ -245,15 +247,18 @@ class CardWatch:
 
     def __exit__(self, *_: object) -> None:
         if self._process:
+            self.is_whole = self._process.poll() is None and not self._is_over
             self._process.terminate()
             self._process.wait()
         self._reader.join()
 
     def wait_for_a_look(self) -> None:
-        """Wait until it has looked once more, if it can."""
+        """Wait for a look that begins after now, if it looks at all: the next may have begun."""
         with self._changed:
-            looks = self.looks
-            self._changed.wait_for(lambda: self.looks > looks + 1 or self._is_over)
+            enough = self.looks + 2
+            self._changed.wait_for(
+                lambda: self.looks >= enough or self._is_over, timeout=_LOOK_PATIENCE_S
+            )
 
     def _read(self) -> None:
         first = None

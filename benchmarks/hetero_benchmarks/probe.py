@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from multiprocessing.queues import Queue
 from pathlib import Path
 from queue import Empty
@@ -245,7 +246,8 @@ def three_again(limit: int, context: int, seconds: int) -> None:
         raise ImportError(", ".join(absent))
     _hold(0)
     for program in programs.values():
-        print("go on", file=program.stdin, flush=True)
+        with suppress(BrokenPipeError):  # it has ended, which is reported below
+            print("go on", file=program.stdin, flush=True)
     for name, program in programs.items():
         output, _ = program.communicate(timeout=seconds + _PATIENCE_S)
         for answer in map(json.loads, output.splitlines()):

@@ -39,7 +39,7 @@ class _Phase(Enum):
 class _Search:
     """What the search of one pod on one node has left and knows."""
 
-    #: How often a device may still be tried for a request.
+    #: How many tries of a device for a request are left, of all requests together.
     tries_left: int = MOST_TRIES
     #: States from which no way was found: the phase, the number of requests that remained, and
     #: what was left.
@@ -199,7 +199,7 @@ def _search(
 ) -> _Found | None:
     """Return one allocation per request, followed by what `place_later_phases` returns.
 
-    Tries every way, the policy's favourite first, while any are left. Equal devices are
+    Tries every way, the policy's favourite first, while tries are left. Equal devices are
     tried once, and a state that failed is not tried again.
     """
     if not requests:
