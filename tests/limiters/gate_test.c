@@ -234,23 +234,18 @@ static uint64_t skipped_ns;
 static unsigned looks; /* how often it was looked at the clock before a thread could be started */
 enum { LOOKS = 11 };   /* three of them before the gate */
 
-#define STDERR_OF_TEST "STDERR_OF_TEST" /* in the environment: the number of a descriptor */
+static int stderr_of_test = -1; /* the standard error before, while a file is in its place */
 
-/* Lines go to the standard error that a program has when it is loaded. So this program is executed once more, with a
- * file in its place. Returns a descriptor of the standard error before. */
-static int load_with_file_as_stderr(void)
+/* Lines go to the standard error that a program has when it is loaded. So the test that reads them has a file in its
+ * place before that: glibc calls constructors of a priority first, with the program's arguments. */
+__attribute__((constructor(101))) static void load_with_file_as_stderr(int argc, char **argv)
 {
-    char number[16];
-    if (getenv(STDERR_OF_TEST) == NULL) {
-        FILE *lines = tmpfile();
-        snprintf(number, sizeof number, "%d", dup(STDERR_FILENO));
-        setenv(STDERR_OF_TEST, number, 1);
-        EXPECT(true, lines != NULL);
-        EXPECT(STDERR_FILENO, dup2(fileno(lines), STDERR_FILENO));
-        execv("/proc/self/exe", (char *[]){"gate_test", words[0], NULL});
-        exit(1);
-    }
-    return atoi(getenv(STDERR_OF_TEST));
+    if (argc < 2 || strcmp(argv[1], "a_thread_that_cannot_be_started_is_reported_once_a_minute") != 0)
+        return;
+    FILE *lines = tmpfile();
+    stderr_of_test = dup(STDERR_FILENO);
+    if (lines == NULL || stderr_of_test < 0 || dup2(fileno(lines), STDERR_FILENO) < 0)
+        abort();
 }
 
 /* Each look is 20 s after the one before. */
@@ -266,7 +261,6 @@ static uint64_t now_after_a_look(void)
 
 TEST(a_thread_that_cannot_be_started_is_reported_once_a_minute)
 {
-    int stderr_of_test = load_with_file_as_stderr();
     FILE *said = fopen("/proc/self/fd/2", "r");
     EXPECT(true, said != NULL);
     static struct engine engine; /* the governor's thread may outlive this function */
