@@ -125,7 +125,7 @@ rtError_t rtDvppMallocWithFlag(void **pointer, uint64_t bytes, uint32_t flag, ui
 rtError_t rtMemAlloc(void **pointer, uint64_t bytes, uint32_t policy, uint32_t advice, void *config);
 rtError_t rtMemAllocManaged(void **pointer, uint64_t bytes, uint32_t flag, uint16_t module);
 rtError_t rtMallocPhysical(rtDrvMemHandle *handle, size_t bytes, void *property, uint64_t flags);
-rtError_t rtMemGetInfoEx(uint32_t memory, size_t *free_bytes, size_t *total_bytes);
+rtError_t rtMemGetInfoEx(aclrtMemAttr memory, size_t *free_bytes, size_t *total_bytes);
 /* T, O */
 rtError_t rtFree(void *pointer);
 /* F */
@@ -315,7 +315,7 @@ rtError_t rtModelExecuteAsync(rtModel_t model, rtStream_t stream, uint32_t flag)
 rtError_t rtModelExecuteSync(rtModel_t model, rtStream_t stream, uint32_t flag, int32_t timeout_ms);
 rtError_t rtsModelExecute(rtModel_t model, int32_t timeout_ms);
 rtError_t rtsModelExecuteAsync(rtModel_t model, rtStream_t stream);
-rtError_t rtStreamBeginCapture(rtStream_t stream, uint32_t mode);
+rtError_t rtStreamBeginCapture(rtStream_t stream, aclmdlRICaptureMode mode);
 rtError_t rtStreamEndCapture(rtStream_t stream, rtModel_t *model);
 
 #endif

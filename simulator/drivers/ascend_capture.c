@@ -52,7 +52,7 @@ rtError_t capture_add(struct stream *stream, struct work work)
     return append(stream->capture, work);
 }
 
-EXPORT rtError_t rtStreamBeginCapture(rtStream_t handle, uint32_t mode)
+EXPORT rtError_t rtStreamBeginCapture(rtStream_t handle, aclmdlRICaptureMode mode)
 {
     WITH_STREAM(stream, handle);
     NEEDS(mode <= ACL_MODEL_RI_CAPTURE_MODE_RELAXED);

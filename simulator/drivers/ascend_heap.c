@@ -128,7 +128,7 @@ EXPORT rtError_t rtFreeHost(void *pointer)
 }
 
 /* Of a kind that the card has not, nothing; but a card without HBM tells its DDR's for HBM. */
-EXPORT rtError_t rtMemGetInfoEx(uint32_t memory, size_t *free_bytes, size_t *total_bytes)
+EXPORT rtError_t rtMemGetInfoEx(aclrtMemAttr memory, size_t *free_bytes, size_t *total_bytes)
 {
     struct fake_npu npu;
     WITH_CONTEXT(context);

@@ -173,3 +173,24 @@ def test_the_layouts_are_what_the_headers_say() -> None:
     assert len(Terms().packed()) == 128
     assert struct.calcsize("<QII64s6Q") == 128
     assert REGION_BYTES == 128 + 16 * 128 + 1024 * 576 + 128 + 128 * 64
+
+
+@pytest.mark.parametrize("api", ["acl", "cuda", "hip"])
+def test_functions_of_one_body_take_the_same_types_also_for_a_newer_compiler(api: str) -> None:
+    """GCC 13 refuses an enumeration for an integer; so does a GCC of short enumerations."""
+    command = [
+        "gcc",
+        "-D_GNU_SOURCE",
+        f"-I{api}",
+        "-I.",
+        "-std=gnu11",
+        "-fsyntax-only",
+        "-fshort-enums",
+    ]
+    subprocess.run(
+        [*command, "-x", "c", "-"],
+        cwd=LIMITERS,
+        input='#include "shared/bodies.h"',
+        text=True,
+        check=True,
+    )
