@@ -5,9 +5,10 @@
                          [--json FILE] [--log FOLDER]
 
 For each number of cards and each mode an engine is started at each core share, --at-once of them
-side by side, on the cards in turn. Under none as many are started at the same time, without
-hetero; the longest of them is what a start is compared with. The first start of each manager is
-one more, of one engine with empty caches of compiled code.
+side by side, on the cards in turn; one at 100 by itself, since its cards are its own. Under none
+as many are started at the same time, without hetero; the longest of them is what a start is
+compared with. The first start of each manager is one more, of one engine with empty caches of
+compiled code.
 
 sleep is vLLM's sleep mode: the engine gives its memory back and takes it again before it serves.
 On two cards each layer is split over both (tensor parallelism).
@@ -53,6 +54,8 @@ MOST_TIMES = 3.0
 START, ENDED = 300.0, 5.0
 #: The core share of the start with empty caches.
 EMPTY_CORE = 30
+#: The core share that makes a card the program's alone.
+WHOLE = 100
 #: Where vLLM, PyTorch's compiler, Triton and the driver keep compiled code.
 CACHES = ("VLLM_CACHE_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH")
 #: Shares of all starts at the same time may be more than a card has.
@@ -190,9 +193,11 @@ def plan(asked: argparse.Namespace) -> list[list[Start]]:
                 starts = [
                     Start(manager=manager, cards=cards, mode=mode, core=each) for each in cores
                 ]
+                shared = [start for start in starts if start.core != WHOLE]
                 together = [
-                    starts[at : at + asked.at_once] for at in range(0, len(starts), asked.at_once)
+                    shared[at : at + asked.at_once] for at in range(0, len(shared), asked.at_once)
                 ]
+                together += [[start] for start in starts if start.core == WHOLE]
                 groups += together if manager == HETERO else together[:1]
     return groups
 

@@ -23,7 +23,8 @@ def test_each_share_is_started_on_each_number_of_cards_in_each_mode() -> None:
 
     assert 21 == len(under_hetero)  # and one with empty caches
     assert 20 == len({(start.cards, start.mode, start.core) for start in under_hetero[1:]})
-    assert [1, 5, 5, 5, 5, 1, 5, 5, 5, 5] == [len(group) for group in groups]
+    assert [1, 5, 5, 5, 5, 1, 4, 1, 4, 1, 4, 1, 4, 1] == [len(group) for group in groups]
+    assert all(len(group) == 1 for group in groups for start in group if start.core == 100)
     assert [True, False] == [groups[at][0].empty for at in (0, 1)]
 
 
