@@ -51,7 +51,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -273,10 +273,12 @@ class ManagedPrograms:
         print("\n".join((*lines(row), *accounts(row))), flush=True)
 
     def _measure(self, cell: Cell, load: Load, seconds: float) -> list[dict[str, Any]]:
-        grants = self._grants(cell.programs) if self.manager.grants else {}
-        for part in cell.parts:
-            if part.program in grants:
-                self._resize(grants[part.program], part)
+        grants = self._grants(self._programs) if self.manager.grants else {}
+        # Beside one that rests with a share, those without a limit would have what that leaves.
+        parts = {name: Part(name) for name in grants} | {part.program: part for part in cell.parts}
+        for name in grants:
+            self._resize(grants[name], parts[name])
+        grants = {name: grants[name] for name in cell.programs if name in grants}
         start = time.monotonic() + self.bench.asked.lead
         window = Window(start, start + seconds)
         pids = {name: self._programs[name].pid for name in cell.programs}
@@ -317,7 +319,7 @@ class ManagedPrograms:
             self._programs.pop(name).__exit__()
             errors.append(error)
 
-    def _grants(self, names: Sequence[str]) -> dict[str, str]:
+    def _grants(self, names: Iterable[str]) -> dict[str, str]:
         listed = json.loads(self._hetero("ps", "--json"))["items"]
         ids = {grant["label"]: grant["id"] for grant in listed}
         return {name: ids[_label(name)] for name in names if name != BARE}
