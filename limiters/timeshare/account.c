@@ -18,11 +18,11 @@ static void spend(const struct account *account, struct hetero_region_device *fr
     uint32_t core = terms_core(account->grant_device);
     int64_t balance_before_ns = budget_balance(from, account->asked_at_ns, now_ns, core);
     budget_settle(from, account->asked_at_ns, now_ns, core, spent_ns);
-    /* One time slice at most, and what it took while another waited, or ran beside it. */
+    /* One time slice at most, and what it took while another waited, or ran beside it by right. */
     int64_t least_ns = balance_before_ns < -BUDGET_TIME_SLICE_NS ? balance_before_ns : -BUDGET_TIME_SLICE_NS;
     int64_t balance_ns = atomic_load_explicit(&from->balance_ns, memory_order_relaxed);
     if (terms_policy(account->grant_device) == HETERO_POLICY_ELASTIC && balance_ns < least_ns &&
-        !time_slice_wanted(time_slice) && time_slice_beside(time_slice) == 0)
+        !time_slice_wanted(time_slice) && !time_slice_beside_another_by_right(time_slice))
         lend(from, balance_ns, least_ns);
     budget_owe(from, balance_before_ns, time_slice_contended(time_slice));
     int64_t shared_ns = atomic_load_explicit(&account->shared_counts->owed_ns, memory_order_relaxed);

@@ -743,7 +743,7 @@ static bool may_run(const struct governor *governor)
 static bool is_kept_by_debt(struct governor *governor, int64_t least)
 {
     bool lent = terms_policy(governor->grant_device) == HETERO_POLICY_ELASTIC &&
-                !time_slice_wanted(&governor->time_slice) && !time_slice_held(&governor->time_slice);
+                !time_slice_wanted(&governor->time_slice) && !time_slice_held_by_right(&governor->time_slice);
     return !lent && governor_balance(governor) < least;
 }
 

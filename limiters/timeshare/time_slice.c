@@ -225,6 +225,12 @@ static bool runs(const struct neighbour *neighbour)
     return neighbour->state >= PAGE_RUNS;
 }
 
+/* Whether what it has is lent to it: an elastic grant to which nothing is owed. */
+static bool borrows(const struct neighbour *neighbour)
+{
+    return neighbour->row.policy == HETERO_POLICY_ELASTIC && neighbour->owed_steps == 0;
+}
+
 /* A gang that is there has its row, or it begins within so long. Outside of rows it waits for nothing. */
 static bool row_comes(const struct neighbour *neighbour, uint64_t wall_now_ns, uint64_t within_ns)
 {
@@ -303,6 +309,13 @@ bool time_slice_held(struct time_slice *time_slice)
     ANY(time_slice, runs(it));
 }
 
+bool time_slice_held_by_right(struct time_slice *time_slice)
+{
+    if (taken(time_slice, LEAD, 1))
+        return true;
+    ANY(time_slice, runs(it) && !borrows(it));
+}
+
 bool time_slice_claimed(struct time_slice *time_slice)
 {
     ANY(time_slice, claims(pages, it));
@@ -363,6 +376,13 @@ unsigned time_slice_doubted(struct time_slice *time_slice)
 unsigned time_slice_beside(struct time_slice *time_slice)
 {
     return time_slice_others(time_slice) + pages_siblings(&time_slice->pages);
+}
+
+bool time_slice_beside_another_by_right(struct time_slice *time_slice)
+{
+    if (time_slice_siblings(time_slice) > 0)
+        return true;
+    ANY(time_slice, it->busy_process_count > 0 && !borrows(it));
 }
 
 unsigned time_slice_siblings(struct time_slice *time_slice)

@@ -114,8 +114,9 @@ unsigned time_slice_siblings(struct time_slice *time_slice);
 /* Give the time slice up; those who waited get a moment to take it before the caller goes on. */
 void time_slice_give(struct time_slice *time_slice);
 
-/* Whether somebody else runs; for one who does not. */
+/* Whether somebody else runs; for one who does not. And whether one does whose time is not lent to it. */
 bool time_slice_held(struct time_slice *time_slice);
+bool time_slice_held_by_right(struct time_slice *time_slice);
 
 /* For one of low priority that runs: whether one of high priority keeps it from going on. */
 bool time_slice_yields(struct time_slice *time_slice);
@@ -146,6 +147,9 @@ void time_slice_busy(struct time_slice *time_slice, bool busy);
 unsigned time_slice_others(struct time_slice *time_slice);
 unsigned time_slice_beside(struct time_slice *time_slice);
 bool time_slice_overrun(struct time_slice *time_slice);
+
+/* Whether one of those is a sibling, or of a grant whose time is not lent to it. */
+bool time_slice_beside_another_by_right(struct time_slice *time_slice);
 
 /* The grant owes others more than a second, or no longer. While work of ours is in flight then, siblings do not launch:
  * a lock says so, which only the end of this process or of that work takes away. And whether one of them says so. */

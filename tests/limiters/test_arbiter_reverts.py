@@ -47,6 +47,22 @@ REVERTS: dict[str, tuple[Edit, str]] = {
         ),
         "adaptive_test: a_program_that_is_short_while_it_is_held_has_its_share",
     ),
+    "that an engine goes on in the time slice of one that borrows": (
+        (
+            "timeshare/time_slice.c",
+            "ANY(time_slice, runs(it) && !borrows(it));",
+            "ANY(time_slice, runs(it));",
+        ),
+        "engines_test: an_elastic_engine_goes_on_while_its_neighbour_borrows",
+    ),
+    "that it does not pay for what it had beside one that borrows": (
+        (
+            "timeshare/time_slice.c",
+            "ANY(time_slice, it->busy_process_count > 0 && !borrows(it));",
+            "ANY(time_slice, it->busy_process_count > 0);",
+        ),
+        "engines_test: an_elastic_engine_goes_on_while_its_neighbour_borrows",
+    ),
     "that a hold beside others may tell nothing": (
         (
             "timeshare/light_run.c",
