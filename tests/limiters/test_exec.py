@@ -25,6 +25,10 @@ def spawned(function, path):
     pid = ctypes.c_int()
     assert 0 == function(ctypes.byref(pid), path, None, None, ARGUMENTS, ANEW)
     os._exit(os.waitpid(pid.value, 0)[1])
+def through_a_shell():
+    emptied()
+    libc.popen.restype, libc.pclose.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    os._exit(libc.pclose(libc.popen(PATH, b"w")))
 FD = os.open(PATH, os.O_RDONLY)
 ways = {
     "execve": lambda: libc.execve(PATH, ARGUMENTS, ANEW),
@@ -38,6 +42,8 @@ ways = {
     "execlp": lambda: (emptied(), libc.execlp(ENV, ENV, None)),
     "posix_spawn": lambda: spawned(libc.posix_spawn, PATH),
     "posix_spawnp": lambda: spawned(libc.posix_spawnp, ENV),
+    "system": lambda: (emptied(), os._exit(libc.system(PATH))),
+    "popen": through_a_shell,
 }
 def seen(way):
     ours, theirs = os.pipe()
@@ -78,7 +84,7 @@ def test_every_way_to_execute_a_program_keeps_the_limiter(grant: Grant, preload:
     expected = f"{grant.limiter}:{libutil()}" if own else str(grant.limiter)
     answers = grant.run(f"import sys\nsys.argv = ['', {own!r}]\n{WAYS}")
 
-    assert 12 == len(answers)
+    assert 14 == len(answers)
     variables = {
         "OWN": "1",
         "LD_PRELOAD": expected,
@@ -107,6 +113,27 @@ import subprocess
 done = subprocess.run(["/usr/bin/env"], env={"HETERO_GRANT": ""}, capture_output=True, text=True)
 say(done.stdout.splitlines())
 """)
+
+
+def test_a_shell_is_told_a_path_with_a_quote_and_answers_as_without(tmp_path: Path) -> None:
+    """Its status, a command that there is none, and one whose words are quoted."""
+    directory = tmp_path / "it's"
+    directory.mkdir()
+    grant = Rack.of(directory).grant(Terms(memory=64 * MIB))
+    file = grant.environment["HETERO_GRANT"]
+    assert "'" in file
+    kept, statuses = grant.run(f"""
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.system(None)
+for name in (b"LD_PRELOAD", b"HETERO_GRANT"):
+    libc.unsetenv(name)
+out = {str(tmp_path / "out")!r}
+command = f"printf '%s ' \\"$HETERO_GRANT\\" > {{out}}".encode()
+say([libc.system(command) or open(out).read(),
+     [libc.system(None) != 0, libc.system(b"exit 3") >> 8, libc.system(b"(") >> 8]])
+""")
+    assert (f"{file} ", [True, 3, 2]) == (kept, statuses)
 
 
 def test_an_environment_of_thousands_of_variables_is_passed_on_whole(grant: Grant) -> None:

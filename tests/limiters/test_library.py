@@ -13,7 +13,7 @@ from hetero_limiters import library
 from tenancy import LIMITER, REGION_BYTES, TABLES, Terms, packed_grant
 
 LIMITERS = Path(__file__).parents[2] / "limiters"
-#: The functions of libc that every limiter answers: lookups, and what executes programs.
+#: The functions of libc that every limiter answers: lookups, and what executes programs and shells.
 OF_LIBC = {
     "dladdr",
     "dladdr1",
@@ -26,7 +26,8 @@ OF_LIBC = {
     "execv",
     "execve",
 }
-OF_LIBC |= {"execveat", "execvp", "execvpe", "fexecve", "posix_spawn", "posix_spawnp"}
+OF_LIBC |= {"execveat", "execvp", "execvpe", "fexecve", "popen", "posix_spawn", "posix_spawnp"}
+OF_LIBC |= {"system"}
 
 
 def _answered(definitions: Path) -> set[str]:
