@@ -140,9 +140,13 @@ static void *function_of_libraries(const char *library_prefix, const char *name,
     return NULL;
 }
 
+/* ThreadSanitizer's functions stand in front of libc's. A thread that it did not start ends the program at the first of
+ * these that the driver calls there. */
+static const char thread_sanitizer[] = "libtsan.so.";
+
 static void *libc_function(const char *name)
 {
-    void *function = NULL;
+    void *function = same_text(name, "pthread_create") ? function_of_libraries(thread_sanitizer, name, false) : NULL;
     for (unsigned is_hidden = 0; is_hidden < 2; is_hidden++)
         for (unsigned library = 0; library < sizeof libc_libraries / sizeof *libc_libraries && function == NULL;
              library++)

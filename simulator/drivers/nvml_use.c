@@ -1,6 +1,7 @@
 /* The fake NVML: how much of a card is used, and by whom. */
 #include "nvml.h"
 
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -67,6 +68,17 @@ struct user { /* of a device */
     unsigned instance; /* NO_INSTANCE: of the whole */
 };
 
+static void free_users(struct user **users)
+{
+    free(*users);
+}
+
+/* Room for the users of a device, until the end of the block: threads may have a stack of 64 KiB. */
+#define USERS(name)                                                                                                    \
+    struct user *name __attribute__((cleanup(free_users))) = malloc(8 * ENGINE_TENANTS * sizeof *name);                \
+    if (name == NULL)                                                                                                  \
+    return NVML_ERROR_UNKNOWN
+
 /* The processes on a device, or on the one instance. */
 static unsigned users_of(const struct nvidia_device *device, int instance, struct user users[8 * ENGINE_TENANTS])
 {
@@ -105,7 +117,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t handle, nvmlUtili
     NEEDS(utilization);
     if (device->is_mig) /* as in NVML */
         return NVML_ERROR_NOT_SUPPORTED;
-    struct user users[8 * ENGINE_TENANTS];
+    USERS(users);
     unsigned count = users_of(device, -1, users);
     double busy_share = 0;
     for (unsigned i = 0; i < count; i++)
@@ -185,7 +197,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlPro
     struct timespec time;
     clock_gettime(CLOCK_REALTIME, &time);
     unsigned long long stamp_us = (unsigned long long)time.tv_sec * 1000000 + (unsigned long long)time.tv_nsec / 1000;
-    struct user users[8 * ENGINE_TENANTS];
+    USERS(users);
     unsigned user_count = visible_users_of(device, -1, users), capacity = *count;
     if (!user_count || stamp_us <= since_us)
         return NVML_ERROR_NOT_FOUND;
@@ -203,7 +215,7 @@ static nvmlReturn_t processes(nvmlDevice_t handle, unsigned *count, nvmlProcessI
 {
     ALIVE(device, handle);
     NEEDS(count);
-    struct user users[8 * ENGINE_TENANTS];
+    USERS(users);
     unsigned user_count = visible_users_of(device, handle->instance, users), capacity = *count;
     *count = user_count;
     if (user_count && ((!infos_v1 && !infos_v2) || capacity < user_count))
@@ -284,7 +296,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t handle, n
     NEEDS(list);
     if (list->version != nvmlProcessDetailList_v1)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    struct user users[8 * ENGINE_TENANTS];
+    USERS(users);
     bool compute = list->mode == 0 || list->mode == 3;
     unsigned user_count = compute ? visible_users_of(device, handle->instance, users) : 0,
              capacity = list->numProcArrayEntries;
