@@ -8,6 +8,7 @@
 #include "device.h"
 #include "driver.h"
 
+#include "../core/fault.h"
 #include "../core/tenant.h"
 
 #include <stdlib.h>
@@ -74,7 +75,7 @@ static bool find_known_device(const char *uuid, nvmlDevice_t *handle)
     if (get_by_uuid == NULL || (atomic_load(&opened_by_pid) != getpid() && !open_nvml()))
         return false;
     nvmlReturn_t answer = get_by_uuid(uuid, handle);
-    if (answer == NVML_ERROR_UNINITIALIZED && open_nvml())
+    if (answer == NVML_ERROR_UNINITIALIZED && !FAULT(surplus_ends_passed_on) && open_nvml())
         answer = get_by_uuid(uuid, handle);
     return answer == NVML_SUCCESS;
 }

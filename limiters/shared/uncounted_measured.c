@@ -100,7 +100,7 @@ static bool figure_is_lost(int device)
     bool is_lost = device_figures[device].had_figure && device_figures[device].context_count > 0;
     if (is_lost)
         log_line(LOG_ERROR, "device %d: the driver does not say any more what this process holds: refused", device);
-    return is_lost && !FAULT(lost_figure_ignored);
+    return is_lost && !FAULT(lost_figure_ignored) && !FAULT(surplus_ends_passed_on);
 }
 
 static uint64_t (*hidden_bytes_on)(int device);

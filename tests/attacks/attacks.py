@@ -24,10 +24,13 @@ from uuid import UUID
 import attrs
 import hetero_simulator
 from simulated import Machine
-from tenancy import MIB, UUIDS, Grant, Rack, Terms, meanwhile
+from tenancy import CONTEXT, MIB, UUIDS, Grant, Rack, Terms, meanwhile
 
 HERE = Path(__file__).parent
 MEMORY, CORE = 64 * MIB, 30
+#: Of a grant where contexts count. It has one on an H100, of 518 MiB; on a simulated card, where
+#: there is room for ten, eight.
+WITH_CONTEXTS = 768 * MIB
 LIMITS = {"ATTACK_MEMORY": str(MEMORY), "ATTACK_CORE": str(CORE)}
 #: Steps per second of the honest program alone on a simulated card.
 WHOLE = 2000
@@ -48,6 +51,8 @@ class Attack:
     flags: tuple[str, ...] = ()
     contexts: int = 0
     """How many each of its processes has, where the card is asked what it holds (held.py)."""
+    counted: bool = False
+    """The card is asked so, and contexts count: all that it holds is to be within the limit."""
     cards: int = 1
     """How many the grant has."""
     resized: bool = False
@@ -95,6 +100,8 @@ ATTACKS = (
     Attack("page_tables", "page tables of far addresses", contexts=1),
     Attack("changing_arguments", "arguments that another thread changes", contexts=1),
     Attack("racing_pools", "ordered memory while captures end and pools change", contexts=1),
+    Attack("many_contexts", "contexts of many processes, and of one", counted=True),
+    Attack("ended_management", "NVML ended more often than begun", contexts=1),
     Attack("honest_memory", "honest use of all these", contexts=1),
     Attack("hidden_captures", "captures begun by other names"),
     Attack("private_loader", "a private copy of ld.so", held=False),
@@ -170,9 +177,12 @@ def grant_for(attack: Attack, rack: Rack, uuids: tuple[str, ...] = UUIDS) -> Gra
     Where memory is measured it has all of the time.
     Those of time have memory for their streams.
     """
-    core = 100 * (CORE if attack.contexts == 0 else 100)
-    memory = MEMORY if attack not in OF_TIME else 16 * MEMORY
-    terms = (Terms(memory=memory, core=core, uuid=uuid) for uuid in uuids[: attack.cards])
+    core = 100 * (100 if attack.contexts or attack.counted else CORE)
+    memory = WITH_CONTEXTS if attack.counted else MEMORY if attack not in OF_TIME else 16 * MEMORY
+    flags = CONTEXT if attack.counted else 0
+    terms = (
+        Terms(memory=memory, core=core, uuid=uuid, flags=flags) for uuid in uuids[: attack.cards]
+    )
     return rack.grant(*terms, name=attack.name)
 
 
@@ -192,10 +202,11 @@ def built(attack: Attack, directory: Path) -> list[str]:
 
 def start(attack: Attack, grant: Grant, directory: Path) -> subprocess.Popen[str]:
     """Start a program under the grant, and what asks the card beside it where that is wished."""
-    environ, command = {**grant.environment, **LIMITS}, built(attack, directory)
+    memory = {"ATTACK_MEMORY": str(grant.terms[0].memory)} if attack.counted else {}
+    environ, command = {**grant.environment, **LIMITS, **memory}, built(attack, directory)
     if attack.resized:
         environ["ATTACK_WANTED"] = str(directory / f"{attack.name}.wanted")
-    if attack.contexts > 0:
+    if attack.contexts > 0 or attack.counted:
         environ["ATTACK_PRELOAD"] = environ.pop("LD_PRELOAD")
         ask = (sys.executable, str(HERE / "held.py"), grant.terms[0].uuid, str(attack.contexts))
         command = [*ask, *command]

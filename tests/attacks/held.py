@@ -6,8 +6,9 @@ The program writes a line before each part and waits for a byte, which it gets w
 back what the part before held. The first part is a context and nothing else. The last line of the
 output is the program's own, with `held` false where a part held more than ATTACK_MEMORY, 2 MiB for
 each context and what maps them for longer than 100 ms. Contexts are counted as the processes that
-NVML lists, times CONTEXTS, and each is as large as in the first part. ATTACK_PRELOAD is the
-program's LD_PRELOAD: what asks NVML is under no grant.
+NVML lists, times CONTEXTS, and each is as large as in the first part. With 0 they are within
+ATTACK_MEMORY, as all else. ATTACK_PRELOAD is the program's LD_PRELOAD: what asks NVML is under no
+grant.
 """
 
 import ctypes
@@ -109,21 +110,22 @@ def watch(
     card: Card, lines: SimpleQueue[str | None], program: IO[str], contexts: int
 ) -> tuple[dict[str, int], str]:
     """Sample the card until the lines end: the bytes of each part but the first; the last line."""
-    part, name, parts, last, context = Part(0), "", dict[str, int](), "", 0
+    part, name, parts, last = Part(0), "", dict[str, int](), ""
+    context: int | None = None
     while True:
         try:
             line = lines.get(timeout=EVERY)
         except Empty:
             part.add(*card.figures())
             continue
-        if name and context:
+        if name and context is not None:
             parts[name] = part.most
         elif name:
             context = contexts * (part.most + BESIDE)
         if line is None or line.startswith("{"):
             return parts, line or last
         begin(card, program)
-        part, name, last = Part(context), line, line
+        part, name, last = Part(context or 0), line, line
 
 
 def main(uuid: str, contexts: str, *program: str) -> int:

@@ -7,6 +7,7 @@ import pytest
 import tenancy
 import test_acl_faults
 import test_contexts
+import test_figures
 import test_hip_faults
 import test_model
 import test_processes
@@ -57,6 +58,7 @@ ATTACKS_BY_FAULT: dict[str, tuple[str, ...]] = {
     "captured_pools_uncharged": ("racing_pools",),
     "charges_of_others_make_room": ("early_charges",),
     "code_growth_uncharged": ("module_arrays",),
+    "contexts_uncharged": ("many_contexts",),
     "context_ends_uncharged": ("ended_contexts",),
     "own_events_named": ("own_events",),
     "context_limits_uncharged": ("context_limits",),
@@ -97,6 +99,7 @@ ATTACKS_BY_FAULT: dict[str, tuple[str, ...]] = {
     "sizes_unrounded": ("rounded_sizes",),
     "stream_ends_keep_frees": ("blocked_frees",),
     "streams_read_twice": ("changing_streams",),
+    "surplus_ends_passed_on": ("ended_management",),
     "tiles_by_key_alone": ("sparse_arrays",),
     "tiles_hold_no_block": ("sparse_arrays",),
     "tiles_read_twice": ("sparse_arrays",),
@@ -117,7 +120,12 @@ def test_each_fault_is_in_the_limiter_and_in_a_table_of_tests() -> None:
     use = r"\b(?:FAULT|FAULT_PAUSE|FAULT_VALUE|UNLESS_FAULT)\((\w+)[,)]"
     used = set(re.findall(use, text)) - {"fault"}  # a parameter
     elsewhere = {*test_hip_faults.TESTS_BY_FAULT, *test_model.FAULTS, *test_processes.FAULTS}
-    elsewhere |= {*test_contexts.FAULTS, *test_visible.FAULTS, *test_acl_faults.TESTS_BY_FAULT}
+    elsewhere |= {
+        *test_contexts.FAULTS,
+        *test_figures.FAULTS,
+        *test_visible.FAULTS,
+        *test_acl_faults.TESTS_BY_FAULT,
+    }
     tested = {*ATTACKS_BY_FAULT, *elsewhere}
 
     assert len(listed) == len(set(listed))

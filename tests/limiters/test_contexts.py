@@ -10,12 +10,7 @@ from tenancy import CONTEXT, MIB, Grant, Rack, Terms, meanwhile
 from tests.programs import next_line
 
 #: The faults (limiters/core/fault.h) that a test here finds.
-FAULTS = (
-    "contexts_uncharged",
-    "lost_figure_ignored",
-    "surplus_ends_passed_on",
-    "unknown_sizes_uncharged",
-)
+FAULTS = ("contexts_uncharged",)
 
 #: What a context takes on the simulated card, and what the node says that it does.
 TAKEN = 100 * MIB
@@ -30,20 +25,6 @@ ONE_CONTEXT = """
 call("cuInit", 0)
 say(cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), c_int(0)))
 input()
-"""
-#: NVML as a program has it, and so many of its ends.
-ENDS = """
-nvml = ctypes.CDLL("libnvidia-ml.so.1")
-def ends(count):
-    return [nvml.nvmlShutdown() for _ in range(count)]
-"""
-#: How many of 400 streams are made, and what they are charged.
-STREAMS = """
-def streams():
-    before, made, stream = info()[0], 0, c_void_p()
-    while made < 400 and cuda.cuStreamCreate(byref(stream), c_uint(1)) == 0:
-        made += 1
-    return [made, before - info()[0] >> 20]
 """
 
 
@@ -182,116 +163,3 @@ def test_with_a_fault_contexts_are_beyond_the_limit(
     program = grant.start(ONE_CONTEXT)
     with meanwhile(program):
         assert "0\n" == next_line(program)
-
-
-@pytest.fixture
-def streams_of_a_grant(tmp_path: Path) -> Grant:
-    return Rack.of(tmp_path).grant(Terms(memory=64 * MIB))
-
-
-def test_ends_of_nvml_that_no_start_precedes_do_not_end_the_limiters(
-    streams_of_a_grant: Grant,
-) -> None:
-    """NVML itself answers that it is not initialised."""
-    answers, (made, charged_mib) = streams_of_a_grant.run(f"""{STREAMS}{ENDS}
-start()
-say([ends(3), streams()])
-""")
-    assert [1, 1, 1] == answers
-    assert 100 < made < 400
-    assert 60 <= charged_mib <= 64
-
-
-def test_each_start_of_nvml_has_one_end(streams_of_a_grant: Grant) -> None:
-    assert [[0, 0, 0], [0, 0, 0, 1]] == streams_of_a_grant.run(f"""{ENDS}
-start()
-say([[nvml.nvmlInit(), nvml.nvmlInit_v2(), nvml.nvmlInitWithFlags(0)], ends(4)])
-""")
-
-
-#: From the eighth question on NVML has no figure of the process.
-LOST = "\n[fault]\ncall = nvmlDeviceGetComputeRunningProcesses_v3\ndoes = vanish 8"
-
-
-@pytest.mark.parametrize(("fault", "made"), [(None, False), ("lost_figure_ignored", True)])
-def test_what_is_charged_by_a_figure_that_is_lost_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None, made: bool
-) -> None:
-    rack = Rack.of(tmp_path)
-    rack.machine.rack.write_text(rack.machine.rack.read_text() + LOST)
-    if fault:
-        monkeypatch.setenv("HETERO_FAULT", fault)
-    grant = rack.grant(
-        Terms(memory=64 * MIB), limiter=tenancy.with_faults("cuda") if fault else None
-    )
-    count, allocated = grant.run(f"""{STREAMS}
-start()
-say([streams()[0], take("plain", {2 * MIB}) > 1000])
-""")
-    assert (made, True) == (count == 400, allocated)
-    assert 0 < count
-
-
-def test_with_a_fault_a_surplus_end_blinds_the_limiter(
-    streams_of_a_grant: Grant, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """It asks for NVML anew only where the driver says that it is not initialised."""
-    monkeypatch.setenv("HETERO_FAULT", "surplus_ends_passed_on")
-    grant = Rack.of(tmp_path).grant(
-        Terms(memory=64 * MIB), name="faulty", limiter=tenancy.with_faults("cuda")
-    )
-    assert 0 in grant.run(f"{ENDS}\nstart()\nsay(ends(3))")
-
-
-#: As in a container without the management library.
-UNKNOWN = "\n[fault]\ncall = nvmlDeviceGet*RunningProcesses*\ndoes = missing"
-#: Arrays of one column of 8000 bytes, until one is refused: at most 200.
-ARRAYS = """
-def arrays():
-    made, array, shape = 0, c_void_p(), (ctypes.c_size_t * 3)(1, 8000, 1 << 32 | 1)
-    while made < 200 and cuda.cuArrayCreate_v2(byref(array), shape) == 0:
-        made += 1
-    return made
-"""
-
-
-@pytest.mark.parametrize(
-    ("fault", "expected"), [(None, [120, 60, 0]), ("unknown_sizes_uncharged", [400, 0, 60])]
-)
-def test_streams_without_a_figure_are_charged_by_the_largest_size_that_is_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None, expected: list[int]
-) -> None:
-    """Two MiB for four of them."""
-    rack = Rack.of(tmp_path)
-    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
-    if fault:
-        monkeypatch.setenv("HETERO_FAULT", fault)
-    terms = Terms(memory=62 * MIB, flags=CONTEXT, context=2 * MIB)
-    grant = rack.grant(terms, limiter=tenancy.with_faults("cuda") if fault else None)
-    answers = grant.run(f"""{STREAMS}
-start()
-say([*streams(), info()[0] >> 20])
-""")
-    assert expected == answers
-
-
-def test_streams_without_a_figure_are_given_back_with_the_last_context(tmp_path: Path) -> None:
-    rack = Rack.of(tmp_path)
-    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
-    terms = Terms(memory=62 * MIB, flags=CONTEXT, context=2 * MIB)
-    assert [[120, 60], 60] == rack.grant(terms).run(f"""{STREAMS}
-start()
-first = streams()
-call("cuDevicePrimaryCtxRelease_v2", c_int(0))
-start()
-say([first, info()[0] >> 20])
-""")
-
-
-def test_rows_of_arrays_without_a_figure_are_charged_as_they_are_laid_out(tmp_path: Path) -> None:
-    """Eight thousand rows of a byte take 512 kB, and so 32 MiB have 65 of them."""
-    rack = Rack.of(tmp_path)
-    rack.machine.rack.write_text(rack.machine.rack.read_text() + UNKNOWN)
-    grant = rack.grant(Terms(memory=34 * MIB, flags=CONTEXT, context=2 * MIB))
-    made = grant.run(f"{ARRAYS}\nstart()\nsay(arrays())")
-    assert 60 <= made <= 65
