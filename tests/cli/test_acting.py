@@ -1,6 +1,7 @@
 """A grant that holds more than was charged is refused more, and ends where it says so."""
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -171,6 +172,84 @@ def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_ref
     report = ended(watch)
     assert f"holds {CONTEXT + 4096} MiB" in report
     assert f"{CONTEXT} MiB beyond its limit" in report
+
+
+#: Twenty processes, each with a context by its limiter, and 40 MiB by the driver's own function,
+#: which is found in the driver's table.
+SPLIT = """
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+static void *own_function(const struct link_map *map, const char *name)
+{
+    const ElfW(Sym) *symbol = 0;
+    const char *names = 0;
+    for (const ElfW(Dyn) *each = map->l_ld; each->d_tag != DT_NULL; each++) {
+        symbol = each->d_tag == DT_SYMTAB ? (void *)each->d_un.d_ptr : symbol;
+        names = each->d_tag == DT_STRTAB ? (void *)each->d_un.d_ptr : names;
+    }
+    while (strcmp(names + symbol->st_name, name) || !symbol->st_value)
+        symbol++;
+    return (void *)(map->l_addr + symbol->st_value);
+}
+static int take(void)
+{
+    void *context;
+    unsigned long address;
+    int (*allocate)(unsigned long *, unsigned long) =
+        own_function(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+    return cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+           allocate(&address, 40ul << 20);
+}
+int main(void)
+{
+    int ready[2];
+    char byte;
+    if (pipe(ready))
+        return 1;
+    for (int number = 0; number < 20; number++)
+        if (fork() == 0)
+            return take() || write(ready[1], "x", 1) != 1 ? 1 : pause();
+    close(ready[1]);
+    for (int number = 0; number < 20; number++)
+        if (read(ready[0], &byte, 1) != 1)
+            return 1;
+    puts("taken");
+    fflush(stdout);
+    return pause();
+}
+"""
+
+
+def test_excess_that_is_split_over_twenty_processes_is_told_of_its_grant_within_five_seconds(
+    hetero: Run, begin: Begin, command: tuple[str, ...], rack: Path, tmp_path: Path
+) -> None:
+    """Each has less than is told of one process."""
+    rack.write_text(RACK.replace(f"context = {CONTEXT} MiB\n", ""))
+    program = str(tmp_path / "split")
+    drivers = f"-L{hetero_simulator.fake_drivers()}"
+    words = ["cc", "-D_GNU_SOURCE", "-x", "c", "-", "-x", "none", "-o", program, drivers]
+    words += ["-l:libcuda.so.1", "-ldl"]
+    subprocess.run(words, input=SPLIT, text=True, check=True)
+    watch = begin(*command, "doctor", "--watch")
+    split = begin(*command, "run", "-q", "--memory", "512Mi", "--label", "split", "--", program)
+    assert "taken\n" == next_line(split)
+    before = time.monotonic()
+    report = next_line(watch)
+    took = time.monotonic() - before
+    print(f"shown after {took:.1f} s of 5: {report}")
+
+    assert took < 5
+    assert re.search(r" grant \w+ holds \d{3} MiB of .* that its limiter did not count", report)
+    standing = grants(hetero)["split"]
+    excess = standing["excess"]
+    assert isinstance(excess, dict)
+    # A charged context is 2 MiB, which this card takes with the first small piece of memory alone.
+    assert 20 * (40 - 2) << 20 == excess["memory"]
+    assert [] == standing["pids"]
 
 
 def test_with_on_excess_report_nobody_is_refused(begin: Begin, command: tuple[str, ...]) -> None:
