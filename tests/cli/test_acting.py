@@ -177,30 +177,16 @@ def test_what_one_program_takes_past_its_limiter_the_others_of_its_grant_are_ref
 #: Twenty processes, each with a context by its limiter, and 40 MiB by the driver's own function,
 #: which is found in the driver's table.
 SPLIT = """
-#include <dlfcn.h>
-#include <link.h>
+#include "own_function.h"
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
-static void *own_function(const struct link_map *map, const char *name)
-{
-    const ElfW(Sym) *symbol = 0;
-    const char *names = 0;
-    for (const ElfW(Dyn) *each = map->l_ld; each->d_tag != DT_NULL; each++) {
-        symbol = each->d_tag == DT_SYMTAB ? (void *)each->d_un.d_ptr : symbol;
-        names = each->d_tag == DT_STRTAB ? (void *)each->d_un.d_ptr : names;
-    }
-    while (strcmp(names + symbol->st_name, name) || !symbol->st_value)
-        symbol++;
-    return (void *)(map->l_addr + symbol->st_value);
-}
 static int take(void)
 {
     void *context;
     unsigned long address;
     int (*allocate)(unsigned long *, unsigned long) =
-        own_function(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAlloc_v2");
+        own_function("libcuda.so.1", "cuMemAlloc_v2");
     return cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
            allocate(&address, 40ul << 20);
 }
@@ -230,9 +216,9 @@ def test_excess_that_is_split_over_twenty_processes_is_told_of_its_grant_within_
     """Each has less than is told of one process."""
     rack.write_text(RACK.replace(f"context = {CONTEXT} MiB\n", ""))
     program = str(tmp_path / "split")
-    drivers = f"-L{hetero_simulator.fake_drivers()}"
-    words = ["cc", "-D_GNU_SOURCE", "-x", "c", "-", "-x", "none", "-o", program, drivers]
-    words += ["-l:libcuda.so.1", "-ldl"]
+    header = Path(__file__).parents[1] / "limiters"
+    words = ["cc", "-D_GNU_SOURCE", f"-I{header}", "-x", "c", "-", "-x", "none", "-o", program]
+    words += [f"-L{hetero_simulator.fake_drivers()}", "-l:libcuda.so.1", "-ldl"]
     subprocess.run(words, input=SPLIT, text=True, check=True)
     watch = begin(*command, "doctor", "--watch")
     split = begin(*command, "run", "-q", "--memory", "512Mi", "--label", "split", "--", program)

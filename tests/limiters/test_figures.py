@@ -185,34 +185,17 @@ say([missing, made, charged, take("plain", {2 * MIB})])
 #: list, as on a card that many share, and LISTS=mps has all in the list of MPS's clients. The other
 #: library's functions are found in its table, since a lookup by name has the limiter's answer.
 LISTS = r"""
-#include <dlfcn.h>
-#include <link.h>
+#include "own_function.h"
 #include <stdlib.h>
-#include <string.h>
 typedef struct { unsigned pid; unsigned long long bytes; unsigned instance, compute; } row;
 typedef int list(void *, unsigned *, row *);
-static void *found(const char *name)
-{
-    const struct link_map *map = dlopen("Xibnvidia-ml.so.1", RTLD_NOW);
-    const ElfW(Sym) *symbols = 0;
-    const char *names = 0;
-    const unsigned *hash = 0;
-    for (const ElfW(Dyn) *each = map->l_ld; each->d_tag != DT_NULL; each++) {
-        symbols = each->d_tag == DT_SYMTAB ? (void *)each->d_un.d_ptr : symbols;
-        names = each->d_tag == DT_STRTAB ? (void *)each->d_un.d_ptr : names;
-        hash = each->d_tag == DT_HASH ? (void *)each->d_un.d_ptr : hash;
-    }
-    for (unsigned index = 1; index < hash[1]; index++)
-        if (!strcmp(names + symbols[index].st_name, name))
-            return (void *)(map->l_addr + symbols[index].st_value);
-    abort();
-}
 enum { CROWD = 600, INSUFFICIENT_SIZE = 7 };
 static int is(const char *lists) { return !strcmp(getenv("LISTS"), lists); }
 static int none(unsigned *count) { return *count = 0; }
 static int answer(void *device, unsigned *count, row *rows)
 {
-    list *real = (list *)found("nvmlDeviceGetComputeRunningProcesses_v3");
+    const char *name = "nvmlDeviceGetComputeRunningProcesses_v3";
+    list *real = (list *)own_function("Xibnvidia-ml.so.1", name);
     unsigned others = is("crowd") ? CROWD : 0, own = *count > others ? *count - others : 0;
     int code = real(device, &own, rows ? rows + others : 0);
     int fits = code == 0 && *count >= others + own;
@@ -230,6 +213,7 @@ int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count, ro
     return is("mps") ? answer(device, count, rows) : none(count);
 }
 """
+FLAGS = ("-D_GNU_SOURCE", f"-I{Path(__file__).parent}", "-ldl")
 
 
 @pytest.mark.parametrize("lists", ["crowd", "mps"])
@@ -237,7 +221,7 @@ def test_a_figure_is_found_among_600_processes_and_in_the_list_of_ones_own_mps_d
     streams_of_a_grant: Grant, tmp_path: Path, lists: str
 ) -> None:
     drivers = hetero_simulator.fake_drivers()
-    front = in_front(tmp_path, drivers / "libnvidia-ml.so.1", LISTS, "-ldl").parent
+    front = in_front(tmp_path, drivers / "libnvidia-ml.so.1", LISTS, *FLAGS).parent
     program = f"{STREAMS}\nstart()\nsay(streams())"
     expected = streams_of_a_grant.run(program)
     assert 100 < expected[0] < 400

@@ -36,6 +36,7 @@ FAULTS = (
     "pool_growth_uncharged",
     "pools_stay_charged",
     "sizes_unrounded",
+    "surplus_ends_passed_on",
     "tiles_hold_no_block",
 )
 #: By name: in which file of the limiter which text becomes which. The model finds each.
@@ -272,6 +273,9 @@ MUTATIONS: dict[str, tuple[tuple[str, str, str], ...]] = {
             "managed_bytes = 0;",
         ),
     ),
+    "a figure that was lost is not found again": (
+        ("nvml/shim.c", "UNINITIALIZED && !FAULT", "UNINITIALIZED && false && !FAULT"),
+    ),
 }
 #: Steps of a random run that `make test` makes, beside those of hypothesis.
 FEW = 5_000
@@ -363,7 +367,7 @@ STEPS = (
     *("SHARE", "OPEN", "CLOSE", "ARRAY", "SPARSE", "TILE", "ARRAY_DESTROY"),
     *("MODULE", "MODULE_UNLOAD", "LIBRARY", "LIBRARY_USE", "LIBRARY_UNLOAD"),
     *("POOL_EXPORT", "POOL_IMPORT", "POOL_SHARE", "POOL_OPEN"),
-    *("LIMIT", "GREEN", "GREEN_DESTROY", "LOOK"),
+    *("LIMIT", "GREEN", "GREEN_DESTROY", "LOOK", "LOSE"),
     "CLOSE_FILE",
 )
 #: Processes are started more often than they end, and have contexts.
@@ -480,6 +484,10 @@ FOUND = {
 
 #: The same where contexts are charged.
 CONTEXTS = {
+    "figures that are lost and found between contexts and streams": (
+        *("LOSE 0 0 0", "CREATE 0 0 0", "LOSE 0 0 0", *["STREAM 0 0 0"] * 8, "LOSE 0 0 0"),
+        *("DESTROY 0 0 0", "STREAM 0 0 0", "LOSE 0 0 0", "LIBRARY 0 0 4", "LOOK 0 0 0"),
+    ),
     "as many as fit into 40 MiB": (
         *("START 1 3 0", "RETAIN 1 0 0", "CREATE 1 0 0", "CREATE 1 0 0", "START 2 3 0"),
         *("RETAIN 2 0 0", "START 3 3 0", "RETAIN 3 0 0", "DESTROY 1 0 0", "RETAIN 3 0 0"),

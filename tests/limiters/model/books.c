@@ -860,6 +860,7 @@ void books_enter(struct books *books, uint32_t process_index, const struct call 
     case LOOK: enter_look(process, call); break;
     case POOL_TRIM:
     case LIBRARY_USE:
+    case LOSE:
     case SYNCHRONIZE: break;
     default: enter_made(books, process_index, call, answer, room_bytes);
     }

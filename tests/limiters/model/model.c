@@ -889,6 +889,7 @@ static bool choose(const struct raw *raw, struct call *call)
     case LIBRARY_USE: return choose_library_use(raw, process, call);
     case LOOK:
     case SYNCHRONIZE: return choose_look(raw, process, call);
+    case LOSE: return true;
     case RUN: return false;
     default: return choose_of_cell(raw, process, call);
     }
@@ -1111,7 +1112,8 @@ static uint32_t random_kind(uint64_t *state, unsigned steps_per_kill)
         return KILL + rng(state) % 3;
     if (rng(state) % 3 == 0)
         return frequent_kinds[rng(state) % (sizeof frequent_kinds / sizeof *frequent_kinds)];
-    uint32_t kind = rng(state) % (DEED_KINDS - 1);
+    uint32_t kind = rng(state) % (DEED_KINDS - 2);
+    kind += kind >= LOSE; /* which has random numbers of its own, since it is to change nothing */
     bool is_end = kind == END || kind == KILL || kind == KILL_RUNNING || kind == KILL_STARTING || kind == RESET;
     return is_end && rng(state) % 8 != 0 ? (uint32_t)LOOK : kind;
 }
@@ -1124,13 +1126,15 @@ static int run_random(uint64_t seed, uint64_t call_count, uint64_t wanted_kill_c
     printf("seed %llu\n", (unsigned long long)seed);
     fflush(stdout);
     for (; made_count < call_count || kill_count < wanted_kill_count; episode++) {
-        uint64_t state = episode;
+        uint64_t state = episode, state_of_losses = episode;
         trace_count = 0;
         waits_allowed = episode % 256 == 0;
         for (unsigned steps = 0; steps < 1000 && failure[0] == '\0'; steps++) {
             struct raw raw = {random_kind(&state, one_kill_in), rng(&state) % PROCESSES, rng(&state) % 64,
                               rng(&state) % 64};
             made_count += step(&raw);
+            if (rng(&state_of_losses) % 16 == 0 && failure[0] == '\0')
+                made_count += step(&(struct raw){LOSE, rng(&state_of_losses) % PROCESSES, 0, 0});
         }
         finish(failure[0] != '\0');
         if (failure[0] != '\0') {

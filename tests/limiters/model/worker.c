@@ -3,6 +3,7 @@
 
 #include "../../../limiters/cuda/abi.h"
 #include "../../attacks/fat_image.h"
+#include "../own_function.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -475,6 +476,18 @@ CALL(call_look)
     return code;
 }
 
+/* NVML is ended: once more than the program began it, and past the limiter. The limiter begins it anew. */
+CALL(call_lose)
+{
+    enum { UNINITIALIZED = 1, MAX_STARTS = 4 };
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*end)(void) = (int (*)(void))dlsym(library, "nvmlShutdown"), answer_of_end = end();
+    int (*end_of_all)(void) = (int (*)(void))own_function("libnvidia-ml.so.1", "nvmlShutdown");
+    for (int starts = 0; starts < MAX_STARTS && end_of_all() == 0; starts++)
+        ;
+    return answer_of_end == UNINITIALIZED ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 /* ------------------------------------------------------------------------------------------------- calls as they come
  */
 
@@ -571,6 +584,7 @@ static CUresult (*const makers[])(const struct call *, struct cell *, struct ans
     [POOL_SHARE] = call_pool_share,
     [POOL_OPEN] = call_pool_open,
     [LOOK] = call_look,
+    [LOSE] = call_lose,
     [RUN] = call_run,
 };
 
