@@ -32,7 +32,11 @@ UNKNOWN = "–"
 _COLOUR_BY_STATE = {"ok": "green"} | dict.fromkeys(
     ("note", "absent", "partial", "untrusted"), "yellow"
 )
-_WORD_BY_ENFORCEMENT = {Enforcement.PRELOAD: "limiter", Enforcement.NONE: "nothing !"}
+_WORD_BY_ENFORCEMENT = {
+    Enforcement.PRELOAD: "limiter",
+    Enforcement.VARIABLE: "variable !",
+    Enforcement.NONE: "nothing !",
+}
 
 
 @frozen
@@ -258,11 +262,11 @@ def own_units(units: int, card_units: int) -> str:
 
 
 def kept_by(enforcement: Enforcement | None) -> Text:
-    """Return what keeps a share, in words of people; what nothing keeps stands out."""
+    """Return what keeps a share, in words of people; what a program may ignore stands out."""
     if enforcement is None:
         return Text(UNKNOWN)
     enforcement_word = _WORD_BY_ENFORCEMENT.get(enforcement, enforcement.value)
-    return Text(enforcement_word, "yellow" if enforcement is Enforcement.NONE else "")
+    return Text(enforcement_word, "yellow" if enforcement_word.endswith("!") else "")
 
 
 def short(uuid: str) -> str:

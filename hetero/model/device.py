@@ -33,6 +33,7 @@ class Enforcement(str, Enum):
     PARTITION = "partition"  # the hardware or driver carves the device up
     SERVICE = "service"  # a vendor daemon arbitrates
     PRELOAD = "preload"  # our limiter stands in front of the driver library
+    VARIABLE = "variable"  # a part of a cut device that only variables name to its program
     NONE = "none"  # counted, not enforced
 
     @property

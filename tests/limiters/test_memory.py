@@ -60,6 +60,18 @@ say([left, take("plain", {130 * MIB}) > 1000, take("managed", 1)])
     assert [[128, 128, 0, 0, 0, 128, 128, 256], True, 2] == answers
 
 
+def test_a_small_grant_has_no_managed_memory_and_none_has_more_than_its_limit(rack: Rack) -> None:
+    """A bare card gives both, and keeps what does not fit with the host."""
+    ask = f'start()\nsay([take("managed", size) > 1000 for size in (1, {600 * MIB})])'
+    limits = {"small": 127, "one batch": 128, "larger": 512}
+    answers = {
+        name: rack.grant(Terms(memory=mib * MIB), name=name).run(ask)
+        for name, mib in limits.items()
+    }
+    assert {"small": [False] * 2, "one batch": [True, False], "larger": [True, False]} == answers
+    assert [True, True] == rack.run(ask)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_pools_of_managed_memory_are_charged_in_batches(rack: Rack, place: int) -> None:
     """Of no place, of the card and of the host."""

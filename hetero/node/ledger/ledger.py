@@ -127,6 +127,11 @@ class Grant:
     promised: tuple[DeviceAllocation, ...] = ()
 
     @property
+    def is_contained(self) -> bool:
+        """Whether it is a container's, which has the device nodes of its devices alone."""
+        return bool(self.container or self.share or self.owner)
+
+    @property
     def debtor(self) -> str:
         """Who owes what the grant owes: its pod's namespace, or its user."""
         namespace = self.owner.get("namespace")

@@ -30,6 +30,7 @@ from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import find_bypass, unowned_memory
 from hetero.node.view.excess import compare
 from hetero.node.view.gangs import apart, by_hand, clock
+from hetero.node.view.observe import enforcement_of
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 
@@ -77,6 +78,7 @@ def examine(node: Node) -> tuple[Finding, ...]:
         *_enforcing(node),
         *_bypass(node, discovery),
         *_open_to_each_other(node, discovery),
+        *_by_variable(node, discovery),
         *_gangs(node),
     )
 
@@ -273,7 +275,7 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
     """Yield the grants of one device whose programs can reach each other's files."""
     grants_by_device_and_user: dict[tuple[str, str], list[str]] = {}
     for grant in node.snapshot().grants:
-        if not (grant.container or grant.share or grant.owner):
+        if not grant.is_contained:
             for device_uuid in dict.fromkeys(piece.device for piece in grant.allocation.pieces):
                 grants_by_device_and_user.setdefault((device_uuid, grant.user), []).append(grant.id)
     shared_uuids = {device.uuid for device in discovery.devices if device.enforcement.by_limiter}
@@ -282,6 +284,25 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
             message = f"are programs of {user} without containers: each can write the others' files"
             subject = f"device {device_uuid[:12]}"
             yield Finding(subject, Diagnosis.NOTE, f"grants {', '.join(grant_ids)} {message}")
+
+
+def _by_variable(node: Node, discovery: Discovery) -> Iterator[Finding]:
+    """Yield the grants whose programs are told their part of a device, and not confined to it."""
+    device_by_uuid = {device.uuid: device for device in discovery.devices}
+    for grant in node.snapshot().grants:
+        uuids = [
+            piece.device
+            for piece in grant.allocation.pieces
+            if enforcement_of(grant, piece, device_by_uuid.get(piece.device))
+            is Enforcement.VARIABLE
+        ]
+        if uuids:
+            names = ", ".join(uuid[:12] for uuid in uuids)
+            message = (
+                f"is told its part of {names}, and not confined to it: a program that ignores that "
+                "has the whole card; one in a container does not"
+            )
+            yield Finding(f"grant {grant.id}", Diagnosis.NOTE, message)
 
 
 def _gangs(node: Node) -> Iterator[Finding]:
@@ -310,8 +331,7 @@ def _ledger(node: Node) -> Iterator[Finding]:
         )
     pids_by_grant = node.processes(grant.id for grant in snapshot.grants)
     for grant in snapshot.grants:
-        kept_by_name = grant.share or grant.container or grant.owner  # a share, or a pin
-        if not pids_by_grant[grant.id] and not kept_by_name:
+        if not pids_by_grant[grant.id] and not grant.is_contained:
             yield Finding(
                 f"grant {grant.id}", Diagnosis.NOTE, "stands by processes this user cannot see"
             )

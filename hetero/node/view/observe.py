@@ -15,10 +15,12 @@ from hetero.model import (
     CORE,
     Counters,
     Device,
+    DeviceAllocation,
     Enforcement,
     Inventory,
     Policy,
     Priority,
+    Templated,
     Usage,
     left_of,
     obtainable,
@@ -761,6 +763,29 @@ def _in_force(node: Node, grant: Grant) -> tuple[DeviceLimit, ...]:
         return grant.limits
 
 
+def enforcement_of(
+    grant: Grant, piece: DeviceAllocation, device: Device | None
+) -> Enforcement | None:
+    """Return how a grant is kept to its piece of a device; None: of a device that is not known."""
+    if device is None:
+        return None
+    if grant.allocation.policy is Policy.OFF and device.enforcement.by_limiter:
+        return Enforcement.NONE  # no limiter was loaded
+    is_cut = device.enforcement is Enforcement.PARTITION and not piece.is_whole(device)
+    if is_cut and not grant.is_contained and not _has_standing_parts(device):
+        return Enforcement.VARIABLE
+    return device.enforcement
+
+
+def _has_standing_parts(device: Device) -> bool:
+    """Whether it is partitioned as it is, so that no program gets more than a part."""
+    match device.granularity:
+        case Templated(menu=menu):
+            return any(template.part for template in menu)
+        case _:
+            return False
+
+
 def _shares(
     grant: Grant,
     limits: tuple[DeviceLimit, ...],
@@ -783,9 +808,6 @@ def _shares(
         is_limited = limit.percent is not None
         held_bytes = bytes_by_device.get(piece.device)
         device = devices.get(piece.device)
-        enforcement = device.enforcement if device else None
-        if grant.allocation.policy is Policy.OFF and enforcement and enforcement.by_limiter:
-            enforcement = Enforcement.NONE  # no limiter was loaded
         core_percent = limit.core_given(piece, device)
         share_views.append(
             Share(
@@ -818,7 +840,7 @@ def _shares(
                 core_excess_percent=seconds_by_device.get(piece.device),
                 core_owed_s=owed_by_position[position] if owed_by_position else None,
                 core_waits_s=(wait_by_device or {}).get(asked_limit.name),
-                enforcement=enforcement,
+                enforcement=enforcement_of(grant, piece, device),
             )
         )
     return tuple(share_views)
