@@ -134,16 +134,22 @@ static void run_child_handlers(void)
 /* -------------------------------------------------------------------------------------------------------- the grant */
 
 /* A notice, since otherwise the program's user does not learn why all driver calls fail. */
+static enum tenancy refuse_until(const char *path, const char *problem, const char *remedy)
+{
+    log_line(LOG_NOTICE, "grant %s: %s: everything is refused; %s", path, problem, remedy);
+    return TENANCY_REFUSED;
+}
+
 static enum tenancy refuse(const char *path, const char *problem)
 {
-    log_line(LOG_NOTICE, "grant %s: %s: everything is refused; start the container, or the command, anew", path,
-             problem);
-    return TENANCY_REFUSED;
+    return refuse_until(path, problem, "start the container, or the command, anew");
 }
 
 static enum tenancy open_grant(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == EACCES)
+        return refuse_until(path, strerror(errno), "it is another user's: change the user before hetero run");
     if (fd < 0)
         return refuse(path, strerror(errno));
     void *mapping = MAP_FAILED;

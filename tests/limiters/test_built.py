@@ -1,5 +1,6 @@
 """Programs as others build and start them: for sanitizers, on small stacks, unprivileged."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from tenancy import MIB, Grant, Rack, Terms
 
 SOURCE = Path(__file__).with_name("built.c")
+#: Where programs find driver.py and what it stands on.
+FOLDERS = f"{Path(__file__).parent}:{Path(__file__).parents[1] / 'simulator/machine'}"
 #: How many streams built.c makes.
 STREAMS = "32\n"
 
@@ -62,10 +65,46 @@ def test_a_build_for_address_sanitizer_starts_as_the_guide_says(
     assert (0, STREAMS, "") == outcome(grant, program, "1024", ASAN_OPTIONS=options)
 
 
+#: A program of root's that becomes another user.
+BECOMES = """
+import os
+from driver import *
+def become():
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user")
+def test_a_program_that_becomes_another_user_after_its_first_call_keeps_to_the_limit(
+    grant: Grant,
+) -> None:
+    code = f"""{BECOMES}
+start()
+become()
+say([take("plain", {60 * MIB}) > 1000, take("plain", {8 * MIB})])
+"""
+    grant.directory.chmod(0o700)
+    status, out, _ = outcome(grant, sys.executable, "-c", code, PYTHONPATH=FOLDERS)
+    assert (0, "[true, 2]\n") == (status, out)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root becomes another user")
+def test_a_program_that_becomes_another_user_first_is_refused_in_a_line_that_says_so(
+    grant: Grant,
+) -> None:
+    """As gosu and JupyterHub do. Another user's grant is in a folder that it cannot enter."""
+    code = f"{BECOMES}\nbecome()\nsay(cuda.cuInit(0))"
+    grant.directory.chmod(0o700)
+    status, out, errors = outcome(grant, sys.executable, "-c", code, PYTHONPATH=FOLDERS)
+    assert (0, "800\n") == (status, out)
+    assert "it is another user's: change the user before hetero run" in errors
+
+
 @pytest.mark.skipif(which("setpriv") is None, reason="setpriv is of util-linux")
 def test_a_program_that_may_gain_no_privileges_keeps_the_limiter(grant: Grant) -> None:
     code = f'from driver import *\nstart()\nsay([info()[1], take("plain", {100 * MIB})])'
     command = ("setpriv", "--no-new-privs", sys.executable, "-c", code)
-    folders = f"{Path(__file__).parent}:{Path(__file__).parents[1] / 'simulator/machine'}"
-    status, out, _ = outcome(grant, *command, PYTHONPATH=folders)
+    status, out, _ = outcome(grant, *command, PYTHONPATH=FOLDERS)
     assert (0, f"[{64 * MIB}, 2]\n") == (status, out)
