@@ -225,8 +225,10 @@ def test_a_figure_is_found_among_600_processes_and_in_the_list_of_ones_own_mps_d
     program = f"{STREAMS}\nstart()\nsay(streams())"
     expected = streams_of_a_grant.run(program)
     assert 100 < expected[0] < 400
-    found = streams_of_a_grant.run(program, LISTS=lists, LD_LIBRARY_PATH=f"{front}:{drivers}")
-    assert expected == found
+    among_others = streams_of_a_grant.run(
+        program, LISTS=lists, LD_LIBRARY_PATH=f"{front}:{drivers}"
+    )
+    assert expected == among_others
 
 
 # --- excess ---------------------------------------------------------------------------------------

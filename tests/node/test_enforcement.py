@@ -9,7 +9,7 @@ from hetero.model import Enforcement
 from hetero.model.units import GiB
 from hetero.node.ledger.ledger import ContainerInfo, Grant, Ledger
 from hetero.node.node import Node
-from hetero.node.view.observe import enforcement_of
+from hetero.node.view.enforcement import enforcement_of
 from hetero.registry.registry import Registry
 from hetero.testing import MemoryVendor, rack
 from tests.node.conftest import admit, request

@@ -28,9 +28,9 @@ from hetero.node.settings import NodeSettings, Partitioned
 from hetero.node.tenants.containers import containers
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import find_bypass, unowned_memory
+from hetero.node.view.enforcement import enforcement_of
 from hetero.node.view.excess import compare
 from hetero.node.view.gangs import apart, by_hand, clock
-from hetero.node.view.observe import enforcement_of
 from hetero.registry.registry import Discovery
 from hetero.registry.vendor_row import VendorRow
 

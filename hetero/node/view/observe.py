@@ -15,12 +15,10 @@ from hetero.model import (
     CORE,
     Counters,
     Device,
-    DeviceAllocation,
     Enforcement,
     Inventory,
     Policy,
     Priority,
-    Templated,
     Usage,
     left_of,
     obtainable,
@@ -48,6 +46,7 @@ from hetero.node.tenants.containers import containers_by_space, space_of
 from hetero.node.tenants.owners import Owners
 from hetero.node.view.bypass import Bypass, find_bypass
 from hetero.node.view.debt import Owing, Wait, owed_seconds, owing, waits
+from hetero.node.view.enforcement import enforcement_of
 from hetero.node.view.excess import Comparison, Excess, compare
 from hetero.node.view.hurt import hurt
 from hetero.node.view.templates import TemplateView, template_views
@@ -761,29 +760,6 @@ def _in_force(node: Node, grant: Grant) -> tuple[DeviceLimit, ...]:
         return read_limits(node.directory(grant.id) / GRANT)
     except (OSError, ValueError):
         return grant.limits
-
-
-def enforcement_of(
-    grant: Grant, piece: DeviceAllocation, device: Device | None
-) -> Enforcement | None:
-    """Return how a grant is kept to its piece of a device; None: of a device that is not known."""
-    if device is None:
-        return None
-    if grant.allocation.policy is Policy.OFF and device.enforcement.by_limiter:
-        return Enforcement.NONE  # no limiter was loaded
-    is_cut = device.enforcement is Enforcement.PARTITION and not piece.is_whole(device)
-    if is_cut and not grant.is_contained and not _has_standing_parts(device):
-        return Enforcement.VARIABLE
-    return device.enforcement
-
-
-def _has_standing_parts(device: Device) -> bool:
-    """Whether it is partitioned as it is, so that no program gets more than a part."""
-    match device.granularity:
-        case Templated(menu=menu):
-            return any(template.part for template in menu)
-        case _:
-            return False
 
 
 def _shares(
