@@ -8,6 +8,7 @@ import shutil
 import signal
 import struct
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from hetero.model import Edits, Enforcement, Mount
 from hetero.model.errors import HeteroError
 from hetero.model.units import GiB
 from hetero.node import mounts
+from hetero.node.guard.monitor import Monitor
 from hetero.node.ledger import board
 from hetero.node.ledger.grant_dir import USAGE
 from hetero.node.ledger.ledger import GrantHandle, Ledger
@@ -159,6 +161,54 @@ def test_a_lease_on_a_board_or_a_page_keeps_the_node_from_nothing(node: Node) ->
     node.snapshot()
     assert board.PAGE_BYTES == cut.stat().st_size
     assert {first.grant.id, second.grant.id} == {name for name, _, _ in rows(node)}
+
+
+def has_lease(path: Path) -> bool:
+    """Whether the kernel gives a lease on a file, which is then given back."""
+    with path.open("rb") as file:
+        try:
+            fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        except BlockingIOError:
+            return False
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
+
+
+def waits_for_no_lease(path: Path) -> None:
+    until = time.monotonic() + 10
+    while has_lease(path):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_no_lease_is_to_be_had_on_a_board_while_the_node_is_watched(node: Node) -> None:
+    drop(admit(node, request(memory=GiB, core=30)))
+    held = admit(node, request(memory=GiB, core=30))
+    path = node.ledger.boards / "memory-0/board"
+    assert has_lease(path)
+
+    monitor = Monitor(node)
+    monitor.sample(node.discover().devices)
+    waits_for_no_lease(path)
+    drop(held)
+    node.snapshot()
+    assert not path.exists()
+    held = admit(node, request(memory=GiB, core=30))
+    monitor.sample(node.discover().devices)
+    waits_for_no_lease(path)
+
+
+def test_a_lease_from_before_is_waited_for_beside_the_looks(node: Node) -> None:
+    """The kernel ends it after 45 s. A tenant that ends gives it back."""
+    admit(node, request(memory=GiB, core=30))
+    path = node.ledger.boards / "memory-0/board"
+    monitor = Monitor(node)
+    with leased(path):
+        begun = time.monotonic()
+        for _ in range(3):
+            monitor.sample(node.discover().devices)
+        assert time.monotonic() - begun < 10
+    waits_for_no_lease(path)
 
 
 def test_doctor_says_which_programs_can_write_each_others_pages(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from hetero.node.ledger.grant_dir import GRANT
 from hetero.node.ledger.grant_file import read_excess, store_excess
 from hetero.node.ledger.holders import program
 from hetero.node.ledger.ledger import Grant, Snapshot
+from hetero.node.ledger.open_boards import OpenBoards
 from hetero.node.ledger.watched import WatchedLedger
 from hetero.node.node import Node
 from hetero.node.quota import User
@@ -154,6 +155,7 @@ class Monitor:
     _ledger: WatchedLedger = field(init=False)
     _services: ServicesWatch = field(init=False)
     _unowned: UnownedMemory = field(init=False, factory=UnownedMemory)
+    _boards: OpenBoards = field(init=False, factory=OpenBoards)
     _reported_keys: frozenset[tuple[object, ...]] = field(init=False, default=frozenset())
     _last: Comparison | None = field(init=False, default=None)
     _sighting: Sighting = field(init=False, factory=Sighting)
@@ -174,6 +176,7 @@ class Monitor:
         comparison = compare(self.node, snapshot, devices, self._owners, last_comparison=self._last)
         grant_id_by_pid = {pid: owner.grant for pid, owner in comparison.owners.items() if owner}
         boards_directory = self.node.ledger.boards
+        self._boards.look(boards_directory)
         overuse_by_device = self._device_time.sample(
             snapshot.grants,
             comparison.usages,
