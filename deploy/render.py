@@ -167,6 +167,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "quote": lambda value: f'"{value}"',
     "replace": lambda old, new, text: text.replace(old, new),
     "lower": lambda text: text.lower(),
+    "regexReplaceAll": lambda pattern, text, new: re.sub(pattern, new, text),
     "eq": lambda left, other: left == other,
     "not": lambda value: not value,
     "ne": lambda left, other: left != other,

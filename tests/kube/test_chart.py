@@ -294,6 +294,45 @@ def test_pods_have_the_further_labels_and_annotations() -> None:
         assert "x" == metadata["annotations"]["note"]
 
 
+def images(**values: Any) -> set[str]:
+    """Return the images of all containers of the chart."""
+    specs = [template["spec"] for template in pod_templates(**values)]
+    return {container["image"] for spec in specs for container in spec["containers"]}
+
+
+def test_one_registry_takes_the_place_of_that_of_every_image() -> None:
+    scheduler = "kube-scheduler:v1.34.0"
+    own = {"image": "registry.example.com/team/hetero:1"}
+
+    assert {"hetero:0.1.0", f"registry.k8s.io/{scheduler}"} == images()
+    assert {"mirror:5000/hetero:0.1.0", f"mirror:5000/{scheduler}"} == images(
+        imageRegistry="mirror:5000"
+    )
+    assert {"mirror/a/team/hetero:1", f"mirror/a/{scheduler}"} == images(
+        imageRegistry="mirror/a", **own
+    )
+
+
+def test_services_take_further_arguments_as_their_last() -> None:
+    values = {name: {"extraArgs": [f"--of-{name}"]} for name in ("agent", "scheduler", "webhook")}
+    arguments_by_container = {
+        container["name"]: container.get("args", [])
+        for template in pod_templates(**values)
+        for container in template["spec"]["containers"]
+    }
+
+    for container, name in (("agent", "agent"), ("extender", "scheduler"), ("webhook", "webhook")):
+        assert f"--of-{name}" == arguments_by_container[container][-1]
+
+
+def test_the_webhooks_service_has_the_labels_and_annotations_of_the_values() -> None:
+    values = {"serviceLabels": {"team": "ai"}, "serviceAnnotations": {"note": "x"}}
+    made = of("Service", "hetero-webhook", webhook=values)["metadata"]
+
+    assert ({"team": "ai"}, {"note": "x"}) == (made["labels"], made["annotations"])
+    assert {"name", "namespace"} == of("Service", "hetero-webhook")["metadata"].keys()
+
+
 def test_services_log_and_take_further_environment_as_the_values_say() -> None:
     env = [{"name": "HTTPS_PROXY", "value": "http://proxy"}]
     values = {"scheduler": {"env": env}, "webhook": {"env": env}, "agent": {"env": env}}
