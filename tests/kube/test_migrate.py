@@ -45,6 +45,7 @@ SAMPLES: dict[str, Any] = {
     "scheduler.service.labels": {"team": "ai"},
     "scheduler.service.annotations": {"note": "x"},
     "global.managedNodeSelectorEnable": True,
+    "podSecurityPolicy.enabled": True,
     "scheduler.overwriteEnv": "true",
     "scheduler.replicas": 2,
     "scheduler.forceOverwriteDefaultScheduler": False,
