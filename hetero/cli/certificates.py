@@ -9,7 +9,10 @@ import click
 @click.option("--namespace", required=True, help="Where the services run.")
 @click.option("--name", default="hetero", show_default=True, help="What their names begin with.")
 @click.option("--rotate-key", is_flag=True, help="Go one step on to another signing key.")
-def command(*, namespace: str, name: str, rotate_key: bool) -> None:
+@click.option(
+    "--key-alone", is_flag=True, help="Make the signing key alone: another makes certificates."
+)
+def command(*, namespace: str, name: str, rotate_key: bool, key_alone: bool) -> None:
     """Make the certificates and the signing key of a cluster, or renew them in time.
 
     \b
@@ -22,4 +25,4 @@ def command(*, namespace: str, name: str, rotate_key: bool) -> None:
     if rotate_key:
         click.echo(start.rotate_key(namespace=namespace, name=name))
     else:
-        start.certificates(namespace=namespace, name=name)
+        start.certificates(namespace=namespace, name=name, key_alone=key_alone)

@@ -228,6 +228,48 @@ def test_certificates_of_ones_own_take_the_place_of_the_job() -> None:
     assert [authority, authority] == trusted
 
 
+def test_cert_manager_signs_for_whom_the_services_are_asked_as() -> None:
+    made = chart(certificates={"by": "cert-manager"})
+    specs = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "Certificate"}
+    issuers = {one["metadata"]["name"]: one["spec"] for one in made if one["kind"] == "Issuer"}
+    volumes = [
+        volume["secret"]["secretName"]
+        for template in pod_templates(certificates={"by": "cert-manager"})
+        for volume in template["spec"].get("volumes", ())
+        if "secret" in volume
+    ]
+
+    assert {*volumes} - {"hetero-key"} == {*specs} - {"hetero-ca"}
+    assert all(name == spec["secretName"] for name, spec in specs.items())
+    assert ["hetero-webhook.hetero-system.svc"] == specs["hetero-webhook-tls"]["dnsNames"]
+    assert ["localhost"] == specs["hetero-scheduler-tls"]["dnsNames"]
+    assert "client auth" in specs["hetero-caller-tls"]["usages"]
+    assert {"hetero-self": {"selfSigned": {}}, "hetero": {"ca": {"secretName": "hetero-ca"}}} == (
+        issuers
+    )
+    (hooks,) = [one for one in made if one["kind"] == HOOKS]
+    assert {"cert-manager.io/inject-ca-from": "hetero-system/hetero-webhook-tls"} == (
+        hooks["metadata"]["annotations"]
+    )
+    assert all("caBundle" not in hook["clientConfig"] for hook in hooks["webhooks"])
+
+
+def test_beside_cert_manager_a_job_makes_the_signing_key_and_may_do_nothing_else() -> None:
+    made = {
+        (one["kind"], one["metadata"]["name"]): one
+        for one in chart(certificates={"by": "cert-manager"})
+    }
+    (job,) = [one for (kind, _), one in made.items() if kind == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    rules = made["Role", "hetero-certificates"]["rules"]
+    named = [name for rule in rules for name in rule.get("resourceNames", ())]
+
+    assert "--key-alone" == container["args"][-1]
+    assert ["hetero-key", "hetero-keys"] == named
+    assert {"hetero-rotate-key"} == {name for kind, name in made if kind == "CronJob"}
+    assert ("ClusterRole", "hetero-certificates") not in made
+
+
 def test_an_authority_is_not_set_where_the_job_writes_its_own() -> None:
     hooks = of(HOOKS, "hetero", webhook={"caBundle": "-----BEGIN CERTIFICATE-----"})["webhooks"]
 

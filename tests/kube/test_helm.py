@@ -1,6 +1,8 @@
 """The chart in the hands of Helm itself, as a library, on a real API server."""
 
 import asyncio
+import os
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 from tests.kube.binaries import ROOT
 from tests.kube.control_plane import ControlPlane
 from tests.kube.test_chart import rendered
+from tests.programs import completed
 
 pytestmark = pytest.mark.cluster
 
@@ -111,3 +114,16 @@ def test_wrong_values_are_refused_by_name_and_change_nothing(
     for key in ("'/replicas'", "'/agent/driver'", "'shedulerName'"):
         assert key in str(refused.value)
     assert before == made(plane)
+
+
+def test_a_key_alone_is_all_that_is_made_where_another_makes_certificates(
+    plane: ControlPlane,
+) -> None:
+    plane.call("POST", "/api/v1/namespaces", {"metadata": {"name": SPACE}})
+    command = [sys.executable, "-m", "hetero.cli", "certificates", f"--namespace={SPACE}"]
+    environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
+    completed([*command, "--key-alone"], env=environment, check=True)
+    found = made(plane)
+
+    assert ["hetero-key"] == found[f"/api/v1/namespaces/{SPACE}/secrets"]
+    assert ["hetero-keys"] == found[f"/api/v1/namespaces/{SPACE}/configmaps"]

@@ -46,6 +46,7 @@ SAMPLES: dict[str, Any] = {
     "scheduler.service.annotations": {"note": "x"},
     "global.managedNodeSelectorEnable": True,
     "podSecurityPolicy.enabled": True,
+    "scheduler.certManager.enabled": True,
     "scheduler.overwriteEnv": "true",
     "scheduler.replicas": 2,
     "scheduler.forceOverwriteDefaultScheduler": False,

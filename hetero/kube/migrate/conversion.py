@@ -52,6 +52,10 @@ def _truth(leaf: Leaf) -> bool:
     return text == "true"
 
 
+def _cert_manager(leaf: Leaf) -> str | None:
+    return "cert-manager" if _truth(leaf) else None
+
+
 def _negated(leaf: Leaf) -> bool:
     return not _truth(leaf)
 
@@ -150,6 +154,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "": _as_it_is,
     "truth": _truth,
     "negated": _negated,
+    "cert-manager": _cert_manager,
     "more": _more,
     "more-namespaces": _more_namespaces,
     "indices": _indices,

@@ -214,13 +214,14 @@ async def _served(api: Api, allocation_way: AllocationWay) -> AllocationWay:
         return allocation_way
 
 
-def certificates(*, namespace: str, name: str) -> None:
-    """Make or renew certificates and the signing key in the API, once."""
+def certificates(*, namespace: str, name: str, key_alone: bool = False) -> None:
+    """Make or renew certificates and the signing key in the API, once; maybe the key alone."""
     _log()
 
     async def run() -> None:
         async with Api(Access.here()).open() as api:
-            await renew(api, Names(namespace=namespace, name=name, webhook=name))
+            if not key_alone:
+                await renew(api, Names(namespace=namespace, name=name, webhook=name))
             await keys.provide(api, namespace, name)
 
     asyncio.run(run())
