@@ -50,6 +50,13 @@ def _path_option(name: str, default: str, says: str) -> Callable[..., Any]:
 @driver_option
 @_path_option("--host", "/", "Where the node's own files are seen.")
 @click.option(
+    "--driver-root",
+    metavar="PATH",
+    default="",
+    help="The node's path of the root directory of a container that brings a driver, if there is "
+    "one: /run/nvidia/driver.",
+)
+@click.option(
     "--allocation",
     type=click.Choice(["classic", "dra", "both"]),
     default="classic",

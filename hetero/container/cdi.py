@@ -1,7 +1,8 @@
 """Writes and finds CDI specs, by which docker, podman and containerd know a device by its name.
 
 Format: the Container Device Interface specification, version 0.3.0. It is the oldest that has all
-that is needed, so that every runtime with CDI reads it.
+that is needed, so that every runtime with CDI reads it. A device node that the machine has at
+another path (`hostPath`) takes version 0.5.0.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hetero.model.frozen import frozen
 from hetero.node.ledger.grant_dir import replace
 
 KIND = "hetero.io/share"
-_VERSION = "0.3.0"
+_VERSION, _MOVING_VERSION = "0.3.0", "0.5.0"
 _NAME = r"[A-Za-z]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
 
 
@@ -105,11 +106,16 @@ class Specs:
                 for variable_name, variable_value in edits.env.items()
             ]
         if edits.device_nodes:
-            container_edits["deviceNodes"] = [{"path": path} for path in edits.device_nodes]
+            container_edits["deviceNodes"] = [
+                {"path": target, **({"hostPath": source} if source != target else {})}
+                for source, target in edits.device_node_paths
+            ]
         if self.hooked and any(mount.target == TARGET for mount in edits.mounts):
             container_edits["hooks"] = [hook()]
         document = {
-            "cdiVersion": _VERSION,
+            "cdiVersion": _MOVING_VERSION
+            if any(source != target for source, target in edits.device_node_paths)
+            else _VERSION,
             "kind": self.kind,
             "devices": [{"name": share_name, "containerEdits": container_edits}],
         }

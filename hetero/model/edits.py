@@ -24,8 +24,9 @@ class Edits:
 
     `cdi` names the vendor's own CDI devices. Where the machine has their specs, these bring the
     device nodes and the driver's `files`; elsewhere hetero does. A file is a library, by the name
-    that programs open it by, or a program, by its path. `parts` names the slice that was made for
-    the grant, by device UUID.
+    that programs open it by, or a program, by its path. A device node is a path, or the machine's
+    path and the container's (`/driver/dev/a:/dev/a`). `parts` names the slice that was made for the
+    grant, by device UUID.
     """
 
     env: Mapping[str, str] = field(factory=dict)
@@ -34,6 +35,14 @@ class Edits:
     cdi: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     parts: Mapping[str, str] = field(factory=dict)
+
+    @property
+    def device_node_paths(self) -> tuple[tuple[str, str], ...]:
+        """The device nodes, each by where the machine has it and where the container gets it."""
+        parts = (device_node.partition(":/") for device_node in self.device_nodes)
+        return tuple(
+            (source, f"/{target}" if separator else source) for source, separator, target in parts
+        )
 
     def merged(self, other_edits: Edits) -> Edits:
         """Return both together. Where both set a variable, `other_edits` wins."""

@@ -420,6 +420,23 @@ def test_a_runtime_class_is_made_by_the_name_of_its_handler(tmp_path: Path) -> N
     assert "agent.createRuntimeClass needs agent.runtimeClassName" in done.stderr
 
 
+def test_the_agent_sees_the_root_directory_of_a_drivers_container_that_begins_later() -> None:
+    spec = of("DaemonSet", "hetero-agent", agent={"driverRoot": "/run/nvidia/driver"})["spec"]
+    pod = spec["template"]["spec"]
+    (container,) = pod["containers"]
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "driver-root"]
+    (volume,) = [one for one in pod["volumes"] if one["name"] == "driver-root"]
+
+    assert "--driver-root=/run/nvidia/driver" in container["args"]
+    assert ("/host/run/nvidia/driver", "HostToContainer", True) == (
+        mount["mountPath"],
+        mount["mountPropagation"],
+        mount["readOnly"],
+    )
+    assert "/run/nvidia/driver" == volume["hostPath"]["path"]
+    assert "driver-root" not in str(of("DaemonSet", "hetero-agent"))
+
+
 def test_the_webhook_may_be_asked_by_a_url() -> None:
     url = "https://10.0.0.1:8444/admit"
     for hook in of(HOOKS, "hetero", webhook={"url": url})["webhooks"]:

@@ -1,5 +1,6 @@
 """How a card's driver comes into a pod's container, whatever runtime the node has."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import hetero_nvidia
 import pytest
 from attrs import evolve
 
+from hetero.container.cdi import Specs
 from hetero.container.edits import driver_files
 from hetero.kube.agent.device_plugin import answered
 from hetero.kube.agent.driver_injection import DriverInjection
@@ -252,3 +254,65 @@ async def test_the_kubelet_is_told_of_the_nodes_and_files_of_a_share() -> None:
         assert ["/dev/full"] == [device.host_path for device in answer.devices]
         assert "/bin/sh" in [mount.container_path for mount in answer.mounts]
         assert [] == list(answer.cdi_devices)
+
+
+DRIVER_ROOT = "/run/nvidia/driver"
+
+
+def test_a_drivers_container_has_its_files_and_device_nodes_before_the_node(root: Path) -> None:
+    """In its root directory libraries are found by its own linker's cache."""
+    own = root / DRIVER_ROOT.lstrip("/")
+    for path in ("usr/bin/smi", "dev/card-1"):
+        (own / path).parent.mkdir(parents=True, exist_ok=True)
+        (own / path).touch()
+    shutil.copytree(root / "opt", own / "opt")
+    shutil.rmtree(root / "opt")
+    (own / "etc").mkdir()
+    shutil.copy("/etc/ld.so.cache", own / "etc")
+    (libc, _) = driver_files(["libc.so.6"])
+    cached = next(
+        line.split(" => ")[1]
+        for line in _cache().splitlines()
+        if line.strip().startswith("libc.so.6 (libc6,")
+    )
+    (own / cached.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+    (own / cached.lstrip("/")).touch()
+    edits = evolve(
+        EDITS,
+        files=(*EDITS.files, "libc.so.6"),
+        device_nodes=("/dev/card-1", "/dev/card-control"),
+    )
+
+    injection = DriverInjection(root=root, driver_root=DRIVER_ROOT)
+    made = injection.into(read(Pod, {"spec": {}}), edits)
+
+    source_by_target = {mount.target: mount.source for mount in made.mounts}
+    assert f"{DRIVER_ROOT}/usr/bin/smi" == source_by_target["/usr/bin/smi"]
+    assert f"{DRIVER_ROOT}/opt/driver" == source_by_target["/opt/inside"]
+    assert f"{DRIVER_ROOT}{cached}" == source_by_target[libc.target]
+    assert (
+        (f"{DRIVER_ROOT}/dev/card-1", "/dev/card-1"),
+        ("/dev/card-control", "/dev/card-control"),
+    ) == made.device_node_paths
+    first, _ = answered(made).devices
+    assert (f"{DRIVER_ROOT}/dev/card-1", "/dev/card-1") == (first.host_path, first.container_path)
+
+
+def test_where_the_drivers_container_is_not_there_the_nodes_own_files_are_taken(
+    root: Path,
+) -> None:
+    injection = DriverInjection(root=root, driver_root=DRIVER_ROOT)
+
+    assert BY_FILES == injection.into(read(Pod, {"spec": {}}), EDITS)
+
+
+def test_a_device_node_at_another_path_is_in_a_spec_with_both(tmp_path: Path) -> None:
+    edits = Edits(device_nodes=(f"{DRIVER_ROOT}/dev/card-1:/dev/card-1", "/dev/card-control"))
+    Specs((tmp_path,)).replace("train", edits)
+    document = json.loads(Specs((tmp_path,)).path("train").read_text())
+
+    assert "0.5.0" == document["cdiVersion"]
+    assert [
+        {"path": "/dev/card-1", "hostPath": f"{DRIVER_ROOT}/dev/card-1"},
+        {"path": "/dev/card-control"},
+    ] == document["devices"][0]["containerEdits"]["deviceNodes"]

@@ -71,6 +71,7 @@ SAMPLES: dict[str, Any] = {
         {"nodeconfig": [{"name": "n1", "devicesplitcount": 2}, {"name": "your-node-name"}]}
     ),
     "devicePlugin.migStrategy": "mixed",
+    "devicePlugin.nvidiaDriverRoot": "/run/nvidia/driver/",
     "devicePlugin.disablecorelimit": "false",
     "devicePlugin.deviceListStrategy": "cdi-cri",
     "devicePlugin.pluginPath": "/data/kubelet/device-plugins",

@@ -87,6 +87,7 @@ class Options:
     config: Path | None = None  # the cluster's settings
     driver_injection: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
+    driver_root: str = ""  # the node's path of the root directory of a driver's container
     allocation: AllocationWay = AllocationWay.CLASSIC
     unserved: bool = False  # whether it is classic because the API server serves no claims
     cdi: Path = Path("/var/run/cdi")  # where claims are described to the container runtime
@@ -134,7 +135,11 @@ class Agent:
             kubelet=Kubelet(self.options.kubelet),
             libraries=Libraries(self.options.libraries),
             cards=self.cards,
-            driver=DriverInjection(way=self.options.driver_injection, root=self.options.host),
+            driver=DriverInjection(
+                way=self.options.driver_injection,
+                root=self.options.host,
+                driver_root=self.options.driver_root.rstrip("/"),
+            ),
         )
         self.metrics, events = Metrics(self.allocator), Events(self.api)
         alignment = Alignment(self.allocator, events, self.options.autoscaler)

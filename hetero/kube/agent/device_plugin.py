@@ -76,8 +76,8 @@ def answered(
         response.mounts.add(
             host_path=mount.source, container_path=mount.target, read_only=not mount.writable
         )
-    for path in edits.device_nodes:
-        response.devices.add(host_path=path, container_path=path, permissions="rw")
+    for source, target in edits.device_node_paths:
+        response.devices.add(host_path=source, container_path=target, permissions="rw")
     for cdi_name in () if annotations else edits.cdi:
         response.cdi_devices.add(name=cdi_name)
     return response

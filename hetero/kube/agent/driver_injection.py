@@ -25,10 +25,15 @@ _FIRST_CDI_VERSION = (1, 29)
 
 @define(eq=False)
 class DriverInjection:
-    """Injects drivers into containers of a node whose file system is mounted at `root`."""
+    """Injects drivers into containers of a node whose file system is mounted at `root`.
+
+    `driver_root` is the node's path of the root directory of a container that brings a driver, as
+    NVIDIA's GPU Operator has one. What is there goes before the node's own files.
+    """
 
     way: InjectionWay = InjectionWay.FILES
     root: Path = Path("/")
+    driver_root: str = ""
     _by_name: bool = field(init=False, default=False)  # whether the kubelet passes CDI names on
 
     def note_kubelet(self, kubelet: NodeInfo) -> None:
@@ -65,14 +70,39 @@ class DriverInjection:
                     if variable in env
                 }
             return evolve(edits, env=env, files=(), device_nodes=())
-        files = tuple(driver_files(edits.files, root=self.root))
-        return evolve(edits, cdi=(), files=(), mounts=edits.mounts + files)
+        return evolve(
+            edits,
+            cdi=(),
+            files=(),
+            mounts=edits.mounts + self._files(edits.files),
+            device_nodes=tuple(map(self._device_node, edits.device_nodes)),
+        )
 
     def annotations(self, edits: Edits, *, grant_id: str) -> dict[str, str]:
         """Return the annotations that name a container's CDI devices, if that is the way."""
         if self.way is not InjectionWay.CDI_ANNOTATIONS or not edits.cdi:
             return {}
         return {f"cdi.k8s.io/hetero_{grant_id}": ",".join(edits.cdi)}
+
+    def _files(self, file_names: tuple[str, ...]) -> tuple[Mount, ...]:
+        node_mounts = tuple(driver_files(file_names, root=self.root))
+        if not self.driver_root:
+            return node_mounts
+        root_mounts = tuple(
+            evolve(mount, source=self.driver_root + mount.source)
+            for mount in driver_files(file_names, root=self._own_root)
+        )
+        targets = {mount.target for mount in root_mounts}
+        return root_mounts + tuple(mount for mount in node_mounts if mount.target not in targets)
+
+    def _device_node(self, path: str) -> str:
+        """Return a device node, by where the driver's container has it if it does."""
+        has_it = bool(self.driver_root) and (self._own_root / path.lstrip("/")).exists()
+        return f"{self.driver_root}{path}:{path}" if has_it else path
+
+    @property
+    def _own_root(self) -> Path:
+        return self.root / self.driver_root.lstrip("/")
 
     def _told(self, edits: Edits, vendors: Iterable[Vendor]) -> Edits:
         """Return the edits with mounts in place of a variable's devices, if that is the way."""

@@ -52,6 +52,10 @@ def _truth(leaf: Leaf) -> bool:
     return text == "true"
 
 
+def _directory(leaf: Leaf) -> str | None:
+    return str(leaf.value).rstrip("/") or None
+
+
 def _cert_manager(leaf: Leaf) -> str | None:
     return "cert-manager" if _truth(leaf) else None
 
@@ -155,6 +159,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "truth": _truth,
     "negated": _negated,
     "cert-manager": _cert_manager,
+    "directory": _directory,
     "more": _more,
     "more-namespaces": _more_namespaces,
     "indices": _indices,
