@@ -54,7 +54,7 @@ def _path_option(name: str, default: str, says: str) -> Callable[..., Any]:
     metavar="PATH",
     default="",
     help="The node's path of the root directory of a container that brings a driver, if there is "
-    "one: /run/nvidia/driver.",
+    "one: /run/VENDOR/driver, say.",
 )
 @click.option(
     "--allocation",

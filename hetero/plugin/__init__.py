@@ -50,6 +50,7 @@ from hetero.plugin.driver import Driver, DriverError, Library, struct, text
 from hetero.plugin.hookspecs import VendorModule, hookimpl
 from hetero.plugin.resource_names import (
     DeviceChoice,
+    IneffectiveWords,
     LimiterVariables,
     MeantDevices,
     Modes,
@@ -81,6 +82,7 @@ __all__ = [
     "Enforcement",
     "Fractional",
     "GiB",
+    "IneffectiveWords",
     "Ladder",
     "Library",
     "LimiterVariables",

@@ -6,6 +6,7 @@ They are those of other products, so that users' manifests keep their meaning.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 
 from attrs import evolve, field
 
@@ -79,6 +80,31 @@ class LimiterVariables:
     #: The memory of each card; of one card, by its position, with `_` and the position after it.
     #: Bytes, with k, m or g for KiB, MiB or GiB. It lowers what is asked, and never raises it.
     memory: str | None = None
+
+
+class WordKind(str, Enum):
+    """Where a pod has a word."""
+
+    RESOURCE = "resource"
+    ANNOTATION = "annotation"
+    VARIABLE = "variable"
+
+
+@frozen(kw_only=True)
+class IneffectiveWords:
+    """Words of other products by which a pod asks for a vendor's cards and that change nothing.
+
+    A pod with one is told so, and its maker.
+    """
+
+    #: Where a pod has them: "resource", "annotation" or "variable", of a container that asks.
+    kind: WordKind = field(converter=WordKind)
+    #: The words, which may be patterns with `*`.
+    names: tuple[str, ...]
+    #: What is so, and what to write instead: what follows "has no effect: ".
+    sentence: str
+    #: The values that are meant; all without any.
+    values: tuple[str, ...] = ()
 
 
 @frozen(kw_only=True)

@@ -28,7 +28,7 @@ from hetero.model.device import SIZE_UNSAID
 from hetero.model.frozen import frozen
 from hetero.model.units import MiB
 from hetero.plugin.container import ContainerEdits, ContainerRuntime
-from hetero.plugin.resource_names import ResourceNames
+from hetero.plugin.resource_names import IneffectiveWords, ResourceNames
 
 #: The version of what a vendor imports. It grows when a plugin of before would no longer work.
 API = 2
@@ -125,6 +125,8 @@ class Vendor:
     resource_names: tuple[ResourceNames, ...] = ()
     #: Further such domains.
     resource_domains: tuple[str, ...] = ()
+    #: What users of other products write of its cards and that changes nothing here.
+    ineffective_words: tuple[IneffectiveWords, ...] = ()
     #: The kernel module of its driver. Faults of its cards that were noted are over once it is
     #: loaded anew.
     module: str | None = None

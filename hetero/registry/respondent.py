@@ -64,7 +64,7 @@ class Respondent:
             return _introduced(reply, self._vendor, self._hooks)
         if is_first:
             # Only a cluster's services need the rest, and it is most of it.
-            lean_vendor = evolve(self._vendor, models=(), resource_names=())
+            lean_vendor = evolve(self._vendor, models=(), resource_names=(), ineffective_words=())
             return _introduced(reply, lean_vendor, self._hooks)
         return reply
 

@@ -4,7 +4,9 @@ import asyncio
 import base64
 import copy
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from hetero.kube.objects.reading import read
 from hetero.kube.words.owned_words import (
     INEFFECTIVE_WORDS,
     Effect,
-    WordKind,
+    OwnedWord,
     noted,
     owned_words,
     read_words,
@@ -29,9 +31,15 @@ from hetero.kube.words.word_events import WordEvents
 from hetero.model import Ask, Policy
 from hetero.model.errors import BadInput
 from hetero.model.units import GiB, MiB
+from hetero.plugin.resource_names import WordKind
 from tests.kube.fake_api import FakeApi
-from tests.kube.test_pod_request import WORDS, asked, pod
+from tests.kube.test_pod_request import VENDORS, WORDS, asked, pod
 from tests.kube.test_webhook import HOOK, patched, webhook
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 SHARE = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"}
 OWN = "system:serviceaccount:team:default"
@@ -53,11 +61,21 @@ SAMPLES = {
 }
 
 
+#: What the project says of each word, apart from where it is declared.
+TABLE = tuple(
+    OwnedWord(**{"sentence": "", **row})
+    for row in tomllib.loads(
+        (Path(__file__).parent / "data/hami-words.toml").read_text()
+    )["words"]
+)  # fmt: skip
+DECLARED = owned_words(VENDORS.declarations())
+
+
 def names(kind: WordKind, effect: Effect) -> list[tuple[str, str]]:
     """Return the table's words of a kind, each with a value that is meant."""
     return [
         (SAMPLES.get(name, name), word.values[0] if word.values else "1")
-        for word in owned_words().words
+        for word in TABLE
         if (kind, effect) == (word.kind, word.effect)
         for name in word.names
     ]
@@ -76,12 +94,39 @@ def admitted(
 # --- the table ------------------------------------------------------------------------------------
 
 
-def test_each_word_is_in_one_row_and_says_where_it_comes_from() -> None:
-    words = owned_words().words
-    rows = [(word.kind, name, word.values) for word in words for name in word.names]
+def rows(words: Iterable[OwnedWord], effect: Effect) -> list[tuple[WordKind, str, object, bool]]:
+    """Return words of an effect: kind, name, the values that are meant, and whether by claims."""
+    return [
+        (word.kind, name, word.values, word.by_claims)
+        for word in words
+        if word.effect is effect
+        for name in word.names
+    ]
 
-    assert len(rows) == len(set(rows))
-    assert all(word.source for word in words)
+
+def test_each_word_is_in_one_row_and_says_where_it_comes_from() -> None:
+    for words in (TABLE, DECLARED.words):
+        assert len(
+            {(kind, name) for effect in Effect for kind, name, *_ in rows(words, effect)}
+        ) == sum(len(word.names) for word in words)
+    assert all(word.source for word in TABLE)
+
+
+def test_what_is_declared_is_what_the_table_says_is_reported() -> None:
+    """Of words that are served, those are declared that have no effect in some pods."""
+    assert {*rows(TABLE, Effect.REPORTED)} == {*rows(DECLARED.words, Effect.REPORTED)}
+    assert {*rows(DECLARED.words, Effect.SERVED)} < {*rows(TABLE, Effect.SERVED)}
+
+
+def test_a_clusters_words_are_those_of_its_own_vendors() -> None:
+    """And those that no vendor declares."""
+    no_words = owned_words(()).words
+    names = {name for word in no_words for name in word.names}
+    domains = {resource.partition("/")[0] for resource in WORDS.resources}
+
+    assert {*no_words} < {*DECLARED.words}
+    assert set() == {name for name in names if name.partition("/")[0] in domains}
+    assert all("/" in name for name in names)
 
 
 def test_a_reported_word_without_a_sentence_is_an_error() -> None:
@@ -166,7 +211,7 @@ def test_a_word_without_effect_is_a_warning_a_note_and_a_count(
     (warning,) = answer["warnings"]
     assert warning.startswith(f"{kind.value} {name} has no effect: ")
     assert (name,) == noted(made["metadata"]["annotations"])
-    labels = {"word": owned_words().pattern(name)}
+    labels = {"word": DECLARED.pattern(name)}
     count = hook.rights.registry.get_sample_value("hetero_webhook_ineffective_words_total", labels)
     assert 1 == count
 
@@ -363,7 +408,7 @@ def told(*, leads: bool, pods: list[tuple[str, Pod]]) -> list[str]:
     api = FakeApi()
 
     async def follow() -> None:
-        words = WordEvents(Events(api), lambda _: leads)
+        words = WordEvents(Events(api), DECLARED, lambda _: leads)
         words.pods_listed(set())
         for event, changed in pods:
             words.pod_changed(event, changed)
@@ -405,7 +450,7 @@ def test_a_pod_that_asks_by_claims_is_told_by_who_makes_its_templates() -> None:
 
 @pytest.mark.parametrize("note", ["", "{}", "7", "[" * 5000, '[1, {"a": 2}]'])
 def test_a_note_that_is_not_ours_says_nothing(note: str) -> None:
-    assert [] == [*owned_words().sentences({INEFFECTIVE_WORDS: note})]
+    assert [] == [*DECLARED.sentences({INEFFECTIVE_WORDS: note})]
 
 
 # --- pods of others -------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ PATHS = {
 
 def pods(**values: Any) -> dict[str, dict[str, Any]]:
     """Return a pod of each template of the chart, by the name of what makes it."""
-    made = {}
+    made: dict[str, dict[str, Any]] = {}
     for manifest in chart(kubernetes="1.20", **values):
         if manifest["kind"] in PODS:
             spec = manifest["spec"]

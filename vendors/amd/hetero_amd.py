@@ -25,6 +25,15 @@ VENDOR = plugin.Vendor(
     context_bytes=None,  # nothing says what a process holds beside its allocations
     # The images bring ROCm.
     container=plugin.ContainerEdits(device_nodes=("/dev/kfd", "{render}")),
+    # Of amd-device-plugin 8087841.
+    ineffective_words=(
+        plugin.IneffectiveWords(
+            kind="variable",
+            names=("HIP_DEVICE_MEMORY_LIMIT", "HIP_DEVICE_MEMORY_LIMIT_*", "HSA_CU_MASK"),
+            sentence="the limits are what the container asks among its resources: write "
+            "amd.com/gpumem and amd.com/gpucores",
+        ),
+    ),
     resource_names=(
         plugin.ResourceNames(
             count="amd.com/gpu",

@@ -36,6 +36,12 @@ _RESOURCE_NAMES = plugin.ResourceNames(
         exclude_uuid="hami.io/no-use-Ascend{model}-uuid",
     ),
 )
+#: Of HAMi's soft slices: pkg/device/ascend/device.go (4707fb02), ascend-device-plugin ed35e1c and
+#: hami-vnpu-core f795831.
+_BY_TEMPLATES = (
+    "hetero cuts these cards by their templates and has no limiter for them: the pod gets the "
+    "smallest template with the memory that it asks"
+)
 VENDOR = plugin.Vendor(
     api=2,
     name="ascend",
@@ -66,6 +72,23 @@ VENDOR = plugin.Vendor(
             "/usr/local/dcmi",
             "/usr/local/bin/npu-smi",
             "/etc/ascend_install.info",
+        ),
+    ),
+    ineffective_words=(
+        plugin.IneffectiveWords(
+            kind="annotation",
+            names=("huawei.com/vnpu-mode",),
+            values=("hami-core", "enpu"),
+            sentence=_BY_TEMPLATES,
+        ),
+        plugin.IneffectiveWords(
+            kind="annotation", names=("huawei.com/enpu-*",), sentence=_BY_TEMPLATES
+        ),
+        plugin.IneffectiveWords(
+            kind="variable",
+            names=("NPU_MEM_QUOTA", "NPU_PRIORITY"),
+            sentence="hetero has no limiter for these cards that would read it: ask for memory "
+            "among the resources",
         ),
     ),
     resource_names=(

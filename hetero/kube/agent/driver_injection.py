@@ -27,8 +27,8 @@ _FIRST_CDI_VERSION = (1, 29)
 class DriverInjection:
     """Injects drivers into containers of a node whose file system is mounted at `root`.
 
-    `driver_root` is the node's path of the root directory of a container that brings a driver, as
-    NVIDIA's GPU Operator has one. What is there goes before the node's own files.
+    `driver_root` is the node's path of the root directory of a container that brings a driver,
+    where there is one. What is there goes before the node's own files.
     """
 
     way: InjectionWay = InjectionWay.FILES

@@ -25,6 +25,7 @@ from hetero.kube.dra.templates import (
 )
 from hetero.kube.objects.kinds import Object, Plain, Pod
 from hetero.kube.objects.reading import read
+from hetero.kube.words.owned_words import owned_words
 from hetero.kube.words.pod import ended
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.word_events import WordEvents
@@ -63,7 +64,9 @@ class TemplateController:
     _listed_kinds: set[str] = field(init=False, factory=set)  # what was listed: pods, templates
 
     def __attrs_post_init__(self) -> None:
-        self._word_events = WordEvents(Events(self.api), lambda _: True)
+        self._word_events = WordEvents(
+            Events(self.api), owned_words(self.vocabulary.vendors), lambda _: True
+        )
 
     async def follow(self) -> None:
         """Make and remove templates as pods name them, for ever."""

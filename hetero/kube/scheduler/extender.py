@@ -34,6 +34,7 @@ from hetero.kube.scheduler.standing_pods import Orphans, StandingPods
 from hetero.kube.scheduler.untried_pods import UntriedPods
 from hetero.kube.scheduler.verbs import NodeVerbs, Placer, PodBinder
 from hetero.kube.scheduler.waker import Waker
+from hetero.kube.words.owned_words import owned_words
 from hetero.kube.words.pod_request import Vocabulary
 from hetero.kube.words.quota import Quotas
 from hetero.kube.words.settings import Settings
@@ -143,7 +144,9 @@ class Scheduler:
         refused_pods = RefusedPods(api, events, readiness.is_ready)
         # Pods that ask by claims are told by who makes their templates.
         word_events = WordEvents(
-            events, lambda pod: not pod.spec.resource_claims and readiness.is_ready()
+            events,
+            owned_words(vocabulary.vendors),
+            lambda pod: not pod.spec.resource_claims and readiness.is_ready(),
         )
         mix = ExpectedMix(api, cache, mix_in, readiness.is_ready, readiness.led) if mix_in else None
         orphaned_containers = Orphans(pods, waker)

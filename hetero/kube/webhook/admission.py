@@ -25,13 +25,13 @@ from hetero.kube.webhook.foreign_words import (
     ForeignWords,
     log_patches,
     note_patches,
-    sentences,
 )
 from hetero.kube.webhook.pod_size import MOST_BYTES, too_large
 from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.webhook.rights import Rights, used
 from hetero.kube.webhook.visible import POLICY, VisibleDevices, containers
 from hetero.kube.words.annotations import ALLOCATION, HAMI_ALLOCATION, SIGNATURE, read_note
+from hetero.kube.words.owned_words import owned_words
 from hetero.kube.words.pod import POD_GROUP, expect_unhidden, kinds
 from hetero.kube.words.pod_request import (
     INIT_PARTS,
@@ -99,9 +99,9 @@ class Webhook:
     def __attrs_post_init__(self) -> None:
         rights = Rights(self.api)
         object.__setattr__(self, "rights", rights)
-        object.__setattr__(
-            self, "foreign_words", ForeignWords(rights, refuses=self.refuses_ineffective_words)
-        )
+        words = owned_words(self.vocabulary.vendors)
+        foreign_words = ForeignWords(rights, words, refuses=self.refuses_ineffective_words)
+        object.__setattr__(self, "foreign_words", foreign_words)
         visible_devices = VisibleDevices(
             vendors=self.vocabulary.vendors,
             hide=self.hides_unasked,
@@ -285,7 +285,8 @@ class Webhook:
         ]
         patches += log_patches(pod, container_requests, self.limiter_log, patches)
         patches += note_patches(pod, ineffective_names, patches)
-        return PodChange(patches=tuple(patches), warnings=tuple(sentences(ineffective_names)))
+        warnings = tuple(self.foreign_words.sentences(ineffective_names))
+        return PodChange(patches=tuple(patches), warnings=warnings)
 
     async def _served(
         self,

@@ -17,7 +17,7 @@ from hetero.kube.objects.kinds import Container, Plain, Pod
 from hetero.kube.webhook.request import AdmissionRequest
 from hetero.kube.webhook.rights import Rights
 from hetero.kube.webhook.visible import containers
-from hetero.kube.words.owned_words import INEFFECTIVE_WORDS, noted, owned_words
+from hetero.kube.words.owned_words import INEFFECTIVE_WORDS, OwnedWords, noted
 from hetero.kube.words.pod_request import ContainerRequest
 from hetero.model.errors import BadInput
 
@@ -44,6 +44,7 @@ class ForeignWords:
     """Reports words without effect, or refuses pods with such (`refuses`)."""
 
     rights: Rights
+    words: OwnedWords
     refuses: bool = False
     _reported: Counter = field(init=False)
 
@@ -124,24 +125,23 @@ class ForeignWords:
                 for container_request in requests
                 for name in container_request.ineffective_variables
             ),
-            *owned_words().ineffective(pod, asking, by_claims=by_claims),
+            *self.words.ineffective(pod, asking, by_claims=by_claims),
         )
         known_names = noted(pod.metadata.annotations)
         all_names = tuple(
             name
             for name in dict.fromkeys((*known_names, *found_names))
-            if owned_words().sentence(name)
+            if self.words.sentence(name)
         )
         if self.refuses and all_names:
-            raise BadInput(str(owned_words().sentence(all_names[0])))
+            raise BadInput(str(self.words.sentence(all_names[0])))
         for name in set(all_names).difference(known_names):
-            self._reported.labels(owned_words().pattern(name)).inc()
+            self._reported.labels(self.words.pattern(name)).inc()
         return all_names
 
-
-def sentences(names: Iterable[str]) -> list[str]:
-    """Return what is so of words without effect, each in one line."""
-    return [sentence for name in names if (sentence := owned_words().sentence(name))]
+    def sentences(self, names: Iterable[str]) -> list[str]:
+        """Return what is so of words without effect, each in one line."""
+        return [sentence for name in names if (sentence := self.words.sentence(name))]
 
 
 def note_patches(pod: Pod, names: Iterable[str], patches: Iterable[Plain]) -> tuple[Plain, ...]:

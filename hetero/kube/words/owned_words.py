@@ -1,14 +1,14 @@
 """Words of HAMi and of Volcano's plugin that hetero answers for: each is served or reported.
 
-The table is `hami.toml`. It means pods that hetero serves; any other pod keeps its words as they
-are, and nothing is said of them.
+Vendors declare those of their cards, and `hami.toml` has the others. They mean pods that hetero
+serves; any other pod keeps its words as they are, and nothing is said of them.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -19,6 +19,8 @@ from attrs import field, frozen
 
 from hetero.kube.objects.kinds import Container, Pod
 from hetero.model.errors import BadInput
+from hetero.plugin.resource_names import WordKind
+from hetero.plugin.vendor import Vendor
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -29,14 +31,20 @@ else:
 INEFFECTIVE_WORDS = "hetero.io/ineffective-words"
 #: Characters of that annotation that are read: it may be a tenant's own.
 _MOST_CHARACTERS = 4096
+#: What is so of a variable that switches a limiter off, and of one that says a size, where they
+#: have no effect.
+_WITHOUT_RIGHT = (
+    "to run without a limiter needs the right to policy off, which nobody who asks has: it is set "
+    "to false; have ClusterRole hetero-use-off bound in the namespace"
+)
+_RAISED_LIMIT = (
+    "it lowers a size in bytes that the container asks, and raises none: ask for another size "
+    "among the resources"
+)
 
 
-class WordKind(str, Enum):
-    """Where a pod has a word."""
-
-    RESOURCE = "resource"
-    ANNOTATION = "annotation"
-    VARIABLE = "variable"
+def _texts(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(texts)
 
 
 class Effect(str, Enum):
@@ -52,16 +60,17 @@ class OwnedWord:
 
     `sentence` says what is so where they have no effect, "" where they always have. `values` are
     the values that are meant, all without any. A word that is served is so for pods that ask by
-    claims, too, unless `by_claims` is false. `source` is the file that reads them.
+    claims, too, unless `by_claims` is false. `source` is the file that reads them, "" where a
+    vendor declares them.
     """
 
     kind: WordKind = field(converter=WordKind)
-    names: tuple[str, ...] = field(converter=tuple)
+    names: tuple[str, ...] = field(converter=_texts)
     effect: Effect = field(converter=Effect)
     sentence: str = ""
-    values: tuple[str, ...] = field(default=(), converter=tuple)
+    values: tuple[str, ...] = field(default=(), converter=_texts)
     by_claims: bool = True
-    source: str
+    source: str = ""
 
     def means(self, value: str | None) -> bool:
         """Return whether a word with this value is meant."""
@@ -70,7 +79,7 @@ class OwnedWord:
 
 @frozen(kw_only=True)
 class OwnedWords:
-    """The table."""
+    """All words that hetero answers for in a cluster."""
 
     words: tuple[OwnedWord, ...]
     _exact: Mapping[str, tuple[tuple[str, OwnedWord], ...]] = field(init=False, repr=False)
@@ -116,7 +125,7 @@ class OwnedWords:
         return None
 
     def pattern(self, name: str) -> str:
-        """Return the name or pattern of the table that a word goes by."""
+        """Return the declared name or pattern that a word goes by."""
         return next((pattern for pattern, _ in self.rows(name)), "")
 
     def sentences(self, annotations: Mapping[str, str]) -> Iterator[str]:
@@ -139,20 +148,49 @@ def noted(annotations: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))
 
 
-@cache
-def owned_words() -> OwnedWords:
-    """Return the table of the words."""
-    toml_text = files(__package__).joinpath("hami.toml").read_text()
-    return read_words(tomllib.loads(toml_text))
+def owned_words(vendors: Iterable[Vendor]) -> OwnedWords:
+    """Return the words of these vendors' cards, and those that no vendor declares."""
+    declared_words = tuple(word for vendor in vendors for word in _of_vendor(vendor))
+    return OwnedWords(words=(*_of_no_vendor(), *dict.fromkeys(declared_words)))
 
 
-def read_words(document: Mapping[str, Any]) -> OwnedWords:
+def read_words(document: Mapping[str, Any]) -> tuple[OwnedWord, ...]:
     """Return the words in a document. Raises `BadInput` for a row that says too little."""
     words = tuple(OwnedWord(**row) for row in document["words"])
     for word in words:
         if word.effect is Effect.REPORTED and not word.sentence:
             raise BadInput(f"{word.names[0]}: is reported, and no sentence says what is so")
-    return OwnedWords(words=words)
+    return words
+
+
+@cache
+def _of_no_vendor() -> tuple[OwnedWord, ...]:
+    toml_text = files(__package__).joinpath("hami.toml").read_text()
+    return read_words(tomllib.loads(toml_text))
+
+
+def _of_vendor(vendor: Vendor) -> Iterator[OwnedWord]:
+    """Yield the words of a vendor's cards that change nothing, always or in some pods."""
+    for declared in vendor.ineffective_words:
+        yield OwnedWord(
+            kind=declared.kind,
+            names=declared.names,
+            effect=Effect.REPORTED,
+            sentence=declared.sentence,
+            values=declared.values,
+        )
+    for resource_names in vendor.resource_names:
+        switch = resource_names.policies.unlimited
+        limit = resource_names.limiter_variables.memory
+        if switch is not None:
+            yield _served((switch,), _WITHOUT_RIGHT)
+        if limit is not None:
+            yield _served((limit, f"{limit}_*"), _RAISED_LIMIT)
+
+
+def _served(names: tuple[str, ...], sentence: str) -> OwnedWord:
+    """Return variables that have an effect, and what is so where they have none."""
+    return OwnedWord(kind=WordKind.VARIABLE, names=names, effect=Effect.SERVED, sentence=sentence)
 
 
 def _said(pod: Pod, asking: Collection[str]) -> Iterator[tuple[WordKind, str, str | None]]:

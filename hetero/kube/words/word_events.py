@@ -9,7 +9,7 @@ from attrs import define, field
 
 from hetero.kube.client.events import Events
 from hetero.kube.objects.kinds import Pod
-from hetero.kube.words.owned_words import INEFFECTIVE_WORDS, owned_words
+from hetero.kube.words.owned_words import INEFFECTIVE_WORDS, OwnedWords
 
 #: The reason of these events.
 _REASON = "IneffectiveWord"
@@ -20,6 +20,7 @@ class WordEvents:
     """Tells each pod once, before it is bound, where `acts` says so of this process now."""
 
     events: Events
+    words: OwnedWords
     acts: Callable[[Pod], bool]
     _told_uids: set[str] = field(factory=set)
     _tasks: set[asyncio.Future[None]] = field(factory=set)
@@ -40,7 +41,7 @@ class WordEvents:
             and self.acts(pod)
         ):
             self._told_uids.add(uid)
-            for sentence in owned_words().sentences(pod.metadata.annotations):
+            for sentence in self.words.sentences(pod.metadata.annotations):
                 task = asyncio.ensure_future(self.events.tell(pod.metadata, _REASON, sentence))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)

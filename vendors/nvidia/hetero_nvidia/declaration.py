@@ -60,6 +60,34 @@ _VOLCANO = evolve(
     devices=_CARDS,
     modes=evolve(_INSTANCE.modes, name="volcano.sh/vgpu-mode", other_name="nvidia.com/vgpu-mode"),
 )
+#: Of Volcano's older plugin (examples/gpu-share.yml of volcano-vgpu-device-plugin 4fb76ba), of
+#: HAMi-core 8f3a89c (src/multiprocess/multiprocess_memory_limit.c) and of HAMi 4707fb02
+#: (pkg/util/types.go; nvinternal/plugin/server.go).
+_INEFFECTIVE = (
+    plugin.IneffectiveWords(
+        kind="resource",
+        names=("volcano.sh/gpu-memory", "volcano.sh/gpu-number"),
+        sentence="it is the resource of Volcano's older plugin, which no card of hetero's has: "
+        "write volcano.sh/vgpu-number and volcano.sh/vgpu-memory",
+    ),
+    plugin.IneffectiveWords(
+        kind="variable",
+        names=("CUDA_DEVICE_SM_LIMIT", "CUDA_DEVICE_SM_LIMIT_*"),
+        sentence="the core limit is what the container asks among its resources: write "
+        "nvidia.com/gpucores",
+    ),
+    plugin.IneffectiveWords(
+        kind="variable",
+        names=("CUDA_OVERSUBSCRIBE",),
+        sentence="whether a card's memory is given out more than once is for its node to say: "
+        "scale.memory in the settings",
+    ),
+    plugin.IneffectiveWords(
+        kind="variable",
+        names=("CUDA_TASK_PRIORITY",),
+        sentence="who goes first on a card is asked among the resources: write nvidia.com/priority",
+    ),
+)
 #: The profiles of cards in MIG mode, from the A30 to the B200 and the RTX PRO 6000 Blackwell, as
 #: NVIDIA's guide lists them (docs.nvidia.com/datacenter/tesla/mig-user-guide, "Supported MIG
 #: Profiles", v580, with those of the A100 80 GB, H100 94 and 96 GB). Suffixes are `me` (one of the
@@ -116,6 +144,7 @@ VENDOR = plugin.Vendor(
         ),
     ),
     resource_names=(_HAMI, _VOLCANO, *_INSTANCE.each_shape(*_PROFILES.split())),
+    ineffective_words=_INEFFECTIVE,
     module="nvidia",
     monitors=("nv-hostengine", "dcgm-exporter"),
 )
