@@ -57,6 +57,12 @@ def _path_option(name: str, default: str, says: str) -> Callable[..., Any]:
     "one: /run/VENDOR/driver, say.",
 )
 @click.option(
+    "--selinux-type",
+    metavar="TYPE",
+    default="",
+    help="The SELinux type of what containers get of the node's files: container_file_t.",
+)
+@click.option(
     "--allocation",
     type=click.Choice(["classic", "dra", "both"]),
     default="classic",

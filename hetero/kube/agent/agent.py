@@ -27,6 +27,7 @@ from hetero.kube.agent.metrics import Metrics
 from hetero.kube.agent.node_cards import NodeCards
 from hetero.kube.agent.node_grants import node_grants, without_held
 from hetero.kube.agent.node_pods import NodePods
+from hetero.kube.agent.selinux_label import label
 from hetero.kube.client.api import Access, Api
 from hetero.kube.client.events import Events
 from hetero.kube.dra.admin_access import AdminAccess
@@ -88,6 +89,7 @@ class Options:
     driver_injection: InjectionWay = InjectionWay.FILES
     host: Path = Path("/")  # where the node's files are seen
     driver_root: str = ""  # the node's path of the root directory of a driver's container
+    selinux_type: str = ""  # of what containers get of this node's files; "": as it is
     allocation: AllocationWay = AllocationWay.CLASSIC
     unserved: bool = False  # whether it is classic because the API server serves no claims
     cdi: Path = Path("/var/run/cdi")  # where claims are described to the container runtime
@@ -440,6 +442,8 @@ async def _run(options: Options) -> None:
     for vendor in discovery.vendors:  # else the first pod would find out, and fail
         if vendor.limiter and any(device.vendor == vendor.name for device in discovery.devices):
             limiter(vendor.limiter)
+    if options.selinux_type:
+        label((node.ledger.path, options.libraries), options.selinux_type)
     async with Api(Access.here()).open() as api:
         way = await served(api, options.allocation, slice_probe(options.name))
         options = evolve(options, allocation=way, unserved=way is not options.allocation)
