@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from hetero.cli import hetero
 from hetero.kube.cordon import cordon_in_cluster
+from hetero.kube.dra.way import AllocationWay
 from hetero.kube.words.annotations import INVENTORY, published_devices
 from hetero.model import Device
 from hetero.model.units import GiB
@@ -22,6 +23,9 @@ from tests.kube.claims import dra_world
 from tests.kube.world import CARD, DISCOVER, World, until, world
 
 OURS, HAMIS = "hetero.io/cordoned", "hami.io/device-cordon"
+#: Seconds within which a node obeys a cordon, however seldom it asks its drivers.
+OBEYED = 5.0
+SELDOM = 600.0
 
 
 async def hetero_with(at: World, path: Path, *words: str) -> Result:
@@ -91,6 +95,24 @@ async def test_a_cordoned_card_leaves_the_allocatable_and_keeps_its_holder_and_n
         )
         await until(lambda: healthy_slots(at) == 20 and cordons_of(at) == [None, None])
         assert OURS not in annotations(at)
+
+
+@pytest.mark.parametrize("annotation", [OURS, HAMIS])
+async def test_a_cordon_is_obeyed_within_five_seconds_before_the_drivers_are_due(
+    annotation: str,
+) -> None:
+    async with world(look_s=SELDOM) as at:
+        await until(lambda: at.agent.allocator.reconciled)
+        at.agent.cards.due.set()  # the first look was before that, and published nothing
+        await until(lambda: healthy_slots(at) == 20 and cordons_of(at) == [None, None])
+        annotate(at, **{annotation: "memory-0"})
+        await until(
+            lambda: healthy_slots(at) == 10 and cordons_of(at) == ["", None], seconds=OBEYED
+        )
+        annotate(at, **{annotation: ""})
+        await until(
+            lambda: healthy_slots(at) == 20 and cordons_of(at) == [None, None], seconds=OBEYED
+        )
 
 
 async def test_a_cordon_outlives_the_agent_that_heard_of_it(tmp_path: Path) -> None:
@@ -254,11 +276,23 @@ async def test_a_cordon_with_the_settings_own_words_is_a_cordon_as_any_other() -
         assert [False, False] == [device.excluded for device in published(at)]
 
 
-async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_path: Path) -> None:
-    def taints(at: World) -> list[Any]:
-        (resource_slice,) = at.api.slices.values()
-        return [device.get("taints") for device in resource_slice["spec"]["devices"]]
+def taints(at: World) -> list[Any]:
+    """Return the taints of each of the node's cards that is given by claims."""
+    (resource_slice,) = at.api.slices.values()
+    return [device.get("taints") for device in resource_slice["spec"]["devices"]]
 
+
+async def test_by_claims_a_cordon_is_obeyed_within_five_seconds_as_well() -> None:
+    async with world(allocation=AllocationWay.DRA, look_s=SELDOM) as at:
+        await until(lambda: at.api.slices)
+        taint = {"key": "hetero.io/cordoned", "effect": "NoSchedule"}
+        annotate(at, **{OURS: "memory-1"})
+        await until(lambda: taints(at) == [None, [taint]], seconds=OBEYED)
+        annotate(at, **{OURS: ""})
+        await until(lambda: taints(at) == [None, None], seconds=OBEYED)
+
+
+async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_path: Path) -> None:
     async with dra_world() as at:
         assert [None, None] == taints(at)
         done = await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap (rack 4)")
