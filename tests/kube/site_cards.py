@@ -1,6 +1,8 @@
 """Cards of every vendor for a node's tests, and what a pod writes for a part of one."""
 
 import multiprocessing
+import os
+import random
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -11,6 +13,10 @@ from racks import CARDS, Rack, card, threaded_registry
 from hetero.kube.dra.way import AllocationWay
 from tests.kube.site import Site, site
 from tests.kube.world import run
+
+#: What random tests of a soak begin with: other seeds each time, and the same in all workers of
+#: pytest-xdist, which has them collect the same tests.
+SOAK_SEEDS = random.Random(os.environ.get("PYTEST_XDIST_TESTRUNUID")).sample(range(10**6), k=20)
 
 
 @frozen
