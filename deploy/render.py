@@ -76,7 +76,7 @@ def _fill(tokens: list[tuple[str, str]], root: Mapping[str, Any], dot: Any = Non
             continue
         word, _, rest = text.partition(" ")
         if word not in ("if", "with", "range"):
-            out.append(str(_value(text, root, dot)))
+            out.append(_text(_value(text, root, dot)))
             continue
         end = _end(tokens, place)
         body, place = tokens[place:end], end + 1
@@ -86,6 +86,10 @@ def _fill(tokens: list[tuple[str, str]], root: Mapping[str, Any], dot: Any = Non
         elif value:
             out.append(_fill(body, root, value if word == "with" else dot))
     return "".join(out)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)  # as Go does
 
 
 def _end(tokens: list[tuple[str, str]], place: int) -> int:

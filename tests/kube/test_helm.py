@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kube.binaries import ROOT
-from tests.kube.control_plane import ControlPlane
+from tests.kube.control_plane import ControlPlane, wait_for
 from tests.kube.test_chart import rendered
 from tests.programs import completed
 
@@ -92,7 +92,16 @@ def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothin
     assert parts(manifest_text) == parts(installed["manifest"])
 
     settings = 'device-placement = "spread"\n[nodes."*".cards]\nmax_sharers = 4\n'
-    values = {"image": "example.com/hetero:2", "settings": settings, "replicas": 3}
+    values = {
+        "image": "example.com/hetero:2",
+        "imageRegistry": "mirror:5000/a",
+        "settings": settings,
+        "replicas": 3,
+        "podSecurityPolicy": True,
+        "scheduler": {"extraArgs": ["--host=0.0.0.0"]},
+        "webhook": {"serviceLabels": {"team": "ai"}, "serviceAnnotations": {"note": "x"}},
+        "agent": {"driverRoot": "/run/nvidia/driver", "selinuxType": "container_file_t"},
+    }
     upgraded = done(helm.Upgrade(config).run("hetero", CHART, values=values, wait=False))
     manifest_text = rendered(kubernetes=f"1.{plane.minor}", **values)
     assert parts(manifest_text) == parts(upgraded["manifest"])
@@ -127,3 +136,50 @@ def test_a_key_alone_is_all_that_is_made_where_another_makes_certificates(
 
     assert ["hetero-key"] == found[f"/api/v1/namespaces/{SPACE}/secrets"]
     assert ["hetero-keys"] == found[f"/api/v1/namespaces/{SPACE}/configmaps"]
+
+
+#: Kinds of other products that the chart makes objects of: group, kind, plural and scope.
+FOREIGN_KINDS = (
+    ("cert-manager.io", "Issuer", "issuers", "Namespaced"),
+    ("cert-manager.io", "Certificate", "certificates", "Namespaced"),
+    (
+        "security.openshift.io",
+        "SecurityContextConstraints",
+        "securitycontextconstraints",
+        "Cluster",
+    ),
+)
+
+
+def test_helm_makes_the_objects_of_cert_manager_and_of_openshift(
+    helm: Any, plane: ControlPlane
+) -> None:
+    """Their names alone are known here: nobody reads the objects."""
+    crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    for group, kind, plural, scope in FOREIGN_KINDS:
+        names = {"kind": kind, "plural": plural, "singular": kind.lower()}
+        spec = {"group": group, "names": names, "scope": scope, "versions": [version]}
+        plane.call("POST", crds, {"metadata": {"name": f"{plural}.{group}"}, "spec": spec})
+    wait_for(
+        lambda: all(
+            any(one["type"] == "Established" for one in crd.get("status", {}).get("conditions", ()))
+            for crd in plane.call("GET", crds)["items"]
+        )
+    )
+
+    values = {"certificates": {"by": "cert-manager"}, "openshift": True}
+    config = configuration(helm, plane.kubeconfig)
+    installed = done(
+        helm.Install(config).run("hetero", CHART, values=values, create_namespace=True, wait=False)
+    )
+
+    manifest_text = rendered(kubernetes=f"1.{plane.minor}", **values)
+    assert parts(manifest_text) == parts(installed["manifest"])
+    listed = plane.call("GET", f"/apis/cert-manager.io/v1/namespaces/{SPACE}/certificates")
+    certificates = {one["metadata"]["name"] for one in listed["items"]}
+    assert {
+        "hetero-ca",
+        *(f"hetero-{name}-tls" for name in ("webhook", "scheduler", "caller")),
+    } == (certificates)
