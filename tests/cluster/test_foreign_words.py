@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from hetero_simulator import job
 
+from hetero.kube.words.owned_words import Effect
 from hetero.model.units import MiB
+from hetero.plugin.resource_names import WordKind
 from tests.cluster.conftest import ended, share, usually_on
 from tests.cluster.lab import documents, program
 from tests.cluster.release import Release
 from tests.cluster.users import PODS, as_user
 from tests.kube.control_plane import wait_for
+from tests.kube.test_owned_words import names
 
 pytestmark = [pytest.mark.cluster, usually_on("kube")]
 
@@ -63,6 +66,27 @@ def test_hamis_variables_are_obeyed_or_told_of(either: Release, tenant: str) -> 
         messages = [message.partition(" has no effect") for message in lab.messages("words")]
         return {word for word, effect, _ in messages if effect}
 
+    wait_for(lambda: expected == reported_words())
+
+
+def test_of_each_word_of_the_table_that_is_reported_a_pod_has_an_event(
+    either: Release, tenant: str
+) -> None:
+    """It waits, since no node has all the cards that it asks for."""
+    lab = either.lab
+    words = {kind: names(kind, Effect.REPORTED) for kind in WordKind}
+    notes = dict(words[WordKind.ANNOTATION])
+    limits = share(memory=1000) | dict(words[WordKind.RESOURCE])
+    spec = with_variables(limits, "true", **dict(words[WordKind.VARIABLE]))
+    body = {"metadata": {"name": "all-words", "annotations": notes}, "spec": spec}
+    as_user(lab, tenant, "POST", PODS, body)
+    expected = {f"{kind.value} {name}" for kind, rows in words.items() for name, _ in rows}
+
+    def reported_words() -> set[str]:
+        messages = [message.partition(" has no effect") for message in lab.messages("all-words")]
+        return {word for word, effect, _ in messages if effect}
+
+    assert 40 < len(expected)
     wait_for(lambda: expected == reported_words())
 
 
