@@ -395,7 +395,8 @@ def admit_program(
     environment.update(admission.edits.env)
     if admission.limiters:
         preloaded = environment.get("LD_PRELOAD", "").replace(" ", ":").split(":")
-        preload_paths = dict.fromkeys([*map(str, admission.limiters), *filter(None, preloaded)])
+        # The user's own come first, as in containers: what wraps the driver's functions is called.
+        preload_paths = dict.fromkeys([*filter(None, preloaded), *map(str, admission.limiters)])
         environment["LD_PRELOAD"] = ":".join(preload_paths)
         environment["HETERO_GRANT"] = str(admission.handle.path / GRANT)
         allocation = admission.handle.grant.allocation

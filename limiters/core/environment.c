@@ -133,8 +133,8 @@ char *const *environment_with_limiter(char *const environment[], const struct en
         entries[count++] = preload_variable;
     } else if (!has_limiters(environment[places->preload_index] + sizeof PRELOAD - 1)) {
         entries[places->preload_index] = text;
-        text = stpcpy(text, preload_variable);
-        stpcpy(stpcpy(text, ":"), environment[places->preload_index] + sizeof PRELOAD - 1);
+        text = stpcpy(text, environment[places->preload_index]);
+        stpcpy(stpcpy(text, ":"), preload_variable + sizeof PRELOAD - 1);
     }
     if (places->grant_index < 0)
         entries[count++] = grant_variable;

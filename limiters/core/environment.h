@@ -31,7 +31,7 @@ bool environment_lacks_limiter(char *const environment[], const struct environme
 /* Room for two more entries, their end, and the text of a longer LD_PRELOAD. */
 size_t environment_bytes(char *const environment[], const struct environment_places *places);
 
-/* The environment with both variables, in `room`. The limiters come first, as where `hetero run` starts a program. */
+/* The environment with both variables, in `room`. The limiters come last, as where `hetero run` starts a program. */
 char *const *environment_with_limiter(char *const environment[], const struct environment_places *places, void *room);
 
 /* Room of so many bytes: of the caller's stack, or mapped, which ROOM_END gives back. Threads may have a stack of 64

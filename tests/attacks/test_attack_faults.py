@@ -7,6 +7,7 @@ import pytest
 import tenancy
 import test_acl_faults
 import test_contexts
+import test_exec
 import test_figures
 import test_hip_faults
 import test_model
@@ -122,6 +123,7 @@ def test_each_fault_is_in_the_limiter_and_in_a_table_of_tests() -> None:
     elsewhere = {*test_hip_faults.TESTS_BY_FAULT, *test_model.FAULTS, *test_processes.FAULTS}
     elsewhere |= {
         *test_contexts.FAULTS,
+        *test_exec.FAULTS,
         *test_figures.FAULTS,
         *test_visible.FAULTS,
         *test_acl_faults.TESTS_BY_FAULT,

@@ -1,11 +1,16 @@
 """The limiter stays in programs that a program executes with an environment of its own."""
 
 import os
+import subprocess
 from pathlib import Path
 
+import hetero_simulator
 import pytest
-from tenancy import MIB, Grant, Rack, Terms
+from attrs import evolve
+from tenancy import MIB, Grant, Rack, Terms, with_faults
 
+#: The faults (limiters/core/fault.h) that a test here finds.
+FAULTS = ("driver_in_front",)
 #: Has each way to execute a program print its environment, made anew: one word, and a preload.
 WAYS = """
 import ctypes, os, subprocess, sys
@@ -80,8 +85,8 @@ def libutil() -> str:
 
 @pytest.mark.parametrize("preload", ["", "replaced", "appended"])
 def test_every_way_to_execute_a_program_keeps_the_limiter(grant: Grant, preload: str) -> None:
-    own = {"": "", "replaced": libutil(), "appended": f"{grant.limiter}:{libutil()}"}[preload]
-    expected = f"{grant.limiter}:{libutil()}" if own else str(grant.limiter)
+    own = {"": "", "replaced": libutil(), "appended": f"{libutil()}:{grant.limiter}"}[preload]
+    expected = f"{libutil()}:{grant.limiter}" if own else str(grant.limiter)
     answers = grant.run(f"import sys\nsys.argv = ['', {own!r}]\n{WAYS}")
 
     assert 14 == len(answers)
@@ -197,3 +202,65 @@ int execve(const char *path, char *const arguments[], char *const environment[])
     assert ["own", f"LD_PRELOAD={grant.limiter}"] == [
         line for line in out.splitlines() if line == "own" or line.startswith("LD_PRELOAD")
     ]
+
+
+#: A program that is linked to the driver, and says what its arguments and an allocation gave.
+LINKED = """
+#include <stdio.h>
+extern int cuInit(unsigned), cuDevicePrimaryCtxRetain(void **, int), cuCtxSetCurrent(void *);
+extern int cuMemAlloc_v2(unsigned long *, unsigned long);
+int main(int count, char **arguments)
+{
+    void *context;
+    unsigned long address;
+    int failed = cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context);
+    for (int index = 1; index < count; index++)
+        printf("%s|", arguments[index]);
+    printf("%d %d\\n", failed, cuMemAlloc_v2(&address, 100ul << 20));
+}
+"""
+#: A user's own wrapper of a driver's function.
+WRAPPER = """
+#include <dlfcn.h>
+#include <stdio.h>
+int cuMemAlloc_v2(unsigned long *address, unsigned long bytes)
+{
+    int (*next)(unsigned long *, unsigned long) = dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    printf("asked for %lu MiB ", bytes >> 20);
+    return next(address, bytes);
+}
+"""
+
+
+def compiled(source: str, path: Path, *flags: str) -> str:
+    words = ["cc", "-D_GNU_SOURCE", "-x", "c", "-", "-x", "none", "-o", str(path), *flags]
+    subprocess.run(words, input=source, text=True, check=True)
+    return str(path)
+
+
+def linked(grant: Grant, directory: Path, *preloaded: str, **environment: str) -> str:
+    """What a program says that is linked to the driver, with libraries in front of the limiter."""
+    drivers = (f"-L{hetero_simulator.fake_drivers()}", "-l:libcuda.so.1")
+    program = compiled(LINKED, directory / "linked", *drivers)
+    preload = {"LD_PRELOAD": ":".join((*preloaded, str(grant.limiter)))}
+    command = [program, "a", "b c", ""]
+    started = grant.rack.machine.spawn(command, **{**grant.environment, **preload, **environment})
+    out, _ = started.communicate(timeout=60)
+    return out
+
+
+def test_a_driver_that_is_preloaded_before_the_limiter_is_called_past_it_no_more(
+    grant: Grant, tmp_path: Path
+) -> None:
+    """As LD_PRELOAD names it in a container. The program is executed anew with its arguments."""
+    driver = str(hetero_simulator.fake_drivers() / "libcuda.so.1")
+    assert "a|b c||0 2\n" == linked(grant, tmp_path, driver)
+    faulty = evolve(grant, limiter=with_faults("cuda"))
+    assert "a|b c||0 0\n" == linked(faulty, tmp_path, driver, HETERO_FAULT="driver_in_front")
+
+
+def test_a_users_own_wrapper_of_a_drivers_function_is_called_and_the_limit_kept(
+    grant: Grant, tmp_path: Path
+) -> None:
+    wrapper = compiled(WRAPPER, tmp_path / "wrapper.so", "-shared", "-fPIC", "-ldl")
+    assert "a|b c||asked for 100 MiB 0 2\n" == linked(grant, tmp_path, wrapper)
