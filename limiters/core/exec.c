@@ -1,11 +1,11 @@
 /* Keeps the limiter in programs that this one executes with another environment: one made anew, or with another
- * LD_PRELOAD. Both of its variables are put back (environment.h). A system call past libc is not seen
+ * LD_PRELOAD. Both of its variables are put back (variables.h). A system call past libc is not seen
  * (docs/isolation.md).
  *
  * A child of vfork has its parent's memory, so the new environment is on the stack. Calls go to the next function of
  * their name, which may be of another preloaded library.
  */
-#include "environment.h"
+#include "variables.h"
 #include "libc.h"
 
 #include <dlfcn.h>

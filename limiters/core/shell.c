@@ -1,7 +1,7 @@
 /* Keeps the limiter in what libc's `system` and `popen` start. libc passes on the program's own environment there,
- * which may have lost it: the shell is told the variables in front of its command then (environment.h).
+ * which may have lost it: the shell is told the variables in front of its command then (variables.h).
  */
-#include "environment.h"
+#include "variables.h"
 #include "libc.h"
 
 #include <dlfcn.h>

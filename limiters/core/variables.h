@@ -4,8 +4,8 @@
  *
  * A child of vfork has its parent's memory. So nothing is allocated or locked here.
  */
-#ifndef HETERO_CORE_ENVIRONMENT_H
-#define HETERO_CORE_ENVIRONMENT_H
+#ifndef HETERO_CORE_VARIABLES_H
+#define HETERO_CORE_VARIABLES_H
 
 #include <alloca.h>
 #include <stdbool.h>

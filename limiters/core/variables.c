@@ -1,5 +1,5 @@
-/* The environment of this process as it was loaded, and one with what keeps the limiter (environment.h). */
-#include "environment.h"
+/* The environment of this process as it was loaded, and one with what keeps the limiter (variables.h). */
+#include "variables.h"
 
 #include "libc.h"
 
