@@ -181,7 +181,9 @@ def test_the_limiters_core_includes_no_driver_header() -> None:
         )
         if (opening == '"' and "/" in header)
         or (opening == '"' and not (core / header).exists())
-        or re.search(r"cuda|nvml|nvidia|hip|rocm|acl|dcmi|cndev|cn_api|mtml|musa|mxsml|mcr|ixml|abi", header)
+        or re.search(
+            r"cuda|nvml|nvidia|hip|rocm|acl|dcmi|cndev|cn_api|mtml|musa|mxsml|mcr|ixml|abi", header
+        )
     ]
 
     assert [] == includes
