@@ -137,12 +137,12 @@ def test_a_thousand_claims_are_scheduled(
     plane.call("POST", f"{GROUP}/deviceclasses", body)
     made, took, used = asyncio.run(placed(plane, names))
     rate = f"{CLAIMS / took:.0f} a s"
-    ours = sum(used[name] for name in ("extender", "this test")) / sum(used.values())
+    measured_part = sum(used[name] for name in ("extender", "this test")) / sum(used.values())
     with capsys.disabled():
         print(f"\n{CLAIMS} claims made in {made:.0f} s, scheduled in {took:.0f}: {rate}")
         print(f"load {os.getloadavg()[0]:.0f}; at most {calls} calls a second; processor seconds:")
         print(", ".join(f"{name} {seconds:.1f}" for name, seconds in used.items()))
-        print(f"of these {ours:.0%} the extender's and this test's")
+        print(f"of these {measured_part:.0%} the extender's and this test's")
 
     assert [] == over_capacity(plane)
 

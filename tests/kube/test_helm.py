@@ -132,10 +132,10 @@ def test_a_key_alone_is_all_that_is_made_where_another_makes_certificates(
     command = [sys.executable, "-m", "hetero.cli", "certificates", f"--namespace={SPACE}"]
     environment = {**os.environ, "KUBECONFIG": str(plane.kubeconfig)}
     completed([*command, "--key-alone"], env=environment, check=True)
-    found = made(plane)
+    names_by_path = made(plane)
 
-    assert ["hetero-key"] == found[f"/api/v1/namespaces/{SPACE}/secrets"]
-    assert ["hetero-keys"] == found[f"/api/v1/namespaces/{SPACE}/configmaps"]
+    assert ["hetero-key"] == names_by_path[f"/api/v1/namespaces/{SPACE}/secrets"]
+    assert ["hetero-keys"] == names_by_path[f"/api/v1/namespaces/{SPACE}/configmaps"]
 
 
 #: Kinds of other products that the chart makes objects of: group, kind, plural and scope.

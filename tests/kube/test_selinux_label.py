@@ -53,8 +53,8 @@ def test_where_no_label_is_taken_one_line_says_so_and_the_agent_goes_on(
 def test_the_chart_names_the_type_to_the_agent() -> None:
     def arguments(**agent: str) -> list[str]:
         made = of("DaemonSet", "hetero-agent", agent=agent)
-        found: list[str] = made["spec"]["template"]["spec"]["containers"][0]["args"]
-        return found
+        container_arguments: list[str] = made["spec"]["template"]["spec"]["containers"][0]["args"]
+        return container_arguments
 
     assert "--selinux-type=container_file_t" in arguments(selinuxType="container_file_t")
     assert not any("selinux" in argument for argument in arguments())
