@@ -283,7 +283,7 @@ class Site:
 
     async def settled(self, *, driver: bool = True) -> Books:
         """Return the books once the scheduler has heard what the API says."""
-        for _ in range(200):
+        for _ in range(1000):
             if self._comparable(self._of_scheduler()) == self._comparable(self._of_agent()):
                 break
             await asyncio.sleep(0.02)
