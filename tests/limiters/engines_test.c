@@ -416,8 +416,8 @@ TEST(engines_that_rest_between_steps_have_what_they_have_without_a_limiter)
     }
 }
 
-/* Nothing is owed to a neighbour that has more than its share. Until 2026-11-30 an engine stopped at its share, and paid
- * for what it had beside such a neighbour: three machines had 47 + 69 on average here, of 79 + 51. */
+/* Nothing is owed to a neighbour that has more than its share. Until 2026-11-30 an engine stopped at its share, and
+ * paid for what it had beside such a neighbour: three machines had 47 + 69 on average here, of 79 + 51. */
 TEST(an_elastic_engine_goes_on_while_its_neighbour_borrows)
 {
     kind = GRAPH_STEPS;
