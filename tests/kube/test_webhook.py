@@ -80,7 +80,10 @@ def patched(plain: dict[str, Any], made: list[dict[str, Any]]) -> dict[str, Any]
     return result
 
 
-def test_a_number_of_no_cards_is_left_out_where_a_kubelet_would_start_no_such_container() -> None:
+@pytest.mark.parametrize("old_kubelets", [False, True])
+def test_a_number_of_no_cards_is_left_out_since_kubelets_may_start_no_such_container(
+    old_kubelets: bool,
+) -> None:
     hygon = {"hygon.com/dcunum": "0", "hygon.com/dcumem": "0"}
     zeros = {"cpu": "1", "nvidia.com/gpu": "0", **hygon}
     made = pod(zeros)
@@ -92,12 +95,12 @@ def test_a_number_of_no_cards_is_left_out_where_a_kubelet_would_start_no_such_co
         answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
         return patched(plain, json.loads(base64.b64decode(answer.get("patch", "W10="))))
 
-    old = admitted(made, evolve(HOOK, serves_old_kubelets=True))["spec"]
+    hook = evolve(HOOK, serves_old_kubelets=old_kubelets)
+    spec = admitted(made, hook)["spec"]
     left = {"cpu": "1", "hygon.com/dcumem": "0"}
-    assert {"limits": left, "requests": {}} == old["containers"][0]["resources"]
-    assert {"limits": left} == old["initContainers"][0]["resources"]
-    assert made == admitted(made, HOOK)
-    one_kind = admitted(mixed, evolve(HOOK, serves_old_kubelets=True))["spec"]
+    assert {"limits": left, "requests": {}} == spec["containers"][0]["resources"]
+    assert {"limits": left} == spec["initContainers"][0]["resources"]
+    one_kind = admitted(mixed, hook)["spec"]
     assert {"limits": {"hygon.com/dcunum": "1"}} == one_kind["containers"][0]["resources"]
 
 

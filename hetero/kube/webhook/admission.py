@@ -390,12 +390,13 @@ class Webhook:
         return class_names.pop() if len(class_names) == 1 else None
 
     def _without_zeros(self, pod: Pod, spec: Plain) -> Iterator[Plain]:
-        """Leave out what counts 0 cards: an old kubelet starts no such container.
+        """Leave out what counts 0 cards: kubelets start no such container everywhere.
 
-        It asks the resource's plugin to prepare the container, and finds no card for that.
+        An old one asks the resource's plugin to prepare it, and finds no card for that. A newer one
+        refuses it where no card of the resource is healthy, as where all are cordoned.
         """
         groups = {"containers": pod.spec.containers, "initContainers": pod.spec.init_containers}
-        for list_name, group in groups.items() if self.serves_old_kubelets else ():
+        for list_name, group in groups.items():
             for position, container in enumerate(group):
                 path = f"/spec/{list_name}/{position}/resources"
                 written = spec[list_name][position].get("resources") or {}
