@@ -390,7 +390,7 @@ class Webhook:
         return class_names.pop() if len(class_names) == 1 else None
 
     def _without_zeros(self, pod: Pod, spec: Plain) -> Iterator[Plain]:
-        """Leave out what counts 0 cards: kubelets start no such container everywhere.
+        """Leave out what counts 0 cards: a kubelet may refuse such a container.
 
         An old one asks the resource's plugin to prepare it, and finds no card for that. A newer one
         refuses it where no card of the resource is healthy, as where all are cordoned.
