@@ -10,11 +10,10 @@ Imports nothing until then; of ours it may import `hetero.model`, `hetero.placem
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+# Not typing's: until `hetero.start` is read Ctrl-C prints a traceback, so nothing is imported first.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hetero.model import Allocation, Ask, Refusal, Request
     from hetero.model.errors import BadInput, DriverAbsent, HeteroError, NotFound, Refused
@@ -48,4 +47,6 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     return getattr(import_module(_HOMES[name]), name)
