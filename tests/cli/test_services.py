@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,8 @@ def settings(tmp_path: Path) -> Path:
 def environ(environ: dict[str, str], settings: Path, one_card: Path) -> Iterator[dict[str, str]]:
     own = {"HETERO_RACK": str(one_card), "HETERO_CONFIG": str(settings), "PYTHONPATH": ""}
     own["MPS_ENDS_WITH"] = str(os.getpid())  # also where these tests are interrupted
+    # The control program is one of Python: not by a version manager's script, which is slow
+    own["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as short:
         # A socket's path has 107 characters at most
         yield {**environ, **own, "HETERO_STATE": short}
