@@ -204,7 +204,7 @@ deploy/build/hetero-supervisor: deploy/supervisor.c
 	$(CC) -std=gnu11 -O2 -Wall -Wextra -Werror -static -o $@.$$$$ $< && mv $@.$$$$ $@  # two suites may make it at once
 
 manifests: setup ## render the chart for those without Helm
-	$(BIN)/python deploy/render.py > deploy/manifests/hetero.yaml
+	$(BIN)/python deploy/render.py --kube-version v1.34.0 > deploy/manifests/hetero.yaml
 
 uninstall: ## remove the installation, unless grants stand
 	@if [ -x $(BIN)/hetero ]; then $(BIN)/hetero doctor --uninstall-check; fi

@@ -1,6 +1,6 @@
 """Renders the chart for those without Helm: the part of its template language the chart uses.
 
-python deploy/render.py [--namespace NAME] [--kube-version 1.NN] [--values FILE]... > hetero.yaml
+python deploy/render.py [--namespace NAME] [--kube-version vX.Y.Z] [--values FILE]... > hetero.yaml
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ def render(*, namespace: str, values: Mapping[str, Any], kubernetes: str = NEWES
     `values` go over the chart's own.
     """
     chosen = _merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)
+    version = kubernetes if kubernetes.count(".") > 1 else f"{kubernetes}.0"
     root = {
         "Values": chosen,
         "Release": {"Namespace": namespace, "Name": "hetero"},
-        "Capabilities": {"KubeVersion": {"Version": kubernetes}},
+        "Capabilities": {"KubeVersion": {"Version": f"v{version.removeprefix('v')}"}},
     }
     parts = [
         _fill(list(_tokens(path.read_text())), root)
@@ -172,6 +173,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "replace": lambda old, new, text: text.replace(old, new),
     "lower": lambda text: text.lower(),
     "regexReplaceAll": lambda pattern, text, new: re.sub(pattern, new, text),
+    "regexMatch": lambda pattern, text: re.search(pattern, text) is not None,
     "eq": lambda left, other: left == other,
     "not": lambda value: not value,
     "ne": lambda left, other: left != other,

@@ -26,9 +26,9 @@ GUIDES = ROOT / "docs/guides"
 #: What a reader writes in place of a page's words. The namespace is there by then: the page has it
 #: labelled before, where Pod Security is enforced.
 WORDS = {
-    "REGISTRY/hetero:0.1.0": IMAGE,
+    # The lab has one image
+    "image=REGISTRY/hetero:0.1.0": f"image={IMAGE} --set kubeScheduler.image={IMAGE}",
     "REGISTRY/hetero:NEW": IMAGE,
-    "registry.k8s.io/kube-scheduler:vX.Y.Z": IMAGE,
     " --create-namespace": "",
     "NODE": "n1",
 }

@@ -39,7 +39,7 @@ def of(kind: str, name: str, **values: Any) -> dict[str, Any]:
 def test_the_plain_manifests_are_those_of_the_chart() -> None:
     plain = (ROOT / "deploy/manifests/hetero.yaml").read_text()
 
-    assert render.render(namespace="hetero-system", values={}) == plain
+    assert render.render(namespace="hetero-system", values={}, kubernetes="1.34") == plain
 
 
 def test_what_a_pod_reads_at_its_start_is_applied_before_the_pod() -> None:
@@ -343,7 +343,7 @@ def images(**values: Any) -> set[str]:
 
 
 def test_one_registry_takes_the_place_of_that_of_every_image() -> None:
-    scheduler = "kube-scheduler:v1.34.0"
+    scheduler = "kube-scheduler:v1.36.0"
     own = {"image": "registry.example.com/team/hetero:1"}
 
     assert {"hetero:0.1.0", f"registry.k8s.io/{scheduler}"} == images()
@@ -353,6 +353,24 @@ def test_one_registry_takes_the_place_of_that_of_every_image() -> None:
     assert {"mirror/a/team/hetero:1", f"mirror/a/{scheduler}"} == images(
         imageRegistry="mirror/a", **own
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "version", "taken"),
+    [
+        ("a.example:5000/kube-scheduler", "v1.30.2+k3s1", ":v1.30.2"),
+        ("a.example/kube-scheduler", "1.28", ":v1.28.0"),
+        ("kube-scheduler", "v1.27.9-gke.100", ":v1.27.9"),
+        ("a.example:5000/b/kube-scheduler:v1.27.5", "v1.30.2", ""),
+        ("kube-scheduler@sha256:ab", "v1.30.2", ""),
+    ],
+)
+def test_kube_scheduler_has_the_clusters_version_where_its_image_names_none(
+    image: str, version: str, taken: str
+) -> None:
+    found = images(kubernetes=version, kubeScheduler={"image": image})
+
+    assert {"hetero:0.1.0", f"{image}{taken}"} == found
 
 
 def test_services_take_further_arguments_as_their_last() -> None:

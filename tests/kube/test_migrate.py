@@ -331,6 +331,34 @@ def test_what_pods_ask_of_nodes_is_asked_here_too() -> None:
     assert ["devicePlugin.monitor.resources.limits.memory"] == [name for name, _ in made.sentences]
 
 
+def test_a_repository_without_a_tag_has_the_clusters_version(tmp_path: Path) -> None:
+    image = {"registry": "registry.example.com", "repository": "k8s/kube-scheduler", "tag": ""}
+    made = migrated(tmp_path, nested({"scheduler.kubeScheduler.image": image}))
+
+    assert "registry.example.com/k8s/kube-scheduler" == made.values["kubeScheduler"]["image"]
+    (container,) = (
+        container
+        for manifest in yaml.safe_load_all(rendered(**yaml.safe_load(made.text)))
+        if (manifest["kind"], manifest["metadata"]["name"]) == ("Deployment", "hetero-scheduler")
+        for container in manifest["spec"]["template"]["spec"]["containers"]
+        if container["name"] == "kube-scheduler-files"
+    )
+    assert "registry.example.com/k8s/kube-scheduler:v1.36.0" == container["image"]
+
+
+def test_a_url_of_the_webhook_is_written_where_it_is_switched_on(tmp_path: Path) -> None:
+    name = "scheduler.admissionWebhook.customURL"
+    url = {"enabled": True, "host": "hooks.example.com", "port": 31998, "path": "/webhook"}
+    made = migrated(tmp_path, nested({name: url}))
+    idle = migrated(tmp_path, nested({name: {**url, "enabled": False}}))
+    hostless = migrated(tmp_path, nested({name: {"enabled": True, "port": 31998}}))
+
+    assert "https://hooks.example.com:31998/admit" == made.values["webhook"]["url"]
+    assert [f"{name}.path"] == [leaf for leaf, _ in made.sentences]
+    assert "webhook" not in idle.values
+    assert {f"{name}.enabled", f"{name}.port"} == {leaf for leaf, _ in hostless.sentences}
+
+
 def test_nodes_are_chosen_by_their_own_label_and_have_a_runtime_class() -> None:
     made, cluster = of_issue("hami-2280")
 

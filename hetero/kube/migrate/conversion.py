@@ -60,6 +60,16 @@ def _cert_manager(leaf: Leaf) -> str | None:
     return "cert-manager" if _truth(leaf) else None
 
 
+def _custom_url(leaf: Leaf) -> str | None:
+    """The URL of hetero's webhook by HAMi's values: each of its leaves comes to the same."""
+    custom_url = leaf.document["scheduler"]["admissionWebhook"]["customURL"]
+    if str(custom_url.get("enabled", False)).lower() != "true":
+        return None
+    if not (custom_url.get("host") and custom_url.get("port")):
+        raise BadInput("it has no host and port")
+    return f"https://{custom_url['host']}:{custom_url['port']}/admit"
+
+
 def _negated(leaf: Leaf) -> bool:
     return not _truth(leaf)
 
@@ -159,6 +169,7 @@ CONVERTERS: Mapping[str, Converter] = {
     "truth": _truth,
     "negated": _negated,
     "cert-manager": _cert_manager,
+    "custom-url": _custom_url,
     "directory": _directory,
     "more": _more,
     "more-namespaces": _more_namespaces,

@@ -170,7 +170,8 @@ class _Draft:
         """Return all of it. Raises `BadInput` for settings that hetero does not take."""
         for target, parts in self._image_parts.items():
             names = [parts[key] for key in ("registry", "repository") if parts.get(key)]
-            _put(self.values, tuple(target.split(".")), f"{'/'.join(names)}:{parts['tag']}")
+            tag = f":{parts['tag']}" if "tag" in parts else ""
+            _put(self.values, tuple(target.split(".")), f"{'/'.join(names)}{tag}")
         for target, value in _table()["unsaid"].items():
             path = tuple(target.split("."))
             if _get(self.values, path) is None:
@@ -264,7 +265,7 @@ class _Draft:
     def _take_image(
         self, rule: Rule, path: _Path, name: str, value: str, document: Mapping[str, Any]
     ) -> None:
-        if not _parent(document, path).get("tag"):
+        if not _parent(document, path).get("repository"):
             self.sentences.append((name, rule.sentence))
             return
         self._image_parts.setdefault(rule.value, {})[path[-1]] = value
