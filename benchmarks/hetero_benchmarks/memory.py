@@ -98,8 +98,9 @@ def memory(
 ) -> int:
     """Try a memory limit from inside: the driver API, nvidia-smi and libraries.
 
-    Each is a program under `hetero run --memory LIMIT`. What is not installed is ABSENT. Meanwhile
-    nvidia-smi looks at the card from outside every 100 ms.
+    Each is a program under `hetero run --memory LIMIT`, one after the other. What is not installed
+    is ABSENT. Meanwhile nvidia-smi looks at the card from outside every 100 ms, and all that the
+    card holds counts: nothing else may use it.
     """
     machine, *others = find_machines(uuid)
     context = _context_bytes(machine)
