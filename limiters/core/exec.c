@@ -5,8 +5,9 @@
  * A child of vfork has its parent's memory, so the new environment is on the stack. Calls go to the next function of
  * their name, which may be of another preloaded library.
  */
-#include "variables.h"
+#include "fault.h"
 #include "libc.h"
+#include "variables.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -70,7 +71,7 @@ static int start(const struct start *started, char *const environment[])
     if (next.execve == NULL) /* a library's constructor, before ours */
         prepare();
     struct environment_places places = environment_places_in(environment);
-    if (!environment_lacks_limiter(environment, &places))
+    if (!environment_lacks_limiter(environment, &places) || FAULT(executed_as_told))
         return call_with(started, environment);
     size_t bytes = environment_bytes(environment, &places);
     void *room = ROOM(bytes);

@@ -1,8 +1,9 @@
 /* Keeps the limiter in what libc's `system` and `popen` start. libc passes on the program's own environment there,
  * which may have lost it: the shell is told the variables in front of its command then (variables.h).
  */
-#include "variables.h"
+#include "fault.h"
 #include "libc.h"
+#include "variables.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -81,7 +82,8 @@ static void start(struct shell *shell)
         prepare();
     shell->environment = environment_now();
     shell->places = environment_places_in(shell->environment);
-    if (shell->command == NULL || !environment_lacks_limiter(shell->environment, &shell->places)) {
+    if (shell->command == NULL || !environment_lacks_limiter(shell->environment, &shell->places) ||
+        FAULT(shells_as_told)) {
         call_with(shell, shell->command);
         return;
     }

@@ -10,7 +10,7 @@ from attrs import evolve
 from tenancy import MIB, Grant, Rack, Terms, with_faults
 
 #: The faults (limiters/core/fault.h) that a test here finds.
-FAULTS = ("driver_in_front",)
+FAULTS = ("driver_in_front", "executed_as_told", "shells_as_told")
 #: Has each way to execute a program print its environment, made anew: one word, and a preload.
 WAYS = """
 import ctypes, os, subprocess, sys
@@ -97,6 +97,20 @@ def test_every_way_to_execute_a_program_keeps_the_limiter(grant: Grant, preload:
     }
     for seen in answers.values():
         assert variables == (seen if len(seen) == 3 else {name: seen[name] for name in variables})
+
+
+@pytest.mark.parametrize(
+    ("fault", "lost_count"), [("executed_as_told", 12), ("shells_as_told", 2)]
+)
+def test_without_what_keeps_it_there_a_program_is_executed_without_the_limiter(
+    grant: Grant, fault: str, lost_count: int
+) -> None:
+    faulty = evolve(grant, limiter=with_faults("cuda"))
+    answers = faulty.run(f"import sys\nsys.argv = ['', '']\n{WAYS}", HETERO_FAULT=fault)
+
+    lost = {way for way, seen in answers.items() if "HETERO_GRANT" not in seen}
+    assert lost_count == len(lost)
+    assert ({"system", "popen"} <= lost) == (fault == "shells_as_told")
 
 
 def test_a_program_with_an_environment_made_anew_keeps_to_the_limit(grant: Grant) -> None:
