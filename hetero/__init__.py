@@ -12,7 +12,7 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-# Not typing's: until `hetero.start` is read Ctrl-C prints a traceback, so nothing is imported first.
+# Not typing's: nothing is imported before `hetero.start`, until which Ctrl-C prints a traceback.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hetero.model import Allocation, Ask, Refusal, Request

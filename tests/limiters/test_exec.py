@@ -99,9 +99,7 @@ def test_every_way_to_execute_a_program_keeps_the_limiter(grant: Grant, preload:
         assert variables == (seen if len(seen) == 3 else {name: seen[name] for name in variables})
 
 
-@pytest.mark.parametrize(
-    ("fault", "lost_count"), [("executed_as_told", 12), ("shells_as_told", 2)]
-)
+@pytest.mark.parametrize(("fault", "lost_count"), [("executed_as_told", 12), ("shells_as_told", 2)])
 def test_without_what_keeps_it_there_a_program_is_executed_without_the_limiter(
     grant: Grant, fault: str, lost_count: int
 ) -> None:

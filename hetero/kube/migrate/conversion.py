@@ -61,7 +61,7 @@ def _cert_manager(leaf: Leaf) -> str | None:
 
 
 def _custom_url(leaf: Leaf) -> str | None:
-    """The URL of hetero's webhook by HAMi's values: each of its leaves comes to the same."""
+    """Return the URL of hetero's webhook by HAMi's: each of its leaves comes to the same."""
     custom_url = leaf.document["scheduler"]["admissionWebhook"]["customURL"]
     if str(custom_url.get("enabled", False)).lower() != "true":
         return None
