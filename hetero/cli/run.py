@@ -47,6 +47,13 @@ class _Command(click.Command):
     help="When the grant ends: with the last of its processes, or with CMD, and then the others "
     "that hold it are ended.",
 )
+@click.option(
+    "--for-user",
+    "user_name",
+    metavar="USER",
+    help="Root alone: whose grant it is, by name or number. CMD starts as root and may become USER "
+    "before it opens the card, as gosu and setpriv do.",
+)
 @click.option("--label", help="A name of yours for the grant, shown and taken by all commands.")
 @quiet_option
 @click.option(
@@ -62,6 +69,7 @@ def command(
     anyway: bool,
     wait_text: str | None,
     end_with: str,
+    user_name: str | None,
     **flags: Any,
 ) -> None:
     """Run CMD with a share of a device, and free it when CMD and its children are gone.
@@ -108,6 +116,7 @@ def command(
             anyway=anyway,
             wait=None if wait_text is None else WaitTerms(_within_s(wait_text), tell_place),
             ends_with_command=end_with == "command",
+            user_name=user_name,
         )
     except HeteroError as error:
         if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shlex
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from attrs import evolve
 
 from hetero.model import Allocation, Ask, Edits, Policy, Refusal, Request
-from hetero.model.errors import HeteroError, Refused
+from hetero.model.errors import BadInput, HeteroError, Refused
 from hetero.model.frozen import frozen
 from hetero.model.names import check_label
 from hetero.node import services
@@ -366,6 +367,25 @@ Grants = LocalGrants | RemoteGrants
 def grants_of(node: Node) -> Grants:
     """Return what changes the grants of a node for the user of this process."""
     return RemoteGrants(node, node.daemon) if node.daemon else LocalGrants(node)
+
+
+def grants_for(node: Node, user_name: str) -> LocalGrants:
+    """Return what makes grants of another user, which programs that root starts become.
+
+    `user_name` is a name or a number. Raises `BadInput`; `HeteroError` where the user's programs
+    cannot be shown the boards.
+    """
+    if os.geteuid() != 0:
+        raise BadInput("--for-user is for root: the grants of others are their own")
+    try:
+        uid = int(user_name) if user_name.isdecimal() else pwd.getpwnam(user_name).pw_uid
+    except KeyError:
+        raise BadInput(f"--for-user {user_name!r} is no user of this machine") from None
+    if uid:
+        from hetero.node.mounts import show_boards  # here: few run for others
+
+        show_boards(node.ledger)
+    return LocalGrants(node, asker=User.of(uid) if uid else None)
 
 
 def admit_program(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from hetero.model import Mount
 from hetero.model.errors import HeteroError
+from hetero.node.ledger.ledger import Ledger
+from hetero.node.ledger.state import prepare
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # mount(2), umount2(2) and unshare(2)
@@ -53,6 +55,16 @@ def show_read_only(source_path: Path, target_path: Path, *, anchor: Path) -> Non
         _mount(anchor, target_path, _BIND)  # read-only as what it is made of
     finally:
         _LIBC.umount2(bytes(anchor), _DETACH)
+
+
+def show_boards(ledger: Ledger) -> None:
+    """Show all users the boards of root's ledger; it is made if there is none.
+
+    They are shown by a mount, so only in the mount namespace of this process. Raises `HeteroError`.
+    """
+    prepare(ledger.path)
+    anchor = ledger.path / "private/shown"
+    show_read_only(ledger.boards, ledger.shown_boards, anchor=anchor)
 
 
 def _make(target_path: Path, *, model_path: Path) -> None:

@@ -12,7 +12,7 @@ from hetero.model import Request
 from hetero.model.errors import HeteroError
 from hetero.model.frozen import frozen
 from hetero.node.end_rest import end_rest_after_this
-from hetero.node.grants import admit_program, grants_of
+from hetero.node.grants import admit_program, grants_for, grants_of
 from hetero.node.ledger.ledger import ALIVE, Grant, GrantHandle
 from hetero.node.ledger.rows import GangRow
 from hetero.node.mounts import enter
@@ -42,6 +42,7 @@ def run(
     anyway: bool = False,
     wait: WaitTerms | None = None,
     ends_with_command: bool = False,
+    user_name: str | None = None,
 ) -> NoReturn:
     """Take what the request asks and become `command`, which holds the grant until it ends.
 
@@ -50,7 +51,7 @@ def run(
     `warn` is called with what the user should know of this machine's ledger. `report_grant` is
     called with the grant and its row in time, if it has one, before the grant is handed over.
     `anyway` takes memory that programs without a grant hold. `wait`: while there is no room it
-    waits in the queue.
+    waits in the queue. `user_name` is whose grant it is, if root makes it for another user.
     Raises `HeteroError`; then nothing is held.
     """
     node = Node.here()
@@ -60,7 +61,7 @@ def run(
     def watch_grant(handle: GrantHandle) -> None:
         watch(handle.path / ALIVE, handle.grant.allocation.vendors, node.environ)
 
-    grants = grants_of(node)
+    grants = grants_of(node) if user_name is None else grants_for(node, user_name)
     if wait is None:
         handle, environment = admit_program(
             grants, request, command=command, label=label, watch=watch_grant, anyway=anyway

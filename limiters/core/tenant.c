@@ -149,7 +149,7 @@ static enum tenancy open_grant(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == EACCES)
-        return refuse_until(path, strerror(errno), "it is another user's: change the user before hetero run");
+        return refuse_until(path, strerror(errno), "it is another user's: have root start it by hetero run --for-user");
     if (fd < 0)
         return refuse(path, strerror(errno));
     void *mapping = MAP_FAILED;

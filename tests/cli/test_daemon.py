@@ -17,6 +17,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 
+import hetero_simulator
 import pytest
 from attrs import define, field
 
@@ -217,3 +218,41 @@ def test_without_heterod_only_root_cordons_but_for_a_ledger_of_the_users_own(
         code, _, err = machine.run(ALICE, *words, **private)
         sentence = f"hetero: for what is run with HETERO_STATE={own}/state alone: other users"
         assert (0, f"{sentence} do not see it\n") == (code, err)
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv is of util-linux")
+def test_a_program_of_roots_that_becomes_another_user_keeps_the_grant_of_that_user(
+    machine: Machine,
+) -> None:
+    """As gosu does, with heterod and without: the boards are shown by whoever makes the grant."""
+    job = str(hetero_simulator.job("cuda"))
+    rack = {"HETERO_RACK": shutil.copy(hetero_simulator.rack("one"), machine.path)}
+    becomes = ("setpriv", f"--reuid={ALICE}", "--clear-groups", job, "--alloc")
+    ask = ("run", "-q", "--memory", "2Gi", "--for-user")
+
+    def outcomes() -> list[tuple[int, bool]]:
+        tries = [
+            machine.run(ROOT, *ask, str(user), "--", *becomes, size, **rack)
+            for user, size in ((ALICE, "1000MiB"), (ALICE, "3000MiB"), (BOB, "1000MiB"))
+        ]
+        return [(code, "--for-user" in errors) for code, _, errors in tries]
+
+    expected = [(0, False), (1, False), (1, True)]
+    assert expected == outcomes()
+    (ledger,) = (machine.path / "state").glob("sim-*")
+    unmount_all(ledger)
+    machine.begin(ROOT, "daemon", **rack)
+    try:
+        assert until(machine.path / f"out-{ROOT}", f"heterod serves {ledger}/heterod.sock\n")
+        assert expected == outcomes()
+    finally:
+        unmount_all(ledger)
+
+
+def test_root_alone_makes_grants_for_others_and_for_users_that_are_there(machine: Machine) -> None:
+    ask = ("run", "--memory", "2Gi", "--for-user")
+    asked = [machine.run(ALICE, *ask, str(BOB), "--", "true"), machine.run(ROOT, *ask, "x", "true")]
+
+    assert [2, 2] == [code for code, _, _ in asked]
+    assert "--for-user is for root" in asked[0][2]
+    assert "--for-user 'x' is no user of this machine" in asked[1][2]

@@ -99,7 +99,7 @@ def test_a_program_that_becomes_another_user_first_is_refused_in_a_line_that_say
     grant.directory.chmod(0o700)
     status, out, errors = outcome(grant, sys.executable, "-c", code, PYTHONPATH=FOLDERS)
     assert (0, "800\n") == (status, out)
-    assert "it is another user's: change the user before hetero run" in errors
+    assert "it is another user's: have root start it by hetero run --for-user" in errors
 
 
 @pytest.mark.skipif(which("setpriv") is None, reason="setpriv is of util-linux")

@@ -24,8 +24,7 @@ from hetero.node.daemon_client import LENGTH, MOST_REQUEST_BYTES, SOCKET, framed
 from hetero.node.guard.monitor import Finding, watch
 from hetero.node.ledger.grant_dir import create
 from hetero.node.ledger.locks import try_lock
-from hetero.node.ledger.state import prepare
-from hetero.node.mounts import show_read_only
+from hetero.node.mounts import show_boards
 from hetero.node.node import Node
 
 #: Seconds within which a request must arrive, and its reply must be read.
@@ -222,8 +221,7 @@ def set_up(node: Node) -> Path:
     if os.geteuid() != 0:
         raise HeteroError("heterod writes the ledger of all users: run it as root")
     directory = node.ledger.path
-    prepare(directory)
-    show_read_only(node.ledger.boards, node.ledger.shown_boards, anchor=directory / "private/shown")
+    show_boards(node.ledger)
     return directory
 
 
