@@ -226,7 +226,7 @@ def test_a_program_of_roots_that_becomes_another_user_keeps_the_grant_of_that_us
 ) -> None:
     """As gosu does, with heterod and without: the boards are shown by whoever makes the grant."""
     job = str(hetero_simulator.job("cuda"))
-    rack = {"HETERO_RACK": shutil.copy(hetero_simulator.rack("one"), machine.path)}
+    rack = {"HETERO_RACK": str(shutil.copy(hetero_simulator.rack("one"), machine.path))}
     becomes = ("setpriv", f"--reuid={ALICE}", "--clear-groups", job, "--alloc")
     ask = ("run", "-q", "--memory", "2Gi", "--for-user")
 

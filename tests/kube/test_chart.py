@@ -368,9 +368,9 @@ def test_one_registry_takes_the_place_of_that_of_every_image() -> None:
 def test_kube_scheduler_has_the_clusters_version_where_its_image_names_none(
     image: str, version: str, taken: str
 ) -> None:
-    found = images(kubernetes=version, kubeScheduler={"image": image})
-
-    assert {"hetero:0.1.0", f"{image}{taken}"} == found
+    assert {"hetero:0.1.0", f"{image}{taken}"} == images(
+        kubernetes=version, kubeScheduler={"image": image}
+    )
 
 
 def test_services_take_further_arguments_as_their_last() -> None:
