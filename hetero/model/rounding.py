@@ -29,9 +29,9 @@ from hetero.model.frozen import frozen
 class Portion:
     """An ask rounded for one device: the counters it takes, and the core limit that it implies.
 
-    `downgrade` is the level by which it is less than the share asked (`placement.offer.cut_of`).
-    `sm_percent` is as asked: it takes as much core as a share of time would, and there is no core
-    limit.
+    `downgrade` is the level by which it is less than the share asked, `surplus` what it has beyond
+    it: MiB, then percent of the card's core (`placement.offer.cut_of`). `sm_percent` is as asked:
+    it takes as much core as a share of time would, and there is no core limit.
     """
 
     takes: Counters
@@ -39,6 +39,7 @@ class Portion:
     template: str | None = None
     part: str | None = None
     downgrade: int = 0
+    surplus: tuple[int, int] = (0, 0)
     sm_percent: int | None = None
 
     def is_whole(self, device: Device) -> bool:

@@ -27,7 +27,7 @@ from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 from hetero.model.units import format_memory, format_percent
 from hetero.placement.device_groups import agreed, sets
-from hetero.placement.offer import WHOLE_FOR_PART, given_whole, offer, shortage
+from hetero.placement.offer import WHOLE_FOR_PART, cost_of, given_whole, offer, shortage
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
@@ -42,7 +42,8 @@ _MOST_LINK_SETS = 20_000
 class Verdict:
     """The verdict of one device on a request, and its cost if it serves.
 
-    The cost's first number is the downgrade level (`offer.cut_of`), the others are the policy's.
+    The cost's first numbers are the downgrade level and the surplus (`offer.cut_of`), the others
+    are the policy's.
     `position` is the device's place in the inventory. `left` are the bytes and the percent of the
     card's core that would be left of a device that serves, `shortage` the numbers of one that does
     not.
@@ -68,6 +69,15 @@ class Verdict:
                 f"{format_percent(core_percent)} of the core left"
             )
         return f"{self.position} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
+
+
+@frozen(kw_only=True)
+class _Choice:
+    """Devices and cuts for all asks, and what choices of one group and of several go by."""
+
+    cuts: list[tuple[str, Portion]]
+    cost: tuple[int, ...]
+    size_then_cost: tuple[int, ...]
 
 
 @frozen(kw_only=True)
@@ -128,30 +138,48 @@ def _cheapest(
     offers_by_ask: list[Offers],
     policy: PlacementPolicy,
 ) -> list[tuple[str, Portion]] | None:
-    """Return the best-linked, then cheapest choice of devices for all asks; None without one."""
-    device_by_uuid = {device.uuid: device for device in devices}
-    best_cost_and_cuts: tuple[tuple[int, ...], list[tuple[str, Portion]]] | None = None
-    for candidates in (
-        device_set
+    """Return the best-linked, then cheapest choice of devices for all asks; None without one.
+
+    Of a vendor the smallest shapes are taken; which vendor's is for the policy.
+    """
+    choices = (
+        _cheapest_of(group, free, request, offers_by_ask, policy)
         for group in groups(devices, request)
-        for device_set in sets(group, offers_by_ask)
-    ):
+    )
+    choice = min(
+        (choice for choice in choices if choice is not None),
+        key=lambda choice: choice.cost,
+        default=None,
+    )
+    return None if choice is None else choice.cuts
+
+
+def _cheapest_of(
+    group: list[Device],
+    free: Free,
+    request: Request,
+    offers_by_ask: list[Offers],
+    policy: PlacementPolicy,
+) -> _Choice | None:
+    """Return the best-linked, then smallest, then cheapest choice among devices of one group."""
+    device_by_uuid = {device.uuid: device for device in group}
+    best_choice: _Choice | None = None
+    for candidates in sets(group, offers_by_ask):
         for weight, linked in _sets(candidates, offers_by_ask, request):
             cuts = _match(linked, offers_by_ask, free, policy)
             if cuts is None:
                 continue
-            costs = (_cost(device_by_uuid[uuid], free, cut, policy) for uuid, cut in cuts)
-            downgrade, *policy_costs = map(sum, zip(*costs, strict=True))
-            cost = (downgrade, -weight, *policy_costs)
-            if best_cost_and_cuts is None or cost < best_cost_and_cuts[0]:
-                best_cost_and_cuts = (cost, cuts)
+            costs = (cost_of(device_by_uuid[uuid], cut, free[uuid], policy) for uuid, cut in cuts)
+            downgrade, mib, percent, *policy_costs = map(sum, zip(*costs, strict=True))
+            choice = _Choice(
+                cuts=cuts,
+                cost=(downgrade, -weight, *policy_costs),
+                size_then_cost=(downgrade, -weight, mib, percent, *policy_costs),
+            )
+            if best_choice is None or choice.size_then_cost < best_choice.size_then_cost:
+                best_choice = choice
             break
-    return None if best_cost_and_cuts is None else best_cost_and_cuts[1]
-
-
-def _cost(device: Device, free: Free, cut: Portion, policy: PlacementPolicy) -> tuple[int, ...]:
-    """Return what taking the cut costs: first its downgrade level, then the policy's cost."""
-    return (cut.downgrade, *policy(device, free[device.uuid], cut))
+    return best_choice
 
 
 def _refusal(
@@ -231,7 +259,7 @@ def explain(
             Verdict(
                 device=device.uuid,
                 verdict=verdict,
-                cost=None if cut is None else _cost(device, free, cut, policy),
+                cost=None if cut is None else cost_of(device, cut, free[device.uuid], policy),
                 chosen=device.uuid in taken_uuids,
                 position=position,
                 model=device.short_model,
@@ -416,7 +444,7 @@ def _match(
     uuids_by_ask: list[list[str]] = []
     for offers in offers_by_ask:
         costs_and_uuids = [
-            (_cost(device, free, cut, policy), position, device.uuid)
+            (cost_of(device, cut, free[device.uuid], policy), position, device.uuid)
             for position, device in enumerate(devices)
             if isinstance(cut := offers[device.uuid], Portion)
         ]

@@ -26,7 +26,8 @@ from hetero.model import (
     obtainable,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
-from hetero.model.units import format_memory
+from hetero.model.units import MiB, format_memory
+from hetero.placement.placement_policy import PlacementPolicy
 
 #: The verdicts of a device that is too small, and of one in use that is asked for as a whole.
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
@@ -56,7 +57,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     """Return what the ask would take of the device were it free, or why it never can.
 
     Its downgrade level, where a share was asked for: 0, none; 1, no limit is enforced; 2, the whole
-    device is taken for a part of it.
+    device is taken for a part of it. Its surplus is what its shape has beyond the amounts asked.
     """
     if verdict := _verdict_of_any_size(device, ask, request):
         return verdict
@@ -72,8 +73,10 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     followers = following(request.policy)
     if followers in device.capacity:
         cut = evolve(cut, takes={followers: 1, **cut.takes})
-    downgrade = 0 if _asks_for_all(device, ask) else _downgrade(device, cut)
-    return evolve(cut, downgrade=downgrade) if downgrade else cut
+    if _asks_for_all(device, ask):
+        return cut
+    downgrade, surplus = _downgrade(device, cut), _surplus(device, sized_ask, cut)
+    return evolve(cut, downgrade=downgrade, surplus=surplus) if downgrade or any(surplus) else cut
 
 
 def _verdict_of_any_size(device: Device, ask: Ask, request: Request) -> str | None:
@@ -126,6 +129,16 @@ def _by_parts(device: Device) -> bool:
     return isinstance(granularity, Templated) and not (granularity.whole or granularity.counted)
 
 
+def cost_of(
+    device: Device, cut: Portion, free: Mapping[str, int], policy: PlacementPolicy
+) -> tuple[int, ...]:
+    """Return what taking the cut costs: its downgrade level, its surplus, then the policy's cost.
+
+    A smaller shape comes before what a policy prefers, which decides among equal ones.
+    """
+    return (cut.downgrade, *cut.surplus, *policy(device, free, cut))
+
+
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
     """Return what stands in the way of the cut now, None if nothing does."""
     lacking_counter = _lacking(cut, free)
@@ -174,6 +187,16 @@ def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
     return min(
         lacking_counters, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None
     )
+
+
+def _surplus(device: Device, ask: Ask, cut: Portion) -> tuple[int, int]:
+    """Return the MiB and the percent of the card's core that a cut has beyond what was asked."""
+    if ask.shape is not None:
+        return 0, 0
+    asked_bytes, asked_units = asked(device, ask)
+    beyond_bytes = max(cut.takes[MEMORY] - asked_bytes, 0)
+    beyond_units = max(cut.takes[CORE] - (asked_units or 0), 0)
+    return beyond_bytes // MiB, 100 * beyond_units // max(device.of_card(CORE), 1)
 
 
 def _downgrade(device: Device, cut: Portion) -> int:

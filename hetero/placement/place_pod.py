@@ -18,7 +18,7 @@ from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.device_groups import owed
 from hetero.placement.handing_on import left_for_init, taken_by_receivers, with_common_slices
 from hetero.placement.match import allocate, fit_into, groups, missing, named
-from hetero.placement.offer import offer
+from hetero.placement.offer import cost_of, offer
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 #: How often a device is tried for a request until a pod is given up: some 25 ms.
@@ -348,9 +348,7 @@ def _ways(
             and kind_key not in tried_kinds
         ):
             tried_kinds.add(kind_key)
-            ranked_cuts.append(
-                ((cut.downgrade, *policy(device, device_free, cut)), position, device, cut)
-            )
+            ranked_cuts.append((cost_of(device, cut, device_free, policy), position, device, cut))
     return [
         (device, cut)
         for _, _, device, cut in sorted(ranked_cuts, key=lambda ranked_cut: ranked_cut[:2])

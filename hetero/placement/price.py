@@ -25,14 +25,17 @@ from hetero.placement.placement_policy import Weights
 from hetero.placement.state import Cluster, Kind, State
 
 #: Every placement costs less: sums over a node's devices stay below it.
-DEAREST_COST = 1 << 50
+DEAREST_COST = 1 << 92
 #: A cost no placement has: the pod does not fit. Above what a node reservation adds (`price_rows`).
 NEVER_COST = 4 * DEAREST_COST
 #: How many pod profiles are kept; above that all are worked out anew.
 _MOST_PROFILES = 4096
-#: What one level of `Portion.downgrade` costs: more than all else of a node by any weights. The sum
-#: over a node's devices stays below DEAREST.
-_DOWNGRADE_COST = 1 << 42
+#: What a MiB and a percent of core cost of `Portion.surplus`: more than all else of a node by any
+#: weights.
+_MIB_COST, _PERCENT_COST = 1 << 56, 1 << 42
+#: What one level of `Portion.downgrade` costs: more than that. The sums over a node's devices stay
+#: below the next, and below DEAREST.
+_DOWNGRADE_COST = 1 << 84
 _END = PlacedContainer()  # separates one group of a pod's containers from the next
 
 
@@ -51,8 +54,8 @@ class RequestProfile:
     verdicts: list[DeviceVerdict] = field(factory=list)
     #: What it costs of a node's cards, by the states they are in.
     nodes: dict[tuple[int, ...], int] = field(factory=dict)
-    #: Where pods come and go, by a card's state: the cost of the cut's downgrade, and the
-    #: thousandths of the card that the cut leaves. None where the card gives no cut.
+    #: Where pods come and go, by a card's state: what the cut costs by its shape, and the
+    #: thousandths of the card that it leaves. None where the card gives no cut.
     left: list[tuple[int, int] | None] = field(factory=list)
     #: What it costs of a node, by its cards' states and the keys of its value before and after.
     losses: dict[tuple[tuple[int, ...], ...], int] = field(factory=dict)
@@ -205,15 +208,15 @@ class Prices:
         value_before: NodeValue,
         value_after: NodeValue,
     ) -> int:
-        all_states, downgrade, cost, size_milli = self.cluster.card_states.states, 0, 0, 0
+        all_states, shape_units, cost, size_milli = self.cluster.card_states.states, 0, 0, 0
         if profile.request_class.cards:
             choice = self._choose(states, profile, value_after)
             if choice is None:
                 return NEVER_COST
-            downgrade, cost = divmod(choice[0], _DOWNGRADE_COST)
+            shape_units, cost = divmod(choice[0], _PERCENT_COST)
             size_milli = self.size(profile, all_states[states[0]].kind)
         cost += value_before.node(states, all_states) - value_after.node(states, all_states)
-        return downgrade * _DOWNGRADE_COST + coarse(cost - size_milli * POINTS)
+        return shape_units * _PERCENT_COST + coarse(cost - size_milli * POINTS)
 
     def _stranded_by(self, node_number: int, pod_profile: PodProfile) -> int:
         """Return the points of card that the pod leaves without enough of the node's own counters.
@@ -304,7 +307,7 @@ class Prices:
                 counter: amount - cut.takes.get(counter, 0)
                 for counter, amount in state.free.items()
             }
-            left_by_state.append((cut.downgrade * _DOWNGRADE_COST, state.kind.free_milli(free)))
+            left_by_state.append((_shape_cost(cut), state.kind.free_milli(free)))
         loss_by_state = {}
         for state_number in set(card_states):
             cost_and_milli = left_by_state[state_number]
@@ -327,7 +330,7 @@ class Prices:
                 costs.append(NEVER_COST)
             else:
                 cost, *_ = self.policy(state.kind.device, free, cut)
-                costs.append(cut.downgrade * _DOWNGRADE_COST + cost)
+                costs.append(_shape_cost(cut) + cost)
         return costs
 
     def policy(self, device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int, ...]:
@@ -498,3 +501,9 @@ class Prices:
 
 def _without(host_free: Sequence[int], needs: Sequence[int]) -> list[int]:
     return [amount - need for amount, need in zip(host_free, needs, strict=True)]
+
+
+def _shape_cost(cut: Portion) -> int:
+    """Return what a cut costs because it is not quite what was asked."""
+    mib, percent = cut.surplus
+    return cut.downgrade * _DOWNGRADE_COST + mib * _MIB_COST + percent * _PERCENT_COST
