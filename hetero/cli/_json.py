@@ -213,12 +213,16 @@ def granted(grant: Grant, *, cdi: tuple[str, ...] | None = None) -> Plain:
                 "name": limit.name,
                 "number": inventory_index,
                 "memory": limit.memory,
-                "core": limit.granted_percent,
+                "core": core_percent,
                 "sm": piece.sm_percent,
                 "template": piece.template,
             }
-            for limit, piece, inventory_index in zip(
-                grant.limits, grant.allocation.pieces, inventory_indices, strict=True
+            for limit, piece, core_percent, inventory_index in zip(
+                grant.limits,
+                grant.allocation.pieces,
+                grant.core_percents,
+                inventory_indices,
+                strict=True,
             )
         ],
         "cdi": cdi,
@@ -371,10 +375,12 @@ def _share(view: ShareView) -> Plain:
             "device": piece.device,
             "name": limit.name,
             "memory": limit.memory,
-            "core": limit.granted_percent,
+            "core": core_percent,
             "gone": piece.device in view.gone,
         }
-        for piece, limit in zip(grant.allocation.pieces, grant.limits, strict=True)
+        for piece, limit, core_percent in zip(
+            grant.allocation.pieces, grant.limits, grant.core_percents, strict=True
+        )
     ]
     return {
         "name": view.name,

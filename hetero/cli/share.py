@@ -111,14 +111,15 @@ def _render(shares: Shares) -> Part:
         drops=("containers", "grant"),
     )  # fmt: skip
     for view in shares.shares:
-        for position, (limit, piece) in enumerate(
-            zip(view.entry.limits, view.entry.allocation.pieces, strict=True)
+        entry = view.entry
+        for position, (limit, piece, core_percent) in enumerate(
+            zip(entry.limits, entry.allocation.pieces, entry.core_percents, strict=True)
         ):
             shares_table.add_row(
                 "" if position else view.name,
-                "" if position else view.entry.id,
+                "" if position else entry.id,
                 f"{limit.name} (gone)" if piece.device in view.gone else limit.name,
-                core_limit(limit.granted_percent),
+                core_limit(core_percent),
                 memory_of(limit.memory, limit.memory).partition("/")[2],
                 ""
                 if position

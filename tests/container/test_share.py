@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from hetero.cli import _json, share
+from hetero.cli._show import put
 from hetero.container.cdi import Specs
 from hetero.container.share import change, create, remove, settle
 from hetero.model import MEMORY, Allocation, Ask, Device, Edits, Mount, Request
@@ -91,6 +93,19 @@ def test_a_share_s_slice_is_cut_once_and_again_after_a_reboot(
     assert "slice-2" == settled.shares[0].entry.allocation.pieces[0].part
     assert settled.shares[0].entry == sliced.snapshot().grants[0]
     assert f"SLICE=slice-2:{GiB}" in env(specs, "train")
+
+
+def test_a_share_that_is_a_whole_card_is_listed_with_all_of_its_core(
+    sliced: Node, specs: Specs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(sliced, "card", Request(asks=(Ask(),)), specs=specs)
+    settled = settle(sliced, specs=specs)
+    put(share._render(settled))
+
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("card"))
+    assert "100 %" in row
+    (listed,) = _json.shares(settled)["items"]
+    assert [100.0] == [limit["core"] for limit in listed["limits"]]
 
 
 def test_killed_while_it_cuts_again_no_slice_is_left_over(

@@ -305,6 +305,29 @@ async def test_metrics_tell_each_device_each_share_and_each_call() -> None:
         assert "1.0" == lines['hetero_vendor_up{vendor="memory"}']
 
 
+async def test_metrics_tell_the_core_that_comes_with_a_shape_and_with_a_whole_card() -> None:
+    async with world() as at:
+        menu = (Template("s4", {CORE: 25, MEMORY: 4 * GiB}),)
+        at.vendor.devices[:] = [
+            evolve(device, granularity=Templated(menu)) for device in at.vendor.devices
+        ]
+        discovery = at.agent.allocator.discovery
+        await until(lambda: at.agent.allocator.discovery is not discovery)
+        await at.kubelet.admit(at.bind("slice", memory=3 * GiB))
+        await at.kubelet.admit(at.bind("card", memory=8 * GiB))
+        text = generate_latest(at.agent.metrics.registry).decode()
+
+        limits = re.findall(r'core_limit_ratio{.*UUID="(.*?)".* (.*)', text)
+        allocated = re.findall(r'core_allocated_ratio{.*UUID="(.*?)".* (.*)', text)
+        memory = re.findall(r'memory_limit_bytes{.*UUID="(.*?)".* (.*)', text)
+        given = {"memory-0": 0.25, "memory-1": 1.0}
+        assert given == {uuid: float(ratio) for uuid, ratio in limits}
+        assert given == {uuid: float(ratio) for uuid, ratio in allocated}
+        assert {"memory-0": 4.0 * GiB, "memory-1": 16.0 * GiB} == {
+            uuid: float(limit_bytes) for uuid, limit_bytes in memory
+        }
+
+
 async def test_metrics_have_no_share_of_a_container_that_has_ended_until_it_starts_again() -> None:
     async with world() as at:
         pod = at.bind("pod", memory=2 * GiB)

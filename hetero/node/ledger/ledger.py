@@ -132,6 +132,15 @@ class Grant:
         return bool(self.container or self.share or self.owner)
 
     @property
+    def core_percents(self) -> tuple[float | None, ...]:
+        """The core of each of its pieces in percent of its card, by all views; None: no limit."""
+        device_by_uuid = {device.uuid: device for device in self.devices}
+        return tuple(
+            limit.core_given(piece, device_by_uuid.get(piece.device))
+            for limit, piece in zip(self.limits, self.allocation.pieces, strict=True)
+        )
+
+    @property
     def debtor(self) -> str:
         """Who owes what the grant owes: its pod's namespace, or its user."""
         namespace = self.owner.get("namespace")
