@@ -1,20 +1,24 @@
 """Over every model of all vendors: what is given has all that was asked, in the smallest size."""
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from typing import cast
 
 import hetero_metax
 import pytest
+from attrs import evolve
 from racks import PLUGINS, request
 
-from hetero.cli import _json
+from hetero.cli import _done, _json
 from hetero.model import (
     CORE,
     MEMORY,
+    SLOTS,
     Allocation,
     Ask,
     Device,
+    DeviceAllocation,
     Enforcement,
     Granularity,
     Inventory,
@@ -22,7 +26,7 @@ from hetero.model import (
     Usage,
 )
 from hetero.model.rounding import portion
-from hetero.model.units import GiB, MiB
+from hetero.model.units import GiB, MiB, format_memory
 from hetero.node.ledger.grant_file import limit_of
 from hetero.node.ledger.ledger import Grant
 from hetero.node.node import Node
@@ -41,8 +45,9 @@ INSTANCES = (
     ("2g.35gb", 33280, 2),
     ("3g.71gb", 70656, 3),
 )
-#: Percent: a limit is written in hundredths.
+#: Percent: a limit is written in hundredths, and shown to a tenth.
 SHOWN = 0.01
+ROUNDED = 0.05 + SHOWN
 
 
 def device_of(
@@ -83,6 +88,10 @@ def every_device() -> Iterator[Device]:
 
 
 DEVICES = tuple(every_device())
+DEVICES_BY_VENDOR = {
+    vendor_name: [device for device in DEVICES if device.vendor == vendor_name]
+    for vendor_name in PLUGINS
+}
 
 
 def random_ask(rng: random.Random, device: Device) -> Ask:
@@ -111,6 +120,7 @@ def check(requests: int) -> None:
         assert (cut is None) == (of_several is None)
         assert of_several is None or covers(device, ask, of_several.takes)
 
+        check_machine(rng, device, ask)
         first = fit(Inventory((device,)), request(random_ask(rng, device)))
         standing = (first,) if isinstance(first, Allocation) else ()
         answer = fit(Inventory((device,), standing), request(ask))
@@ -127,20 +137,76 @@ def check(requests: int) -> None:
         check_what_is_said(device, answer, Inventory((device,), (*standing, answer)))
 
 
-def share_of(answer: Allocation, device: Device) -> Share:
-    """Return what ps says of a grant on one device."""
-    limits = tuple(limit_of(piece, device, context=False) for piece in answer.pieces)
-    grant = Grant(
+def check_machine(rng: random.Random, device: Device, ask: Ask) -> None:
+    """Assert that a machine of several cards of one vendor gives the smallest that one of them has.
+
+    The cards are of several models, and others hold parts of them.
+    """
+    cards = [device, *rng.choices(DEVICES_BY_VENDOR[device.vendor], k=rng.randint(1, 3))]
+    machine = tuple(
+        evolve(card, uuid=f"{card.uuid}-{number}", index=number)
+        for number, card in enumerate(rng.sample(cards, len(cards)))
+    )
+    standing: tuple[Allocation, ...] = ()
+    for _ in range(rng.randrange(2 * len(machine))):
+        card = rng.choice(machine)
+        held = fit(Inventory((card,), standing), request(random_ask(rng, card)))
+        standing += (held,) if isinstance(held, Allocation) else ()
+
+    answer = fit(Inventory(machine, standing), request(ask))
+    alone = [(card, fit(Inventory((card,), standing), request(ask))) for card in machine]
+    sizes = {
+        card.uuid: size_beyond(card, ask, given.pieces[0])
+        for card, given in alone
+        if isinstance(given, Allocation)
+    }
+    if isinstance(answer, Refusal):
+        assert not sizes, f"{ask}: {answer.sentence}, and {sizes} would do"
+        return
+    (piece,) = answer.pieces
+    (card,) = (card for card in machine if card.uuid == piece.device)
+    assert covers(card, ask, piece.takes)
+    assert min(sizes.values()) == size_beyond(card, ask, piece), f"{ask}: {sizes}"
+
+
+def size_beyond(device: Device, ask: Ask, piece: DeviceAllocation) -> tuple[bool, int, int]:
+    """Return whether a piece is a card for a part, and what it has beyond the ask.
+
+    That is in MiB and in percent of the core. Of who asks for all of a card nothing is beyond.
+    """
+    asked_bytes = piece.takes[MEMORY] if ask.memory is None else ask.memory
+    if ask.memory_percent is not None:
+        asked_bytes = -(-device.of_card(MEMORY) * ask.memory_percent // 100)
+    names_size = ask.memory is not None or ask.memory_percent is not None
+    is_all = ask.core is None and not (names_size and asked_bytes < device.capacity[MEMORY])
+    if is_all:
+        return False, 0, 0
+    asked_units = -(-device.of_card(CORE) * (ask.core or 0) // 100)
+    return (
+        piece.is_whole(device),
+        (piece.takes[MEMORY] - asked_bytes) // MiB,
+        100 * (piece.takes[CORE] - asked_units) // device.of_card(CORE),
+    )
+
+
+def grant_of(answer: Allocation, device: Device) -> Grant:
+    return Grant(
         id="4f1c",
         allocation=answer,
-        limits=limits,
+        limits=tuple(limit_of(piece, device, context=False) for piece in answer.pieces),
         command=(),
         user="alice",
         since_utc="2026-11-29",
+        devices=(device,),
     )
+
+
+def share_of(answer: Allocation, device: Device) -> Share:
+    """Return what ps says of a grant on one device."""
+    grant = grant_of(answer, device)
     (share,) = _shares(
         grant,
-        limits,
+        grant.limits,
         {},
         bytes_by_device={},
         region=None,
@@ -168,6 +234,12 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     if share.core_units is not None:
         assert (given_units, device.of_card(CORE)) == share.core_units
 
+    (granted,) = _json.granted(grant_of(answer, device))["items"]
+    (granted_share,) = granted["shares"]
+    assert share.memory_bytes == granted_share["memory"]
+    assert share.core_percent == granted_share["core"]
+    check_line(device, answer, given_percent)
+
     free = inventory.free()[device.uuid]
     held = {counter: total - free[counter] for counter, total in device.capacity.items()}
     row = DeviceView(device_number=0, device=device, held=held, usage=Usage(), grants=())
@@ -175,10 +247,37 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     document = _json.node(view)
     (listed,) = document["items"]
     assert free[MEMORY] == listed["memory_free"] == listed["memory"] - listed["memory_held"]
-    of_others = sum(
-        other.takes[MEMORY] for allocation in inventory.standing[:-1] for other in allocation.pieces
-    )
-    assert listed["memory_held"] - of_others == share.memory_bytes
+    of_others = Counter[str]()
+    for allocation in inventory.standing[:-1]:
+        for other in allocation.pieces:
+            of_others.update(other.takes)
+    assert listed["memory_held"] - of_others[MEMORY] == share.memory_bytes
+    others_percent = 100 * of_others[CORE] / device.of_card(CORE)
+    assert abs(listed["core_held"] - others_percent - (given_percent or 0)) < SHOWN
+    assert listed["core_units"] == device.of_card(CORE)
+    assert abs(listed["core"] - 100 * device.capacity[CORE] / device.of_card(CORE)) < SHOWN
+    assert listed["core_held"] <= listed["core"] + SHOWN
+    assert listed["slots_held"] == of_others[SLOTS] + piece.takes[SLOTS]
+
+
+def check_line(device: Device, answer: Allocation, given_percent: float | None) -> None:
+    """Assert that the line which run prints says the memory and the core that were given."""
+    (piece,) = answer.pieces
+    line, *notes = _done.limits(grant_of(answer, device))
+    assert list(answer.notes) == [note.partition("  ")[2] for note in notes]
+    _, _, memory_and_core = line.partition("  memory ")
+    memory_text, _, core_text = memory_and_core.partition("  ")
+    assert memory_text == format_memory(piece.takes[MEMORY])
+    if core_text == "all of the core":
+        assert given_percent == 100
+        return
+    core_text, _, template_text = core_text.removeprefix("core ").partition(", by template ")
+    assert (piece.template or "") == template_text
+    if core_text == "no limit":
+        assert given_percent is None
+        return
+    assert given_percent is not None
+    assert abs(float(core_text.removesuffix(" %")) - given_percent) <= ROUNDED
 
 
 def test_every_vendor_has_a_card_among_these() -> None:
