@@ -4,21 +4,25 @@ Such a program began before hetero, is another user's, or was started without `h
 ledger knows nothing of it. Its memory is missing all the same.
 
 Drivers differ. Where one counts the memory of each process (`Usage.processes`), a process is known
-to have a grant or not. Where it counts only the memory of the card, what exceeds the grants' part
-is an estimate. No memory that may be a granted program's is counted here: neither contexts, which
-the driver takes beyond a grant's limit, nor processes that this user cannot look into.
+to have a grant or not. Where it counts only the memory of the card, or lists processes that hold
+far less than is used, what exceeds the grants' part is an estimate. No memory that may be a granted
+program's is counted as foreign: neither contexts, which the driver takes beyond a grant's limit,
+nor processes that this user cannot look into. What programs that no limiter holds to their grant
+have beyond it is not foreign either, and no more free.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from hetero.model import (
     MEMORY,
     Device,
+    Enforcement,
     Policy,
     Usage,
 )
@@ -75,16 +79,32 @@ class ForeignUse:
 
     `processes` hold most of it, the largest first. `estimated`: the driver does not tell of each
     process, or this user does not see all, so that it is what exceeds the part of the grants.
+    `overuse` are the bytes that grants which no limiter holds to their size have beyond it.
     """
 
     memory: int
     core: float | None = None
     processes: tuple[ForeignProcess, ...] = ()
     estimated: bool = False
+    overuse: int = 0
+
+    @property
+    def taken(self) -> int:
+        """The bytes that are neither free nor granted."""
+        return self.memory + self.overuse
 
     @property
     def sentence(self) -> str:
         """Who holds how much, as the end of `device 4: …`."""
+        overuse_text = (
+            f"grants without a limiter hold {rounded_memory(self.overuse)} beyond their size"
+        )
+        if not self.memory:
+            return overuse_text
+        return self._foreign_sentence + (f"; {overuse_text}" if self.overuse else "")
+
+    @property
+    def _foreign_sentence(self) -> str:
         memory_text = f"{'about ' * self.estimated}{rounded_memory(self.memory)}"
         time_text = f" and uses {self.core:.0f} % of the time" if self.core else ""
         if not self.processes:
@@ -129,75 +149,176 @@ def foreign_uses(
     return use_by_uuid
 
 
+@frozen(kw_only=True)
+class _Processes:
+    """The processes that hold memory of a device: `bytes_by_pid`, and whose they are.
+
+    `seen_by_grant` are the bytes of grants of which processes are seen. Nobody can look into those
+    of `unseen`, which may be a grant's. `foreign` have no grant.
+    """
+
+    bytes_by_pid: Mapping[int, int]
+    seen_by_grant: Mapping[str, int]
+    unseen: frozenset[int]
+    foreign: frozenset[int]
+
+    def bytes_of(self, pids: Iterable[int]) -> int:
+        return sum(self.bytes_by_pid[pid] for pid in pids)
+
+
 def _by_process(
     device: Device,
     usage: Usage,
     grants: Sequence[Grant],
     owner_by_pid: Mapping[int, Owner | None],
 ) -> ForeignUse:
-    bytes_by_pid = {
-        pid: memory_bytes
-        for pid, memory_bytes in (usage.processes or {}).items()
-        if memory_bytes and not _is_ending(pid)
-    }
+    processes = _told_apart(usage, grants, owner_by_pid)
+    hidden = _hidden(device, usage, grants, processes)
+    overuse_bytes = hidden.overuse + _seen_overuse(device, grants, processes)
+    if overuse_bytes <= NOISE_BYTES:
+        overuse_bytes = 0
+    foreign_pids, total_bytes = processes.foreign, processes.bytes_of(processes.foreign)
+    if hidden.foreign > NOISE_BYTES:
+        total_bytes += hidden.foreign
+        # A smaller one may be a grant's.
+        foreign_pids |= {
+            pid for pid in processes.unseen if processes.bytes_by_pid[pid] > hidden.granted
+        }
+    if total_bytes <= NOISE_BYTES:
+        core = None if usage.processes else _time_without_grants(usage, grants)
+        return ForeignUse(memory=0, core=core, overuse=overuse_bytes)
+    return ForeignUse(
+        memory=total_bytes,
+        core=_time_of(foreign_pids, usage, grants),
+        processes=_largest_first(foreign_pids, processes.bytes_by_pid, usage.busy or {}),
+        estimated=hidden.foreign > NOISE_BYTES,
+        overuse=overuse_bytes,
+    )
+
+
+def _told_apart(
+    usage: Usage, grants: Sequence[Grant], owner_by_pid: Mapping[int, Owner | None]
+) -> _Processes:
+    bytes_by_pid = _held_by_processes(usage)
     grant_by_pid = {
         pid: owner.grant for pid, owner in owner_by_pid.items() if owner and pid in bytes_by_pid
     }
     present_ids = {grant.id for grant in grants} & {*grant_by_pid.values()}
+    seen_by_grant = Counter(dict.fromkeys(present_ids, 0))
     granted_pids = {pid for pid, grant_id in grant_by_pid.items() if grant_id in present_ids}
+    for pid in granted_pids:
+        seen_by_grant[grant_by_pid[pid]] += bytes_by_pid[pid]
     unseen_pids = {
         pid
         for pid in bytes_by_pid
         if grants and pid not in grant_by_pid and not _can_look_into(pid)
     }
-    most_held_bytes = sum(
-        _most_held(device, grant, len(unseen_pids))
+    return _Processes(
+        bytes_by_pid=bytes_by_pid,
+        seen_by_grant=seen_by_grant,
+        unseen=frozenset(unseen_pids),
+        foreign=frozenset(bytes_by_pid.keys() - granted_pids - unseen_pids),
+    )
+
+
+def _held_by_processes(usage: Usage) -> dict[int, int]:
+    return {
+        pid: memory_bytes
+        for pid, memory_bytes in (usage.processes or {}).items()
+        if memory_bytes and not _is_ending(pid)
+    }
+
+
+def _seen_overuse(device: Device, grants: Sequence[Grant], processes: _Processes) -> int:
+    """Return the bytes that seen processes of grants without a limiter have beyond their size."""
+    return sum(
+        max(processes.seen_by_grant.get(grant.id, 0) - _limit(device, grant), 0)
         for grant in grants
-        if grant.id not in present_ids
+        if _is_unlimited(device, grant)
     )
-    unseen_bytes = sum(bytes_by_pid[pid] for pid in unseen_pids) - most_held_bytes
-    counted_pids = bytes_by_pid.keys() - granted_pids - unseen_pids
-    total_bytes = sum(bytes_by_pid[pid] for pid in counted_pids)
-    if unseen_bytes > NOISE_BYTES:
-        total_bytes += unseen_bytes
-        # A smaller one may be a grant's.
-        counted_pids |= {pid for pid in unseen_pids if bytes_by_pid[pid] > most_held_bytes}
-    if total_bytes <= NOISE_BYTES:
-        return ForeignUse(memory=0)
+
+
+def _time_of(pids: Iterable[int], usage: Usage, grants: Sequence[Grant]) -> float | None:
+    """Return the percent of a device's time that processes without a grant use."""
     busy_by_pid = usage.busy or {}
-    core_parts = [busy_by_pid[pid] for pid in counted_pids if pid in busy_by_pid]
-    largest_first = sorted(counted_pids, key=lambda pid: (-bytes_by_pid[pid], pid))
-    return ForeignUse(
-        memory=total_bytes,
-        core=100 * min(sum(core_parts), 1.0) if core_parts else None,
-        processes=tuple(
-            ForeignProcess(
-                pid=pid,
-                memory=bytes_by_pid[pid],
-                user=_user_of(pid),
-                program=_program_of(pid),
-                core=100 * busy_by_pid[pid] if pid in busy_by_pid else None,
-            )
-            for pid in largest_first
-        ),
-        estimated=unseen_bytes > NOISE_BYTES,
+    parts = [busy_by_pid[pid] for pid in pids if pid in busy_by_pid]
+    return 100 * min(sum(parts), 1.0) if parts else _time_without_grants(usage, grants)
+
+
+def _largest_first(
+    pids: Iterable[int], bytes_by_pid: Mapping[int, int], busy_by_pid: Mapping[int, float]
+) -> tuple[ForeignProcess, ...]:
+    return tuple(
+        ForeignProcess(
+            pid=pid,
+            memory=bytes_by_pid[pid],
+            user=_user_of(pid),
+            program=_program_of(pid),
+            core=100 * busy_by_pid[pid] if pid in busy_by_pid else None,
+        )
+        for pid in sorted(pids, key=lambda pid: (-bytes_by_pid[pid], pid))
     )
+
+
+@frozen(kw_only=True)
+class _Hidden:
+    """Bytes of a device that no process is known to hold for or without a grant.
+
+    Grants may have `granted` of them by their limits. `foreign` are beyond that, or `overuse` where
+    a grant has no limiter.
+    """
+
+    granted: int
+    foreign: int
+    overuse: int
+
+
+def _hidden(
+    device: Device, usage: Usage, grants: Sequence[Grant], processes: _Processes
+) -> _Hidden:
+    """Return what is held of a device by nobody knows whom."""
+    unlisted_bytes = (usage.memory or 0) - sum((usage.processes or {}).values())
+    if unlisted_bytes <= _idle_bytes(device):
+        unlisted_bytes = 0
+    process_count = len(processes.unseen) + bool(unlisted_bytes)  # unlisted: of one at least
+    seen_by_grant = processes.seen_by_grant
+    hiding_grants = [grant for grant in grants if grant.id not in seen_by_grant or unlisted_bytes]
+    granted_bytes = sum(
+        max(_limit(device, grant) + CONTEXT * process_count - seen_by_grant.get(grant.id, 0), 0)
+        for grant in hiding_grants
+    )
+    hidden_bytes = processes.bytes_of(processes.unseen) + unlisted_bytes
+    beyond_bytes = max(hidden_bytes - granted_bytes, 0)
+    may_be_overuse = any(_is_unlimited(device, grant) for grant in hiding_grants)
+    return _Hidden(
+        granted=granted_bytes,
+        foreign=0 if may_be_overuse else beyond_bytes,
+        overuse=beyond_bytes if may_be_overuse else 0,
+    )
+
+
+def _is_unlimited(device: Device, grant: Grant) -> bool:
+    """Whether nothing holds a grant's programs to its size of a device."""
+    return grant.allocation.policy is Policy.OFF or device.enforcement is Enforcement.NONE
+
+
+def _time_without_grants(usage: Usage, grants: Sequence[Grant]) -> float | None:
+    """Return the percent of its time that a device without grants is busy; None: not known."""
+    return None if grants or not usage.core else 100 * usage.core
+
+
+def _idle_bytes(device: Device) -> int:
+    """Return the most that may be used of a card while no program runs on it."""
+    return max(CONTEXT, int(device.of_card(MEMORY) * _IDLE_PART))
 
 
 def _by_card(node: Node, device: Device, usage: Usage, grants: Sequence[Grant]) -> ForeignUse:
     held_bytes = sum(_likely_held(node, device, grant) for grant in grants)
     beyond_bytes = (usage.memory or 0) - held_bytes
-    if beyond_bytes <= max(CONTEXT, device.of_card(MEMORY) * _IDLE_PART):
-        return ForeignUse(memory=0, estimated=True)
-    core = None if grants or usage.core is None else 100 * usage.core
+    core = _time_without_grants(usage, grants)
+    if beyond_bytes <= _idle_bytes(device):
+        return ForeignUse(memory=0, core=core, estimated=True)
     return ForeignUse(memory=beyond_bytes, core=core, estimated=True)
-
-
-def _most_held(device: Device, grant: Grant, processes: int) -> int:
-    """Return the most bytes of a device that processes of a grant can be counted for."""
-    if grant.allocation.policy is Policy.OFF:
-        return device.of_card(MEMORY)
-    return _limit(device, grant) + CONTEXT * processes
 
 
 def _likely_held(node: Node, device: Device, grant: Grant) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from attrs import define, evolve, field
 
@@ -22,6 +22,9 @@ from hetero.registry.registry import Discovery
 
 #: Cards that a refusal names one by one.
 _NAMED_CARDS = 4
+#: Devices that others keep busy for parts of the time less than this apart count as alike: it is a
+#: sample of a moment.
+_BUSY_STEP_PERCENT = 10
 #: How many more cards are looked at, for each that was looked at and then taken by others.
 _MORE_CARDS = 4
 
@@ -58,16 +61,16 @@ class Outlook:
             by_ledger = fit(inventory, self.request)
             if isinstance(by_ledger, Refusal):
                 return self._behind()
-        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items() if use.memory}
-        if not held_bytes:
+        if not self._is_crowded:
             return self._looked_at(by_ledger)
-        shunned = {
-            device.uuid: device.capacity[MEMORY]
-            for device in inventory.devices
-            if device.uuid in held_bytes
-        }
-        for foreign in (shunned, held_bytes):
-            answer = fit(evolve(inventory, foreign=foreign), self.request)
+        held_bytes = {uuid: use.taken for uuid, use in self._use_by_uuid.items()}
+        for shunned in self._shunned():
+            others = {
+                device.uuid: device.capacity[MEMORY]
+                for device in inventory.devices
+                if device.uuid in shunned
+            }
+            answer = fit(evolve(inventory, foreign={**held_bytes, **others}), self.request)
             if isinstance(answer, Allocation):
                 return self._looked_at(answer)
         if not self.anyway:
@@ -83,8 +86,7 @@ class Outlook:
     def look(self, snapshot: Snapshot) -> None:
         """Ask the drivers of the devices that `choose` did not know enough about."""
         devices = self.discovery.devices
-        is_crowded = any(use.memory for use in self._use_by_uuid.values())
-        more_count = len(devices) if is_crowded else len(self._asked_uuids) * _MORE_CARDS
+        more_count = len(devices) if self._is_crowded else len(self._asked_uuids) * _MORE_CARDS
         first = next(
             (at for at, device in enumerate(devices) if device.uuid in self._unasked_uuids), 0
         )
@@ -97,6 +99,22 @@ class Outlook:
         uuids = {*self._unasked_uuids, *others[:more_count]}
         self._ask(snapshot, tuple(device for device in devices if device.uuid in uuids))
 
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether more than grants have is used of a device that was looked at."""
+        return any(use.taken or _busy_level(use) for use in self._use_by_uuid.values())
+
+    def _shunned(self) -> Iterator[set[str]]:
+        """Yield the devices that others should come before, fewer each time.
+
+        First those that programs without a grant use, then those that they keep busier than others,
+        at last none.
+        """
+        uses = self._use_by_uuid
+        yield {uuid for uuid, use in uses.items() if use.memory or _busy_level(use)}
+        for level in sorted({_busy_level(use) for use in uses.values()}):
+            yield {uuid for uuid, use in uses.items() if _busy_level(use) > level}
+
     def _looked_at(self, answer: Allocation) -> Allocation | None:
         self._unasked_uuids = {piece.device for piece in answer.pieces} - self._asked_uuids
         return None if self._unasked_uuids else answer
@@ -105,7 +123,7 @@ class Outlook:
         """Return what the request gets, and what every device says of its room in fact."""
         self._ask(snapshot, self.discovery.devices)
         inventory = self._kept(self.node.inventory(self.discovery, snapshot))
-        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items()}
+        held_bytes = {uuid: use.taken for uuid, use in self._use_by_uuid.items()}
         answer = self.choose(snapshot)
         return explain(evolve(inventory, foreign=held_bytes), self.request, answer=answer)
 
@@ -135,7 +153,7 @@ class Outlook:
 
     def _crowded(self, inventory: Inventory) -> Refusal:
         """Return the refusal that names the devices which have room by the ledger alone."""
-        held_bytes = {uuid: use.memory for uuid, use in self._use_by_uuid.items()}
+        held_bytes = {uuid: use.taken for uuid, use in self._use_by_uuid.items()}
         inventory_in_fact = evolve(inventory, foreign=held_bytes)
         free, in_fact = inventory.free(), inventory_in_fact.free()
         sentences = [
@@ -143,7 +161,7 @@ class Outlook:
             f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
             for position, device in enumerate(inventory.devices)
             if (use := self._use_by_uuid.get(device.uuid))
-            and use.memory
+            and use.taken
             and self.request.chooses(device)
             and free[device.uuid][MEMORY] > 0
         ]
@@ -158,6 +176,11 @@ class Outlook:
             verdicts={},
             crowded="; ".join(sentences) + f"; {advice}end that, or take it with --anyway",
         )
+
+
+def _busy_level(use: ForeignUse) -> int:
+    """Return how busy programs without a grant keep a device, in steps; 0 where that is unknown."""
+    return int((use.core or 0) // _BUSY_STEP_PERCENT)
 
 
 def fit_now(node: Node, request: Request, *, anyway: bool = False) -> Allocation | Refusal:

@@ -181,10 +181,17 @@ def test_a_driver_that_counts_no_processes_has_an_estimate_and_says_so(hetero: R
     refused = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
     (free_choice,) = items(hetero, "fit", "--vendor", "ascend", "--memory", "30Gi")
 
-    assert {"memory": 50 << 30, "core": 0.0, "estimated": True, "processes": []} == used["foreign"]
+    nothing: dict[str, object] = {
+        "memory": 0,
+        "core": None,
+        "estimated": True,
+        "processes": [],
+        "overuse": 0,
+    }
+    assert {**nothing, "memory": 50 << 30} == used["foreign"]
     assert 14 << 30 == used["memory_free"]
     # What a driver keeps of an idle card is nobody's.
-    assert {"memory": 0, "core": None, "estimated": True, "processes": []} == idle["foreign"]
+    assert nothing == idle["foreign"]
     assert 64 << 30 == idle["memory_free"]
     assert 3 == refused.returncode
     assert "has 14 GiB free: about 50 GiB in use beyond what is granted" in refused.stderr
@@ -312,4 +319,65 @@ def test_second_tour_11_what_a_grant_without_a_limiter_takes_is_what_the_driver_
     for words in (("ps",), ("inventory",), ("top", "--once")):
         assert "3.4/2 GiB" in hetero(*words).stdout
     card = json.loads(hetero("inventory", "--json").stdout)["items"][SMALL]
-    assert 0 == card["foreign"]["memory"]
+    beyond = (1 << 30) + (500 << 20)
+    assert (0, beyond) == (card["foreign"]["memory"], card["foreign"]["overuse"])
+    assert (14 << 30) - beyond == card["memory_free"]
+    on_card = ("fit", "--vendor", "nvidia", "--device", str(SMALL), "--memory")
+    refused = hetero(*on_card, "13Gi")
+    assert (0, 3) == (hetero(*on_card, "12Gi").returncode, refused.returncode)
+    assert "grants without a limiter hold 1.4 GiB beyond their size" in refused.stderr
+    assert "hold 1.4 GiB beyond their size" in hetero("doctor").stdout
+
+
+#: A driver that lists no process: a full card, one that others keep busy, and a free one.
+UNLISTED = """
+[device]
+vendor = amd
+model = AMD Instinct MI210
+memory = 64 GiB
+used = 60 GiB
+[device]
+vendor = amd
+model = AMD Instinct MI210
+memory = 64 GiB
+used = 2 GiB
+busy = 90
+[device]
+vendor = amd
+model = AMD Instinct MI300X
+memory = 192 GiB
+"""
+
+
+def test_a_full_card_whose_driver_lists_no_process_is_not_free(hetero: Run, tmp_path: Path) -> None:
+    (tmp_path / "unlisted.rack").write_text(UNLISTED)
+    rack = str(tmp_path / "unlisted.rack")
+    listed = json.loads(hetero("inventory", "--json", HETERO_RACK=rack).stdout)["items"]
+    refused = hetero("fit", "--device", "0", "--memory", "30Gi", HETERO_RACK=rack)
+
+    assert [4 << 30, 64 << 30, 192 << 30] == [card["memory_free"] for card in listed]
+    assert 3 == refused.returncode
+    assert "has 4 GiB free: about 60 GiB in use beyond what is granted" in refused.stderr
+
+
+def test_among_cards_with_room_that_which_others_keep_less_busy_is_taken(
+    hetero: Run, tmp_path: Path
+) -> None:
+    """Packing alone would take the small cards."""
+    (tmp_path / "unlisted.rack").write_text(UNLISTED)
+    (tmp_path / "busy.rack").write_text(UNLISTED + "busy = 50\n")
+    (tmp_path / "alike.rack").write_text(UNLISTED + "busy = 95\n")
+    held = UNLISTED.replace("used = 2 GiB", "used = 20 GiB")
+    (tmp_path / "held.rack").write_text(held + "used = 20 GiB\nbusy = 50\n")
+
+    def card_of(rack: str) -> object:
+        words = ("fit", "--memory", "30Gi", "--json")
+        done = hetero(*words, HETERO_RACK=str(tmp_path / rack))
+        (piece,) = json.loads(done.stdout)["items"]
+        cards = json.loads(hetero("inventory", "--json", HETERO_RACK=str(tmp_path / rack)).stdout)[
+            "items"
+        ]
+        return next(card["number"] for card in cards if card["uuid"] == piece["device"])
+
+    racks = ("unlisted.rack", "busy.rack", "held.rack", "alike.rack")
+    assert [2, 2, 2, 1] == [card_of(rack) for rack in racks]

@@ -92,10 +92,45 @@ def test_what_is_beyond_the_grants_is_estimated_and_only_who_must_be_foreign_is_
     assert "holds about 38 GiB without a grant" in use.sentence
 
 
-def test_a_grant_without_a_limiter_may_hold_all_of_the_card(use_of: UseOf) -> None:
+def test_a_grant_without_a_limiter_may_hold_all_of_the_card_and_leaves_no_more_free(
+    use_of: UseOf,
+) -> None:
     off = grant_of(8 * GiB, policy=Policy.OFF)
+    use = use_of(off, processes={UNSEEN: 50 * GiB})
 
-    assert 0 == use_of(off, processes={UNSEEN: 50 * GiB}).memory
+    assert (0, 42 * GiB - CONTEXT) == (use.memory, use.overuse)
+    assert use.overuse == use.taken
+    assert "grants without a limiter hold 41 GiB beyond their size" == use.sentence
+    unlisted = use_of(off, processes={}, memory=50 * GiB)
+    assert (0, 42 * GiB - CONTEXT) == (unlisted.memory, unlisted.overuse)
+    assert 0 == use_of(off, processes={UNSEEN: 8 * GiB}).taken
+
+
+def test_memory_in_no_process_that_the_driver_lists_is_foreign_beyond_idle_use(
+    use_of: UseOf,
+) -> None:
+    assert (50 * GiB, True) == (
+        (use := use_of(processes={}, memory=50 * GiB)).memory,
+        use.estimated,
+    )
+    partly = use_of(processes={UNSEEN: 2 * GiB}, memory=50 * GiB)
+    assert (50 * GiB, [UNSEEN]) == (partly.memory, [process.pid for process in partly.processes])
+    granted = use_of(grant_of(8 * GiB), processes={}, memory=50 * GiB)
+    assert 42 * GiB - CONTEXT == granted.memory
+    assert 0 == use_of(processes={}, memory=4 * GiB).taken
+    assert 70.0 == use_of(processes={}, memory=50 * GiB, core=0.7).core
+
+
+def test_a_card_that_others_keep_busy_is_known_by_its_time_where_they_hold_little(
+    use_of: UseOf,
+) -> None:
+    card = evolve(CARD, enforcement=Enforcement.PARTITION)
+
+    assert (0, 70.0) == (
+        (use := use_of(device=card, memory=2 * GiB, core=0.7)).memory,
+        use.core,
+    )
+    assert use_of(grant_of(GiB), device=card, memory=2 * GiB, core=0.7).core is None
 
 
 def test_a_driver_that_counts_the_card_alone_says_what_exceeds_the_grants(use_of: UseOf) -> None:

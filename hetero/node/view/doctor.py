@@ -267,7 +267,7 @@ def _foreign(use_by_uuid: Mapping[str, ForeignUse]) -> Iterator[Finding]:
                 f"{process.memory >> 20} MiB of {uuid[:12]} without a grant"
             )
             yield Finding(f"process {process.pid}", Diagnosis.NOTE, message)
-        if use.memory and not use.processes:
+        if use.overuse or (use.memory and not use.processes):
             yield Finding(f"device {uuid[:12]}", Diagnosis.NOTE, use.sentence)
 
 

@@ -206,7 +206,7 @@ class DeviceView:
         """What who comes now can have of it: nothing of a device of which nothing is given."""
         if not self.device.usable:
             return dict.fromkeys(self.device.capacity, 0)
-        foreign_bytes = self.foreign.memory if self.foreign else 0
+        foreign_bytes = self.foreign.taken if self.foreign else 0
         left_counters = left_of(self.device, self.held, foreign_bytes=foreign_bytes)
         if self.left_behind is not None:
             left_counters = {
@@ -464,7 +464,7 @@ def observe_grants(
         foreign=tuple(
             ForeignView(device_number=number_by_uuid[uuid], device=uuid, use=use)
             for uuid, use in use_by_uuid.items()
-            if use.memory
+            if use.taken
         )
         if foreign
         else None,
