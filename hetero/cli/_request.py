@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import click
 from attrs import evolve
 
 from hetero.cli._terminal import note
-from hetero.model import Gang, OnBypass, OnExcess, Policy, Priority, Request
+from hetero.model import Ask, Gang, OnBypass, OnExcess, Policy, Priority, Request
 from hetero.model.errors import BadInput
 from hetero.model.request_parser import ask_from, ask_of_device, choice_of
 from hetero.model.units import MiB, parse_count, parse_memory, parse_percent
@@ -151,10 +151,9 @@ def request_from(
     if devices and count is not None:
         raise BadInput("--device and --count are both given: --device once per device is enough")
     named_asks = tuple(ask_of_device(text, default_ask, source="--device") for text in devices)
-
+    asks = named_asks or (default_ask,) * (1 if count is None else parse_count(count, of="--count"))
     return Request(
-        asks=named_asks
-        or (default_ask,) * (1 if count is None else parse_count(count, of="--count")),
+        asks=asks,
         exclusive=whole,
         policy=Policy(policy),
         priority=Priority(priority),
@@ -164,7 +163,7 @@ def request_from(
         on_excess=OnExcess(on_excess) if on_excess else None,
         on_bypass=OnBypass(on_bypass) if on_bypass else None,
         strict=strict,
-        gang=_gang(gang, row),
+        gang=_gang(gang, row, asks),
     )
 
 
@@ -181,14 +180,18 @@ def note_size(memory: str | None) -> None:
     )
 
 
-def _gang(gang_name: str | None, row: str | None) -> Gang | None:
+def _gang(gang_name: str | None, row: str | None, asks: Sequence[Ask]) -> Gang | None:
     if gang_name is None and row is None:
         return None
     if gang_name == "off" and row is None:
+        if len(asks) == 1:
+            raise BadInput("--gang off is for several devices, and one is asked: give --count")
         return Gang(off=True)
     if gang_name in (None, "off", "") or row is None:
         raise BadInput("a gang is off, or by hand: --gang NAME --row 1/2")
     if not re.fullmatch(r"[0-9]{1,9}/[0-9]{1,9}", row):
         raise BadInput(f"--row {row[:40]!r} is not a row: write 1/2 for the first of two")
+    if all(ask.core in (None, ask.core_of) for ask in asks):
+        raise BadInput("--row is when a share of the core is used, and none is asked: give --core")
     row_number, row_count = map(int, row.split("/"))
     return Gang(name=gang_name, row=row_number, rows=row_count)

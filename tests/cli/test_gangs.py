@@ -104,6 +104,24 @@ def test_mixed_shares_run_at_the_smallest_and_one_line_says_so(hetero: Run) -> N
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
+        (["--gang", "off", "--core", "50"], "--gang off is for several devices, and one is asked"),
+        (["--gang", "us", "--row", "1/2"], "--row is when a share of the core is used, and none"),
+        (["--count", "2", "--core", "100", "--gang", "us", "--row", "1/2"], "give --core"),
+    ],
+)
+def test_a_gang_that_would_change_nothing_is_one_line_and_nothing_stands(
+    hetero: Run, flags: list[str], says: str
+) -> None:
+    done = hetero("run", "--memory", "1Gi", *flags, "--", "true")
+
+    assert (2, 1, "") == (done.returncode, done.stderr.count("\n"), done.stdout)
+    assert says in done.stderr
+    assert "no grants stand" == hetero("ps").stdout.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
         (["--gang", "us"], "a gang is off, or by hand: --gang NAME --row 1/2"),
         (["--row", "1/2"], "a gang is off, or by hand"),
         (["--gang", "off", "--row", "1/2"], "a gang is off, or by hand"),
