@@ -18,6 +18,7 @@ from hetero.node.node import Node
 from hetero.node.quota import User, expect_within, held_of_quotas
 from hetero.node.selection import refused
 from hetero.placement import Explanation, explain, fit
+from hetero.placement.match import named
 from hetero.registry.registry import Discovery
 
 #: Cards that a refusal names one by one.
@@ -151,18 +152,30 @@ class Outlook:
         )
         return Refusal(wanted=len(self.request.asks), verdicts={}, crowded=sentence)
 
+    def _meant(self, inventory: Inventory) -> list[Device]:
+        """Return the devices that the request may have, by what it says of them."""
+        devices = inventory.devices
+        meant_uuids = {
+            device.uuid
+            for ask in self.request.asks
+            for device in (devices if ask.device is None else named(devices, ask.device))
+            if self.request.chooses(device)
+        }
+        return [device for device in devices if device.uuid in meant_uuids]
+
     def _crowded(self, inventory: Inventory) -> Refusal:
         """Return the refusal that names the devices which have room by the ledger alone."""
         held_bytes = {uuid: use.taken for uuid, use in self._use_by_uuid.items()}
         inventory_in_fact = evolve(inventory, foreign=held_bytes)
         free, in_fact = inventory.free(), inventory_in_fact.free()
+        meant_devices = self._meant(inventory)
         sentences = [
             f"device {position} ({device.short_model}) has "
             f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
             for position, device in enumerate(inventory.devices)
             if (use := self._use_by_uuid.get(device.uuid))
             and use.taken
-            and self.request.chooses(device)
+            and device in meant_devices
             and free[device.uuid][MEMORY] > 0
         ]
         if len(sentences) > _NAMED_CARDS:

@@ -360,6 +360,17 @@ def test_a_full_card_whose_driver_lists_no_process_is_not_free(hetero: Run, tmp_
     assert "has 4 GiB free: about 60 GiB in use beyond what is granted" in refused.stderr
 
 
+def test_a_refusal_of_a_card_that_was_named_speaks_of_no_other(hetero: Run, tmp_path: Path) -> None:
+    (tmp_path / "full.rack").write_text(UNLISTED.replace("used = 2 GiB", "used = 50 GiB"))
+    words = ("fit", "--device", "1", "--memory", "30Gi")
+    refused = hetero(*words, HETERO_RACK=str(tmp_path / "full.rack"))
+    explained = hetero(*words, "--explain", HETERO_RACK=str(tmp_path / "full.rack"))
+
+    assert (3, 3) == (refused.returncode, explained.returncode)
+    assert "hetero: device 1 (Instinct MI210) has 14 GiB free: about 50 GiB" in refused.stderr
+    assert "device 0" not in refused.stderr + explained.stdout
+
+
 def test_among_cards_with_room_that_which_others_keep_less_busy_is_taken(
     hetero: Run, tmp_path: Path
 ) -> None:
