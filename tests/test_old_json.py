@@ -66,6 +66,7 @@ DIGESTS = {
     "model/data/refusal-1.json": "911f742ab088eb53",
     "model/data/refusal-2.json": "07b478ff7e4290f7",
     "model/data/refusal-3.json": "779ee72850c2633f",
+    "model/data/refusal-4.json": "896be2821d4716a0",
     "model/data/request-1.json": "de0c565e8791a1ed",
     "model/data/request-2.json": "428af3d2f4d53b2d",
     "model/data/request-3.json": "b8522524f6722ae4",

@@ -90,13 +90,15 @@ class Shortage:
     """One counter that a device lacks: the amounts that were asked and `free`, `of` its capacity.
 
     Of several devices it is that of the device that comes nearest. Amounts are in the units of a
-    device's capacity; `of` core are those of the card itself.
+    device's capacity; `of` core are those of the card itself. `in_part`: the device is given by its
+    parts alone, `free` is what the largest has, free or not, and core may be in finer units.
     """
 
     counter: str
     asked: int
     free: int
     of: int
+    in_part: bool = field(default=False, metadata=json_key("part"))
 
     @property
     def largest(self) -> str:
@@ -107,14 +109,19 @@ class Shortage:
                 self.free * 100 // self.of,
                 " %",
             )
-            return f"{asked_percent}{unit} wanted, largest free {free_percent}"
+            return f"{asked_percent}{unit} wanted, {self._noun} {free_percent}"
         if self.counter == DEVICES:
             return f"{self.asked} wanted, most on a node {self.free}"
         if self.counter != MEMORY:
             return f"{self.asked} wanted, largest free {self.free}"
         asked_text, free_text = format_memories(self.asked, self.free)
-        noun = "largest" if self.free == self.of else "largest free"
-        return f"{asked_text} wanted, {noun} {free_text}"
+        return f"{asked_text} wanted, {self._noun} {free_text}"
+
+    @property
+    def _noun(self) -> str:
+        if self.in_part:
+            return "largest part"
+        return "largest" if self.counter == MEMORY and self.free == self.of else "largest free"
 
     @property
     def on_device(self) -> str:
@@ -123,9 +130,16 @@ class Shortage:
             asked_text, free_text = (
                 format_percent(100 * amount / self.of) for amount in (self.asked, self.free)
             )
+            if self.in_part:
+                return f"its largest part has {free_text} of the core, {asked_text} asked"
             return f"{free_text} of the core free, {asked_text} asked"
         if self.counter != MEMORY:
             return f"{self.free} of {self.of} {self.counter} free, {self.asked} asked"
+        if self.in_part:
+            return (
+                f"its largest part has {format_memory(self.free)} memory, "
+                f"{format_memory(self.asked)} asked"
+            )
         total_text, free_number = format_memories(self.of, self.free)
         if self.free == self.of:  # not more of it than is free, by rounding
             total_text = f"{free_number} {total_text.split()[1]}"

@@ -141,7 +141,7 @@ def cost_of(
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:
     """Return what stands in the way of the cut now, None if nothing does."""
-    lacking_counter = _lacking(cut, free)
+    lacking_counter = _lacking(device, cut, free)
     if lacking_counter is not None:
         wants_whole = cut.is_whole(device) or (lacking_counter == SLOTS and cut.takes[SLOTS] > 1)
         return NOT_EMPTY if wants_whole else f"lack {lacking_counter}"
@@ -160,13 +160,8 @@ def shortage(
     """Return the numbers of the verdict that `offer` gives, None where it has none."""
     cut = cut_of(device, ask, request, free)
     if cut == TOO_SMALL:
-        asked_bytes, total_bytes = asked(device, ask)[0], device.capacity[MEMORY]
-        return (
-            Shortage(counter=MEMORY, asked=asked_bytes, free=total_bytes, of=total_bytes)
-            if asked_bytes > total_bytes
-            else None
-        )
-    lacking_counter = None if isinstance(cut, str) else _lacking(cut, free)
+        return _smallness(device, ask)
+    lacking_counter = None if isinstance(cut, str) else _lacking(device, cut, free)
     if lacking_counter is None or isinstance(cut, str):
         return None
     return Shortage(
@@ -179,13 +174,54 @@ def shortage(
     )
 
 
-def _lacking(cut: Portion, free: Mapping[str, int]) -> str | None:
-    """Return the counter that the cut lacks, a size before a count of holders."""
+def _smallness(device: Device, ask: Ask) -> Shortage | None:
+    """Return what a device has too little of, however empty it is: of its parts, the largest."""
+    asked_bytes, asked_units = asked(device, ask)
+    total_bytes = device.capacity[MEMORY]
+    if asked_bytes > total_bytes:
+        return Shortage(counter=MEMORY, asked=asked_bytes, free=total_bytes, of=total_bytes)
+    largest_bytes = max((takes[MEMORY] for takes in device.part_takes), default=total_bytes)
+    if asked_bytes > largest_bytes:
+        return Shortage(
+            counter=MEMORY, asked=asked_bytes, free=largest_bytes, of=total_bytes, in_part=True
+        )
+    part_units = (takes[CORE] for takes in device.part_takes if takes[MEMORY] >= asked_bytes)
+    largest_units, card_units = max(part_units, default=None), device.of_card(CORE)
+    if largest_units is None or asked_units is None:
+        return None
+    if ask.core is None:
+        return Shortage(
+            counter=CORE, asked=asked_units, free=largest_units, of=card_units, in_part=True
+        )
+    # As it was asked, not rounded up to the units of the card.
+    return Shortage(
+        counter=CORE,
+        asked=ask.core * card_units,
+        free=largest_units * ask.core_of,
+        of=card_units * ask.core_of,
+        in_part=True,
+    )
+
+
+def _lacking(device: Device, cut: Portion, free: Mapping[str, int]) -> str | None:
+    """Return the counter that the cut lacks: first a size that was asked, not one of its shape."""
     lacking_counters = [
         counter for counter, amount in cut.takes.items() if free.get(counter, 0) < amount
     ]
+    if len(lacking_counters) < 2:
+        return lacking_counters[0] if lacking_counters else None
+    surplus_mib, surplus_percent = cut.surplus
+    asked_amounts = {
+        MEMORY: cut.takes[MEMORY] - surplus_mib * MiB,
+        CORE: cut.takes[CORE] - surplus_percent * device.of_card(CORE) // 100,
+    }
     return min(
-        lacking_counters, key=lambda counter: (counter in HEADS, counter != MEMORY), default=None
+        lacking_counters,
+        key=lambda counter: (
+            counter in HEADS,
+            asked_amounts.get(counter, 0) <= free.get(counter, 0),
+            counter != MEMORY,
+        ),
     )
 
 

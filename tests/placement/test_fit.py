@@ -359,7 +359,9 @@ def test_instances_are_given_smallest_first_each_once_and_the_fifth_request_is_r
     assert "0 of 1 device: 1 lack 2g.35gb (1 wanted, largest free 0)" == refused(
         full, asking(memory=20 * GiB)
     )
-    assert "0 of 1 device: 1 too small" == refused(full, asking(memory=36 * GiB))
+    assert "0 of 1 device: 1 too small (36 GiB wanted, largest part 35)" == refused(
+        full, asking(memory=36 * GiB)
+    )
     begun = admit([device], asking(memory=10 * GiB))
     # Of 141 GiB no instance has what is in none.
     left = "not empty (141 GiB wanted, largest free 71)"

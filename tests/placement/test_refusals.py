@@ -9,14 +9,18 @@ from hetero.model import (
     MEMORY,
     SLOTS,
     Ask,
+    Device,
     Inventory,
     Refusal,
     Request,
     Shortage,
+    Template,
+    Templated,
     codec,
 )
 from hetero.model.units import GiB, MiB, format_memories
 from hetero.placement import explain, fit
+from hetero.placement.match import fit_into
 from hetero.placement.node_reason import DeviceVerdict, node_reason
 from hetero.testing import rack
 
@@ -140,6 +144,66 @@ def test_each_device_explains_itself_with_numbers() -> None:
     assert (
         f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == explained(Ask(memory=24 * GiB))[0]
     )
+
+
+def partitioned(*shapes: tuple[int, int]) -> Device:
+    """Return a card that is given by its parts alone: the GiB and the sevenths of the core."""
+    parts = tuple(
+        Template(f"{core}g", {MEMORY: gib * GiB, CORE: core}, part=f"{number}")
+        for number, (gib, core) in enumerate(shapes)
+    )
+    (card,) = rack(140 * GiB, granularity=Templated(parts, whole=False))
+    return evolve(card, capacity={**card.capacity, CORE: 7})
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence", "explained"),
+    [
+        (
+            Ask(memory=10 * GiB, core=50),
+            "50 % wanted, largest part 42",
+            "its largest part has 42.9 % of the core, 50 % asked",
+        ),
+        (
+            Ask(memory=80 * GiB),
+            "80 GiB wanted, largest part 70",
+            "its largest part has 70 GiB memory, 80 GiB asked",
+        ),
+        (
+            Ask(memory=150 * GiB),
+            "150 GiB wanted, largest 140",
+            "140 of 140 GiB memory free, 150 GiB asked",
+        ),
+    ],
+)
+def test_a_card_of_parts_that_are_too_small_says_what_the_largest_has(
+    ask: Ask, sentence: str, explained: str
+) -> None:
+    (verdict,) = explain(
+        Inventory((partitioned((18, 1), (18, 1), (70, 3)),)), Request(asks=(ask,))
+    ).verdicts
+    answer = fit(Inventory((partitioned((18, 1), (70, 3)),)), Request(asks=(ask,)))
+
+    assert isinstance(answer, Refusal)
+    assert f"0 of 1 device: 1 too small ({sentence})" == answer.sentence
+    assert verdict.sentence.endswith(f": {explained}")
+
+
+def test_what_was_asked_and_lacks_comes_before_what_only_its_shape_lacks() -> None:
+    menu = (Template("half", {CORE: 50, MEMORY: 32 * GiB}),)
+    (card,) = rack(64 * GiB, granularity=Templated(menu))
+    free = {CORE: 25, MEMORY: 20 * GiB, SLOTS: 1}
+
+    def verdict(ask: Ask) -> str:
+        answer = fit_into((card,), {card.uuid: free}, Request(asks=(ask,)))
+        assert isinstance(answer, Refusal)
+        return answer.sentence
+
+    core, memory = "50 % wanted, largest free 25", "32 GiB wanted, largest free 20"
+    assert f"1 lack core ({core})" in verdict(Ask(memory=10 * GiB, core=50))
+    assert f"1 lack memory ({memory})" in verdict(Ask(memory=30 * GiB, core=20))
+    assert f"1 lack memory ({memory})" in verdict(Ask(memory=30 * GiB, core=50))
+    assert f"1 lack memory ({memory})" in verdict(Ask(memory=10 * GiB, core=20))
 
 
 def test_devices_that_were_not_chosen_have_no_numbers() -> None:
