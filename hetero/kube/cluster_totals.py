@@ -348,7 +348,7 @@ class _Sums:
             kind.capacity,
             card_units=kind.card.get(CORE, kind.capacity[CORE]),
             held=held,
-            free=obtainable(left_counters, kind.part_takes),
+            free=obtainable(left_counters, capacity=kind.capacity, part_takes=kind.part_takes),
             healthy=is_healthy,
             usable=is_healthy and card.cordon is None,
         )

@@ -38,8 +38,10 @@ from hetero.model.occupancy import (
     ContainerKind,
     Inventory,
     Occupancy,
+    left_in_parts,
     left_of,
     obtainable,
+    obtainable_of,
     occupancies,
     peak,
 )
@@ -102,8 +104,10 @@ __all__ = [
     "Usage",
     "Whole",
     "following",
+    "left_in_parts",
     "left_of",
     "obtainable",
+    "obtainable_of",
     "occupancies",
     "peak",
 ]

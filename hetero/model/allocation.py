@@ -57,7 +57,8 @@ class Allocation:
     `on_excess`, `on_bypass` and `context` None: as the node's settings say. `strict`: functions of
     the driver that the limiter does not know are refused. `context`: the driver's own memory for
     its programs counts against the limit. `gang`: how its devices share their time; None: as the
-    node's settings say. `notes` are sentences about devices that are given whole for a part.
+    node's settings say. `notes` are sentences about devices that are given whole, or exclusively,
+    for a part.
     """
 
     pieces: tuple[DeviceAllocation, ...]

@@ -10,7 +10,19 @@ from attrs import field
 from hetero.model.allocation import Allocation
 from hetero.model.device import Device
 from hetero.model.frozen import frozen
-from hetero.model.granularity import CORE, MEMORY, Counters
+from hetero.model.granularity import (
+    CORE,
+    MEMORY,
+    SLOTS,
+    Counters,
+    Fractional,
+    Grain,
+    Ladder,
+    Step,
+    Template,
+    Templated,
+    Whole,
+)
 
 
 class ContainerKind(str, Enum):
@@ -83,25 +95,89 @@ def left_of(device: Device, taken: Counters, *, foreign_bytes: int = 0) -> dict[
     return left_counters
 
 
-def obtainable(left_counters: Counters, part_takes: Sequence[Counters]) -> dict[str, int]:
-    """Return what can still be had of a device of which so much is left, nothing below 0.
+def left_in_parts(left_counters: Counters, part_takes: Sequence[Counters]) -> dict[str, int]:
+    """Return what is left of a device, nothing below 0.
 
     `part_takes` are what the parts take of a device that is given by its parts alone: of it that is
     the core and memory of the parts that are free. They are empty for any other device.
     """
-    obtainable_counters = {counter: max(left, 0) for counter, left in left_counters.items()}
+    counters = {counter: max(left, 0) for counter, left in left_counters.items()}
     if part_takes:
         free_parts = [
             takes
             for takes in part_takes
-            if all(
-                obtainable_counters.get(counter, 0) >= amount for counter, amount in takes.items()
-            )
+            if all(counters.get(counter, 0) >= amount for counter, amount in takes.items())
         ]
         for counter in (CORE, MEMORY):
             free_amount = sum(takes[counter] for takes in free_parts)
-            obtainable_counters[counter] = min(obtainable_counters[counter], free_amount)
-    return obtainable_counters
+            counters[counter] = min(counters[counter], free_amount)
+    return counters
+
+
+def obtainable(
+    left_counters: Counters, *, capacity: Counters, part_takes: Sequence[Counters] = ()
+) -> dict[str, int]:
+    """Return what requests can still have together of a device of which so much is left.
+
+    Of `left_in_parts` memory is of use to nobody without a slot and, on a device that counts core,
+    some core; nor is core without memory.
+    """
+    counters = left_in_parts(left_counters, part_takes)
+    if any(capacity[counter] and not counters[counter] for counter in (SLOTS, CORE, MEMORY)):
+        counters[CORE] = counters[MEMORY] = 0
+    return counters
+
+
+def obtainable_of(device: Device, left_counters: Counters) -> dict[str, int]:
+    """Return what is `obtainable` of a device, in the sizes that it can be cut into."""
+    counters = obtainable(left_counters, capacity=device.capacity, part_takes=device.part_takes)
+    if any(counters[counter] < amount for counter, amount in device.capacity.items()):
+        for counter, amount in _in_sizes(device, counters).items():
+            counters[counter] = min(counters[counter], amount)
+    return counters
+
+
+def _in_sizes(device: Device, left_counters: Counters) -> dict[str, int]:
+    """Return the memory and the core that can be cut of a device of which some is held."""
+    match device.granularity:
+        case Whole():
+            return {MEMORY: 0, CORE: 0}
+        case Fractional(memory, core, together=together):
+            memory_bytes = _down(left_counters[MEMORY], memory, device.capacity[MEMORY])
+            core_units = _down(left_counters[CORE], core, device.of_card(CORE))
+            if memory_bytes <= device.counted_context_bytes or (together and not core_units):
+                return {MEMORY: 0, CORE: 0}
+            return {MEMORY: memory_bytes, CORE: core_units}
+        case Templated(menu, whole=True):
+            return _of_menu(menu, left_counters)
+    return {}
+
+
+def _down(amount: int, grain: Grain, card_amount: int) -> int:
+    """Return the most of an amount that sizes of a grain can make up, all of it at the card's."""
+    if amount == card_amount:
+        return amount
+    match grain:
+        case Step(step):
+            return amount // step * step
+        case Ladder(sizes):
+            left_amount = amount
+            for size in reversed(sizes):
+                left_amount %= size
+            return amount - left_amount
+
+
+def _of_menu(menu: Sequence[Template], left_counters: Counters) -> dict[str, int]:
+    """Return the memory and the core of the templates that can be cut, the largest first."""
+    left, sums = dict(left_counters), {MEMORY: 0, CORE: 0}
+    for template in reversed(menu):
+        takes = {SLOTS: 1, **template.takes}
+        times = min(left.get(counter, 0) // amount for counter, amount in takes.items() if amount)
+        for counter, amount in takes.items() if times > 0 else ():
+            left[counter] -= times * amount
+        for counter in sums:
+            sums[counter] += max(times, 0) * takes[counter]
+    return sums
 
 
 @frozen

@@ -21,13 +21,20 @@ from hetero.model import (
     Refusal,
     Request,
     Shortage,
-    obtainable,
+    obtainable_of,
 )
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
 from hetero.model.units import format_memory, format_percent
 from hetero.placement.device_groups import agreed, sets
-from hetero.placement.offer import WHOLE_FOR_PART, cost_of, given_whole, offer, shortage
+from hetero.placement.offer import (
+    WHOLE_FOR_PART,
+    cost_of,
+    given_whole,
+    offer,
+    shortage,
+    taken_alone,
+)
 from hetero.placement.placement_policy import PlacementPolicy, binpack
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
@@ -64,10 +71,11 @@ class Verdict:
         sentence = self.verdict if self.shortage is None else self.shortage.on_device
         if self.left is not None:
             memory_bytes, core_percent = self.left
-            sentence += (
-                f", would have {format_memory(memory_bytes)} memory and "
-                f"{format_percent(core_percent)} of the core left"
+            left_text = (
+                f"{format_memory(memory_bytes)} memory and {format_percent(core_percent)} of the "
+                "core"
             )
+            sentence += f", would have {left_text if memory_bytes else 'nothing'} left"
         return f"{self.position} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
 
 
@@ -275,7 +283,7 @@ def _left_by(device: Device, free: Mapping[str, int], cut: Portion) -> tuple[int
     left_counters = {
         counter: amount - cut.takes.get(counter, 0) for counter, amount in free.items()
     }
-    counters = obtainable(left_counters, device.part_takes)
+    counters = obtainable_of(device, left_counters)
     return counters[MEMORY], 100 * counters[CORE] / device.of_card(CORE)
 
 
@@ -319,9 +327,14 @@ def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
 
 
 def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Allocation:
-    """Return the allocation made of these cuts."""
+    """Return the allocation made of these cuts, one for each ask of the request in its order."""
     cuts = tuple(cuts)
-    whole_for_part = (device for device, cut in cuts if cut.downgrade == WHOLE_FOR_PART)
+    notes = (
+        given_whole(device, count=len(cuts))
+        if cut.downgrade == WHOLE_FOR_PART
+        else taken_alone(device, ask, cut)
+        for ask, (device, cut) in zip(request.asks, cuts, strict=True)
+    )
     return Allocation(
         pieces=tuple(
             DeviceAllocation(
@@ -341,9 +354,7 @@ def allocate(request: Request, cuts: Iterable[tuple[Device, Portion]]) -> Alloca
         on_bypass=request.on_bypass,
         strict=request.strict,
         gang=request.gang,
-        notes=tuple(
-            dict.fromkeys(given_whole(device, count=len(request.asks)) for device in whole_for_part)
-        ),
+        notes=tuple(dict.fromkeys(note for note in notes if note is not None)),
     )
 
 

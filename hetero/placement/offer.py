@@ -23,7 +23,7 @@ from hetero.model import (
     Templated,
     Whole,
     following,
-    obtainable,
+    left_in_parts,
 )
 from hetero.model.rounding import Portion, asked, portion, whole
 from hetero.model.units import MiB, format_memory
@@ -110,6 +110,28 @@ def given_whole(device: Device, *, count: int) -> str:
     return f"{device.short_model} is given whole for a part of it: {reason}"
 
 
+def taken_alone(device: Device, ask: Ask, cut: Portion) -> str | None:
+    """Return the sentence about a card that a share takes exclusively; None where none does.
+
+    A card of which all of the memory, or all of the core, is taken has no other tenant. Where its
+    sizes and not the request make it so, nobody has asked for that.
+    """
+    if (
+        not isinstance(device.granularity, Fractional)
+        or cut.is_whole(device)
+        or cut.takes[SLOTS] < device.capacity[SLOTS]
+        or device.capacity[SLOTS] == 1
+    ):
+        return None
+    if asked(device, ask)[0] == device.capacity[MEMORY] or ask.core == ask.core_of:
+        return None
+    noun = "memory" if cut.takes[MEMORY] == device.capacity[MEMORY] else "core"
+    return (
+        f"{device.short_model} is taken exclusively: the smallest of its sizes with the {noun} "
+        "asked is all of it"
+    )
+
+
 def _below_context(device: Device, cut: Portion) -> str:
     """Return the verdict that no program could make a context within the cut."""
     asked_text = format_memory(cut.takes[MEMORY])
@@ -167,7 +189,7 @@ def shortage(
     return Shortage(
         counter=lacking_counter,
         asked=cut.takes[lacking_counter],
-        free=obtainable(free, device.part_takes).get(lacking_counter, 0),
+        free=left_in_parts(free, device.part_takes).get(lacking_counter, 0),
         of=device.of_card(CORE)
         if lacking_counter == CORE
         else device.capacity.get(lacking_counter, 0),

@@ -54,3 +54,23 @@ def test_second_tour_6_a_whole_card_for_a_part_is_given_with_a_sentence(
     assert [why.rstrip()] == json.loads(hetero("fit", *several, "--json", **rack).stdout)["notes"]
     assert [] == json.loads(hetero("fit", *several, "--whole", "--json", **rack).stdout)["notes"]
     assert "no part of it has the memory and core asked" in hetero(*much, **rack).stdout
+
+
+def test_a_share_whose_sizes_take_the_card_exclusively_says_so_and_nothing_more_is_free(
+    hetero: Run, command: tuple[str, ...], tmp_path: Path
+) -> None:
+    """An S4000 has 16 core groups: 99 % of them are all of them."""
+    rack = {**SEVEN, "HETERO_RACK": shutil.copy(hetero_simulator.rack("mthreads"), tmp_path)}
+    asked = ("--memory", "8Gi", "--core", "99", "--device", "0")
+    why = (
+        "MTT S4000 is taken exclusively: the smallest of its sizes with the core asked is all of it"
+    )
+    part = hetero("fit", "--memory", "8Gi", "--core", "90", "--device", "0", **rack)
+    ran = hetero("run", *asked, "--", *command, "inventory", "--json", **rack)
+
+    assert why in hetero("fit", *asked, **rack).stdout
+    assert [why] == json.loads(hetero("fit", *asked, "--json", **rack).stdout)["notes"]
+    assert why in ran.stderr
+    listed = json.loads(ran.stdout)["items"][0]
+    assert (0, 0) == (listed["memory_free"], listed["core"] - listed["core_held"])
+    assert "exclusively" not in part.stdout

@@ -3,6 +3,8 @@
 from collections import Counter
 from itertools import chain, permutations
 
+import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,10 +15,20 @@ from hetero.model import (
     Allocation,
     ContainerKind,
     Counters,
+    Device,
     DeviceAllocation,
+    Fractional,
+    Granularity,
     Inventory,
+    Ladder,
+    Step,
+    Template,
+    Templated,
+    Whole,
+    obtainable_of,
     occupancies,
 )
+from hetero.model.units import GiB
 from hetero.testing import rack
 
 INIT, SIDECAR, MAIN = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.MAIN
@@ -113,3 +125,51 @@ def test_a_sidecar_is_counted_beside_init_and_main_containers() -> None:
         ]
     )
     assert {MEMORY: 9} == occupancy.takes
+
+
+def card(granularity: Granularity, **capacity: int) -> Device:
+    (device,) = rack(48 * GiB, granularity=granularity, core=16, slots=4)
+    return evolve(device, capacity={**device.capacity, **capacity})
+
+
+def free_of(device: Device, memory: int, core: int, slots: int) -> tuple[int, int]:
+    """Return the GiB and the core units that can be had where so much is left."""
+    left = {**device.capacity, MEMORY: memory * GiB, CORE: core, SLOTS: slots}
+    counters = obtainable_of(device, left)
+    return counters[MEMORY] // GiB, counters[CORE]
+
+
+FREE = card(Fractional())
+LADDER = card(Fractional(memory=Ladder((2 * GiB, 4 * GiB, 16 * GiB)), core=Step(4), together=True))
+MENU = card(Templated((Template("quarter", {MEMORY: 12 * GiB, CORE: 4, "extra": 3}),)), extra=7)
+
+
+@pytest.mark.parametrize("device", [FREE, LADDER, card(Whole()), MENU])
+def test_of_an_empty_card_all_is_free(device: Device) -> None:
+    assert dict(device.capacity) == obtainable_of(device, device.capacity)
+
+
+@pytest.mark.parametrize(
+    ("device", "left", "free"),
+    [
+        (FREE, (20, 5, 2), (20, 5)),
+        (FREE, (20, 5, 0), (0, 0)),  # the rest of a card that is taken exclusively
+        (FREE, (0, 5, 2), (0, 0)),  # core left without memory
+        (FREE, (20, 0, 2), (0, 0)),  # and memory where all of the core is promised
+        (LADDER, (23, 7, 2), (22, 4)),  # in its sizes
+        (LADDER, (1, 7, 2), (0, 0)),
+        (LADDER, (23, 3, 2), (0, 0)),  # no core that a size of its memory comes with
+        (card(Whole()), (47, 16, 4), (0, 0)),
+        (MENU, (40, 12, 3), (24, 8)),  # by its menu: of the third counter there is enough for two
+        (MENU, (11, 12, 3), (0, 0)),
+        (evolve(FREE, attributes={"context": str(GiB)}), (1, 5, 2), (0, 0)),
+    ],
+)
+def test_free_is_what_requests_can_have(
+    device: Device, left: tuple[int, int, int], free: tuple[int, int]
+) -> None:
+    assert free == free_of(device, *left)
+
+
+def test_a_card_without_core_has_its_memory_free() -> None:
+    assert (20, 0) == free_of(card(Fractional(), core=0), 20, 0, 2)

@@ -246,7 +246,9 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     view = NodeView(devices=(row,), grants=(), unreadable=(), vendors=(), rack_file=None)
     document = _json.node(view)
     (listed,) = document["items"]
-    assert free[MEMORY] == listed["memory_free"] == listed["memory"] - listed["memory_held"]
+    assert free[MEMORY] == listed["memory"] - listed["memory_held"]
+    assert row.free[MEMORY] == listed["memory_free"] <= free[MEMORY]
+    check_free(row, inventory)
     of_others = Counter[str]()
     for allocation in inventory.standing[:-1]:
         for other in allocation.pieces:
@@ -258,6 +260,23 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     assert abs(listed["core"] - 100 * device.capacity[CORE] / device.of_card(CORE)) < SHOWN
     assert listed["core_held"] <= listed["core"] + SHOWN
     assert listed["slots_held"] == of_others[SLOTS] + piece.takes[SLOTS]
+
+
+def check_free(row: DeviceView, inventory: Inventory) -> None:
+    """Assert that requests can have what is shown as free, and no other can have anything."""
+    core_free = row.free[CORE] > 0
+    of_any_size = Ask(memory=1 + row.device.counted_context_bytes)
+    one_unit = evolve(of_any_size, core=1, core_of=row.device.of_card(CORE))
+    for ask, is_free in (
+        (of_any_size, row.free[MEMORY] > 0),
+        (one_unit, core_free),
+    ):
+        answer = fit(inventory, request(ask))
+        assert is_free == isinstance(answer, Allocation), f"{row.device.model}: {row.free}: {ask}"
+    if isinstance(answer, Allocation):
+        (piece,) = answer.pieces
+        assert piece.takes[MEMORY] <= row.free[MEMORY]
+        assert piece.takes[CORE] <= row.free[CORE]
 
 
 def check_line(device: Device, answer: Allocation, given_percent: float | None) -> None:

@@ -21,7 +21,7 @@ from hetero.model import (
     Priority,
     Usage,
     left_of,
-    obtainable,
+    obtainable_of,
 )
 from hetero.model.frozen import frozen
 from hetero.model.json_keys import json_key
@@ -213,7 +213,7 @@ class DeviceView:
                 counter: min(left, self.left_behind[counter])
                 for counter, left in left_counters.items()
             }
-        return obtainable(left_counters, self.device.part_takes)
+        return obtainable_of(self.device, left_counters)
 
 
 @frozen(kw_only=True)
