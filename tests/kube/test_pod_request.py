@@ -29,7 +29,7 @@ WORDS = Settings().vocabulary(VENDORS)
 
 
 def pod(
-    limits: dict[str, str],
+    limits: Mapping[str, str | int],
     *,
     env: Mapping[str, str] | None = None,
     notes: Mapping[str, str] | None = None,
@@ -515,15 +515,52 @@ PARTS = sorted(
 )
 
 
+#: Every resource of every vendor that counts cards: whole ones, shares and instances.
+COUNTS = sorted({names.count for vendor in WORDS.vendors for names in vendor.resource_names})
+
+
+@pytest.mark.parametrize("zero", ["0", 0, "00", "0k", "0Gi", "0.0", "-0", "0e3"])
 @pytest.mark.parametrize(("count", "part"), PARTS)
-def test_a_part_of_a_card_beside_no_card_is_refused_with_both_names(count: str, part: str) -> None:
+def test_a_part_of_a_card_beside_no_card_is_refused_with_both_names(
+    count: str, part: str, zero: str | int
+) -> None:
     with pytest.raises(BadInput, match=f"container main: {count} is 0, and {part} 1 is a part"):
-        WORDS.asked(read(Pod, pod({count: "0", part: "1"})))
+        WORDS.asked(read(Pod, pod({count: zero, part: "1"})))
+
+
+@pytest.mark.parametrize(("count", "part"), PARTS)
+def test_a_part_of_a_card_is_refused_beside_any_resource_that_counts_no_cards(
+    count: str, part: str
+) -> None:
+    """A size without a number of cards means one card, but not where the pod asks for none."""
+    zero_counts = [other for other in COUNTS if other != count]
+    refusals = []
+    for zero_count in zero_counts:
+        with pytest.raises(BadInput) as refusal:
+            WORDS.asked(read(Pod, pod({zero_count: "0", part: "1"})))
+        refusals.append(str(refusal.value))
+
+    assert [
+        f"container main: {zero_count} is 0, and {part} 1 is a part of a card: "
+        f"leave {part} out for no card, or ask for {count} 1"
+        for zero_count in zero_counts
+    ] == refusals
 
 
 @pytest.mark.parametrize(("count", "part"), PARTS)
 def test_no_card_and_no_part_of_one_is_no_card(count: str, part: str) -> None:
-    assert () == WORDS.asked(read(Pod, pod({count: "0", part: "0"})))
+    for zero_count in COUNTS:
+        assert () == WORDS.asked(read(Pod, pod({zero_count: "0", part: "0"})))
+
+
+@pytest.mark.parametrize("zero_count", COUNTS)
+def test_a_card_is_given_by_its_own_number_beside_a_number_of_no_other_cards(
+    zero_count: str,
+) -> None:
+    """A chart with values for two vendors has the other one's number at 0."""
+    for count, part in PARTS:
+        if count != zero_count:
+            assert count == asked({zero_count: "0", count: "1", part: "1"}).resource_names.count
 
 
 def test_every_vendor_has_parts_that_are_refused_so() -> None:
@@ -534,13 +571,6 @@ def test_every_vendor_has_parts_that_are_refused_so() -> None:
         for vendor in WORDS.vendors
         if counted.isdisjoint(names.count for names in vendor.resource_names)
     ]
-
-
-def test_a_part_of_another_resources_card_is_not_refused() -> None:
-    """A chart with values for two vendors has the other one's number at 0."""
-    limits = {"nvidia.com/gpu": "0", "hygon.com/dcunum": "1", "hygon.com/dcumem": "2000"}
-
-    assert "hygon.com/dcunum" == asked(limits).resource_names.count
 
 
 @pytest.mark.parametrize("type_name", ["MLU370-X8", "MLU-MLU370-X8", "mlu-mlu370", "MLU370"])

@@ -152,6 +152,12 @@ def test_words_that_a_tenant_puts_aside_by_itself_need_the_right_that_they_name(
             "leave nvidia.com/gpumem out for no card, or ask for nvidia.com/gpu 1",
         ),
         (
+            {"nvidia.com/mig-1g.10gb": 0, "nvidia.com/gpumem": 1000},
+            {},
+            "container main: nvidia.com/mig-1g.10gb is 0, and nvidia.com/gpumem 1000 is a part of "
+            "a card: leave nvidia.com/gpumem out for no card, or ask for nvidia.com/gpu 1",
+        ),
+        (
             {"nvidia.com/gpu": 1},
             {"volcano.sh/vgpu-memory": "3000"},
             "volcano.sh/vgpu-memory is among the pod's annotations, where it means nothing: write "

@@ -334,20 +334,9 @@ class Vocabulary:
         annotations: Mapping[str, str],
         variables: Mapping[str, str | None],
     ) -> ContainerRequest | None:
-        named_names = [
-            (resource_names, vendor)
-            for resources, resource_names, vendor in self._spoken
-            if not resources.isdisjoint(amounts)
-        ]
-        meant_names = [
-            (resource_names, vendor)
-            for resource_names, vendor in named_names
-            if quantity(amounts, resource_names.count)
-            or (resource_names.count not in amounts and self.defaults.count)
-        ]
-        _expect_cards_for_sizes(named_names, meant_names, amounts)
+        meant_names = self._meant_names(amounts)
         if not meant_names:
-            return None  # counts are there and are 0, or none is meant without one
+            return None
         if len(meant_names) > 1:
             count_names = " and ".join(resource_names.count for resource_names, _ in meant_names)
             raise BadInput(f"asks for {count_names}: a container has cards of one kind")
@@ -419,6 +408,34 @@ class Vocabulary:
                 strict=_word(annotations, STRICT, Truth) is Truth.TRUE,
             ),
         )
+
+    def _meant_names(self, amounts: Amounts) -> list[tuple[ResourceNames, Vendor]]:
+        """Return the names by which a container asks for cards. Raises `BadInput`.
+
+        Without a number of cards they mean the default one, but where the container counts no cards
+        of any name.
+        """
+        named_names = [
+            (resource_names, vendor)
+            for resources, resource_names, vendor in self._spoken
+            if not resources.isdisjoint(amounts)
+        ]
+        counts = {
+            resource_names.count: quantity(amounts, resource_names.count)
+            for resource_names, _ in named_names
+        }
+        zero_names = sorted(count_name for count_name, count in counts.items() if count == 0)
+        says_no_card = bool(zero_names) and not any(counts.values())
+        default_count = 0 if says_no_card else self.defaults.count
+        meant_names = [
+            (resource_names, vendor)
+            for resource_names, vendor in named_names
+            if (default_count if (count := counts[resource_names.count]) is None else count)
+        ]
+        _expect_cards_for_sizes(
+            named_names, meant_names, amounts, no_card_name=zero_names[0] if says_no_card else None
+        )
+        return meant_names
 
     def lone_sizes(self, container: Container) -> tuple[str, ...]:
         """Return a container's sizes where they mean no card: without a number, and by default 0.
@@ -546,22 +563,28 @@ def _expect_cards_for_sizes(
     named_names: Iterable[tuple[ResourceNames, Vendor]],
     meant_names: Iterable[tuple[ResourceNames, Vendor]],
     amounts: Amounts,
+    *,
+    no_card_name: str | None,
 ) -> None:
-    """Raise `BadInput` for a part of a card beside 0 cards: no node has it to give."""
+    """Raise `BadInput` for a part of a card beside 0 cards: no node has it to give.
+
+    `no_card_name` is the resource by which a container says that it wants no card of any kind.
+    """
     meant_resources = {
         resource_name
         for resource_names, _ in meant_names
         for resource_name in resource_names.resources
     }
     for resource_names, _ in named_names:
-        if resource_names.count in meant_resources or resource_names.count not in amounts:
+        count_name = resource_names.count
+        zero_name = count_name if count_name in amounts else no_card_name
+        if count_name in meant_resources or zero_name is None:
             continue
         for part_name in resource_names.resources:
             if part_name not in meant_resources and quantity(amounts, part_name):
                 raise BadInput(
-                    f"{resource_names.count} is 0, and {part_name} {amounts[part_name]} is a part "
-                    f"of a card: leave {part_name} out for no card, or ask for "
-                    f"{resource_names.count} 1"
+                    f"{zero_name} is 0, and {part_name} {amounts[part_name]} is a part "
+                    f"of a card: leave {part_name} out for no card, or ask for {count_name} 1"
                 )
 
 
