@@ -176,9 +176,10 @@ def test_a_card_of_scaled_core_keeps_its_own_measure() -> None:
 
 def test_what_is_wrong_with_a_card_and_that_it_is_cordoned_is_said() -> None:
     sick, cordoned = rack(GiB, GiB, health="XID 48")
-    cordoned = evolve(cordoned, health="ok", cordon="swap")
+    cordoned = evolve(cordoned, health="ok", cordon="loud fan: 50 %")
+    conditions = [one.condition for one in read_back(sick, cordoned)]
 
-    assert ["XID 48", "cordoned (swap)"] == [one.condition for one in read_back(sick, cordoned)]
+    assert ["XID 48", "cordoned (loud fan: 50 %)"] == conditions
 
 
 # --- who holds them -------------------------------------------------------------------------------

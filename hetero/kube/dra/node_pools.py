@@ -265,7 +265,9 @@ def condition_of(entry: SliceDevice) -> tuple[str, str | None]:
     """Return the health of an entry's device, and why it is cordoned."""
     value_by_taint = {taint.key: taint.value for taint in entry.taints}
     health = text_of(entry, "health") or ("unhealthy" if UNHEALTHY in value_by_taint else "ok")
-    return health, value_by_taint.get(CORDONED)
+    cordon = value_by_taint.get(CORDONED)
+    # A taint's value has no blanks. It is all that older agents write.
+    return health, cordon if cordon is None else text_of(entry, "cordon") or cordon
 
 
 def _device(entry: SliceDevice, sizes: _Sizes) -> Device:

@@ -229,6 +229,7 @@ def _entry(
         taints.append(_taint(UNHEALTHY, sick_device.health or "", effect))
     cordons = [device.cordon for device in offer.devices if device.cordon is not None]
     if cordons:  # who holds it keeps it, whatever becomes of users of unhealthy devices
+        slice_device["attributes"] |= _attributes({"cordon": cordons[0] or None})
         taints.append(_taint(CORDONED, cordons[0], "NoSchedule"))
     return {**slice_device, "taints": taints} if taints else slice_device
 
