@@ -42,13 +42,11 @@ from hetero.model import (
     Device,
     DeviceAllocation,
     Inventory,
-    Templated,
     Usage,
     codec,
 )
 from hetero.model.errors import BadInput
-from hetero.node.view.observe import DeviceView, Share, lending
-from hetero.node.view.templates import template_views
+from hetero.node.view.observe import DeviceView, Share, device_view, lending
 from hetero.node.view.totals import totals
 
 #: How the agents' pods are known, and the names of the port their metrics are on: the second is one
@@ -210,7 +208,7 @@ def view_of(
     used_views = tuple(
         evolve(view, shares=tuple(share_of(view, piece) for piece in view.allocation.pieces))
         for holder in holders
-        for view in _shown(holder)
+        for view in holder
     )
     with_lent = lending(share for view in used_views for share in view.shares)
     views = (evolve(view, shares=tuple(map(with_lent, view.shares))) for view in used_views)
@@ -417,7 +415,7 @@ def _share(
     metrics_now: Mapping[str, _Heard],
 ) -> Share:
     """Return what a container holds and uses of one of its devices."""
-    device_view, no_metrics = row_by_uuid.get(piece.device), _Heard()
+    row, no_metrics = row_by_uuid.get(piece.device), _Heard()
     old_metrics, new_metrics = (
         metrics_before.get(view.node, no_metrics),
         metrics_now.get(view.node, no_metrics),
@@ -439,14 +437,14 @@ def _share(
             new_metrics.heard_at_s - old_metrics.heard_at_s
         )
 
-    core_percent = piece.core_percent(device_view.device) if device_view else None
+    core_percent = piece.core_percent(row.device) if row else None
     core_used, core_borrowed, stopped_part = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
-        device_number=device_view.device_number if device_view else None,
+        device_number=row.device_number if row else None,
         memory_bytes=piece.takes.get(MEMORY, 0),
         core_percent=core_percent,
-        enforcement=device_view.device.enforcement if device_view else None,
+        enforcement=row.device.enforcement if row else None,
         memory_used_bytes=None if memory_bytes is None else int(memory_bytes),
         core_used_percent=None if core_used is None else 100 * core_used,
         core_borrowed_percent=None if core_borrowed is None else 100 * core_borrowed,
@@ -474,58 +472,23 @@ def _member(
 
     pieces_by_uuid: dict[str, list[tuple[str, DeviceAllocation]]] = {}
     for holder in node_holders:
-        for view in _shown(holder):
+        for view in holder:
             for piece in view.allocation.pieces:
                 pieces_by_uuid.setdefault(piece.device, []).append((view.holder, piece))
     return MemberView(
         name=node_name,
         inventory_error=inventory.inventory_error,
         devices=tuple(
-            _row(number, device, free_by_uuid[device.uuid], pieces_by_uuid.get(device.uuid, ()))
+            device_view(
+                number,
+                device,
+                free_by_uuid[device.uuid],
+                pieces_by_uuid.get(device.uuid, ()),
+                usage=Usage(),
+            )
             for number, device in zip(inventory.numbers, inventory.devices, strict=True)
         ),
     )
-
-
-def _row(
-    device_number: int,
-    device: Device,
-    free: Mapping[str, int],
-    pieces: Collection[tuple[str, DeviceAllocation]],
-) -> DeviceView:
-    row = DeviceView(
-        device_number=device_number,
-        device=device,
-        held={counter: total - free[counter] for counter, total in device.capacity.items()},
-        usage=Usage(),
-        grants=tuple(dict.fromkeys(holder for holder, _ in pieces)),
-    )
-    if not isinstance(device.granularity, Templated):
-        return row
-    return evolve(row, templates=template_views(device, row.free, pieces))
-
-
-def _shown(holder: tuple[ContainerView, ...]) -> Iterator[ContainerView]:
-    """Yield the views of a pod, or of a claim, with the devices for which people see them.
-
-    An init container that ended is named where nobody else of its pod has the device.
-    """
-    ended_views = [
-        view for view in holder if view.kind is ContainerKind.INIT and view.phase == ENDED
-    ]
-    named_uuids = {
-        piece.device
-        for view in holder
-        if view not in ended_views
-        for piece in view.allocation.pieces
-    }
-    for view in holder:
-        if view in ended_views:
-            pieces = view.allocation.pieces
-            sole_pieces = tuple(piece for piece in pieces if piece.device not in named_uuids)
-            view = evolve(view, allocation=evolve(view.allocation, pieces=sole_pieces))
-        if view.allocation.pieces:
-            yield view
 
 
 def _running_on(node_name: str, ended_pod: RunsOn) -> tuple[ContainerView, ...]:

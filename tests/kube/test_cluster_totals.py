@@ -34,6 +34,8 @@ from hetero.model import (
     ContainerKind,
     Device,
     DeviceAllocation,
+    Template,
+    Templated,
 )
 from hetero.model.codec import dumps
 from hetero.model.units import GiB
@@ -117,6 +119,27 @@ def odd_cluster() -> list[dict[str, Any]]:
         pod("broken", "n1", {}, notes={ALLOCATION: "{"}),
         {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "ns"}},
     ]
+
+
+INSTANCES = Templated(
+    menu=tuple(
+        Template("1g.10gb", {MEMORY: 10 * GiB, CORE: 1, f"part {n}": 1, SLOTS: 1}, part=f"MIG-{n}")
+        for n in range(4)
+    )
+)
+
+
+#: The status of a pod whose init containers have ended.
+STARTED = {"conditions": [{"type": "Initialized", "status": "True"}]}
+
+
+def instance(number: int) -> Allocation:
+    """Return an instance of the node's first card that is partitioned."""
+    (template,) = (each for each in INSTANCES.menu if each.part == f"MIG-{number}")
+    piece = DeviceAllocation(
+        device="cut-0", vendor="cut", takes=template.takes, template="1g.10gb", part=template.part
+    )
+    return Allocation(pieces=(piece,))
 
 
 def objects_in(folder: Path, items: list[dict[str, Any]]) -> ClusterObjects:
@@ -230,6 +253,55 @@ def run(*words: str, code: int = 0) -> Result:
     done = CliRunner().invoke(hetero, ["inventory", *words])
     assert code == getattr(done.exception, "code", 0), done.output
     return done
+
+
+def test_instances_of_init_containers_and_sidecars_are_not_free_while_their_pod_holds_them(
+    tmp_path: Path,
+) -> None:
+    (card,) = rack(40 * GiB, vendor="cut", granularity=INSTANCES, core=7)
+    cut = (attrs.evolve(card, capacity={**card.capacity, **{f"part {n}": 1 for n in range(4)}}),)
+    init = {"initContainers": [{"name": "first"}, {"name": "side", "restartPolicy": "Always"}]}
+    held = {"first": instance(0), "side": instance(1), "main": instance(2)}
+    plain_pod = pod("p", "n1", held, spec=init)
+    plain_pod["status"].update(STARTED)
+    items = [node("n1", inventory_text(cut)), plain_pod]
+    picture = run("--cluster", str(saved(tmp_path, items)), "--node", "n1").output
+
+    assert [
+        "partitions: 1g.10gb [ns/p/first]  1g.10gb [ns/p/side]  1g.10gb [ns/p/main]  1g.10gb [free]"
+    ] == [line.strip() for line in picture.splitlines() if "partitions" in line]
+
+
+def test_the_rows_below_a_card_say_for_whom_each_part_of_it_is_held(tmp_path: Path) -> None:
+    """One container has two cards, and an init container that has ended a part of the second."""
+    both = Allocation(
+        pieces=(*allocation("far-0", 5, 36).pieces, *allocation("far-1", 5, 36).pieces)
+    )
+    held = {"main": both, "first": allocation("far-1", 5, 60)}
+    plain_pod = pod("p", "n1", held, spec={"initContainers": [{"name": "first"}]})
+    plain_pod["status"].update(STARTED)
+    open_takes = {MEMORY: 5 * GiB, SLOTS: 1}
+    open_piece = DeviceAllocation(device="far-2", vendor="far", takes=open_takes)
+    without_limit = pod("q", "n1", {"main": Allocation(pieces=(open_piece,))})
+    far = rack(*[80 * GiB] * 3, model="M1", vendor="far")
+    items = [node("n1", inventory_text(far)), plain_pod, without_limit]
+    lines = [
+        " ".join(line.split())
+        for line in run(
+            "--cluster", str(saved(tmp_path, items)), "--node", "n1"
+        ).output.splitlines()
+    ]
+
+    assert "n1: 3 cards of 1 vendor free 204 of 300 % core, 225 of 240 GiB 3 grants" in lines
+    assert "└ ns p main 36 % 5 GiB Running" in lines
+    assert "├ ns p main 36 % 5 GiB Running" in lines
+    assert "└ ns p first 60 % 5 GiB ended" in lines
+    given = {line.split()[0]: line for line in lines if " M1 " in line}
+    assert (" 36 % ", " 60 % ", " open ") == tuple(
+        core
+        for core, line in zip((" 36 % ", " 60 % ", " open "), given.values(), strict=True)
+        if core in line
+    )
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120, 200])

@@ -94,7 +94,7 @@ async def test_what_stands_is_shown_by_node_and_by_container() -> None:
         assert (None, None) == (share.memory_used_bytes, share.core_used_percent)
 
 
-async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summed_once() -> None:
+async def test_an_init_container_is_shown_as_ended_and_its_pod_is_summed_once() -> None:
     async with published() as at:
         agent_pod(at)
         init, main = at.fit(memory=9 * GiB), at.fit(memory=6 * GiB)
@@ -106,7 +106,7 @@ async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summ
         at.api.put("pods", pod, event="ADDED")
         await at.kubelet.admit(pod)
 
-        async def shown() -> tuple[int, list[str], list[str], set[str]]:
+        async def shown() -> tuple[int, list[str], dict[str, str], set[str]]:
             view = await seen(at)
             (row, _) = view.nodes[0].devices
             metrics = at.agent.metrics.registry.collect()
@@ -119,17 +119,20 @@ async def test_an_init_container_that_ended_is_shown_nowhere_and_its_pod_is_summ
             return (
                 row.held[MEMORY] // GiB,
                 [one.rpartition("/")[2] for one in row.grants],
-                [one.container_name for one in view.containers],
+                {one.container_name: one.phase for one in view.containers},
                 containers,
             )
 
         everyone = ["main", "first"]
-        assert (9, everyone, everyone, {"main", "first"}) == await shown()
+        starting = dict.fromkeys(everyone, "Pending")
+        assert (9, everyone, starting, {"main", "first"}) == await shown()
         pod["status"] = {"phase": "Running"}
         pod["status"]["conditions"] = [{"type": "Initialized", "status": "True"}]
         at.api.put("pods", pod)
         await until(lambda: initialized(at.agent.allocator.pods.by_uid["uid-pod"]))
-        assert (9, ["main"], ["main"], {"main"}) == await shown()
+        running = {"main": "Running", "first": "ended"}
+        assert (9, everyone, running, {"main"}) == await shown()
+        assert len(everyone) == len(observe_node(at.node).grants)
 
 
 async def test_containers_that_ended_are_named_so_where_their_pod_holds_a_card_for_them() -> None:

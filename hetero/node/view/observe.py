@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from hetero.model import (
     CORE,
     Counters,
     Device,
+    DeviceAllocation,
     Enforcement,
     Inventory,
     Policy,
@@ -383,23 +384,17 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
             for piece in grant.allocation.pieces
             if piece.device == device.uuid
         ]
-        device_free = free_by_uuid[device.uuid]
-        device_view = DeviceView(
-            device_number=device_number,
-            device=device,
-            held={
-                counter: total - device_free[counter] for counter, total in device.capacity.items()
-            },
-            usage=usage,
-            grants=tuple(dict.fromkeys(grant_id for grant_id, _ in ids_and_pieces)),
-            open=any(
-                piece.core is None and not piece.takes.get(CORE) for _, piece in ids_and_pieces
-            ),
-            foreign=use_by_uuid.get(device.uuid),
-            left_behind=rest_by_uuid.get(device.uuid),
+        devices.append(
+            device_view(
+                device_number,
+                device,
+                free_by_uuid[device.uuid],
+                ids_and_pieces,
+                usage=usage,
+                foreign=use_by_uuid.get(device.uuid),
+                left_behind=rest_by_uuid.get(device.uuid),
+            )
         )
-        templates = template_views(device, device_view.free, ids_and_pieces)
-        devices.append(evolve(device_view, templates=templates))
     return NodeView(
         devices=tuple(devices),
         grants=_views(
@@ -418,6 +413,33 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         host=os.uname().nodename,
         queue=_queued_requests(node),
     )
+
+
+def device_view(
+    device_number: int,
+    device: Device,
+    free: Counters,
+    pieces: Collection[tuple[str, DeviceAllocation]],
+    *,
+    usage: Usage,
+    foreign: ForeignUse | None = None,
+    left_behind: Counters | None = None,
+) -> DeviceView:
+    """Return a device of a machine's view or a cluster's: `free` is what is left of its counters.
+
+    `pieces` are who has what of it, in the order in which they are shown.
+    """
+    view = DeviceView(
+        device_number=device_number,
+        device=device,
+        held={counter: total - free[counter] for counter, total in device.capacity.items()},
+        usage=usage,
+        grants=tuple(dict.fromkeys(holder for holder, _ in pieces)),
+        open=any(piece.core is None and not piece.takes.get(CORE) for _, piece in pieces),
+        foreign=foreign,
+        left_behind=left_behind,
+    )
+    return evolve(view, templates=template_views(device, view.free, pieces))
 
 
 def _left_behind(
