@@ -122,8 +122,11 @@ def command(
     \b
       hetero simulate --cluster --replicas 40 --memory 24Gi --core 50
       hetero simulate --cluster --add job.yaml --placement binpack
-      kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json > saved.json
+      K=nodes,pods,resourcequotas,configmaps,priorityclasses,resourceslices,resourceclaims
+      kubectl get $K -A -o json > saved.json
       hetero simulate --cluster saved.json --without n3 --json
+
+    Where the API has no claims, leave out ,resourceslices,resourceclaims.
     """
     cluster_options = {option_name: options.pop(option_name) for option_name in _CLUSTER_OPTIONS}
     if cluster is not None and path is None:

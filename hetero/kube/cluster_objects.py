@@ -19,8 +19,13 @@ from hetero.kube.objects.reading import reader
 from hetero.model.errors import BadInput, NotFound
 from hetero.model.names import did_you_mean
 
-#: What saves a cluster as it is read here.
+#: What saves a cluster as it is read here; an API server before claims has no kinds of theirs.
 SAVE = "kubectl get nodes,pods,resourceslices,resourceclaims -A -o json"
+
+#: How the agents' pods are known, and where those that give cards by claims have their socket.
+AGENTS, _CLAIMS_SOCKET = {"app": "hetero-agent"}, "/plugins/hetero.io"
+#: Nodes or pods that a sentence names.
+_MOST_NAMES = 3
 
 _O = TypeVar("_O", bound=Object)
 
@@ -92,14 +97,50 @@ def read_saved(path: Path) -> ClusterObjects:
     finally:
         if was_collecting:
             gc.enable()
-    nodes = _of(objects, NodeObject)
+    nodes, pods = _of(objects, NodeObject), _of(objects, Pod)
     if not nodes:
         raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
+    slices, claims = _of(objects, PoolSlice), _of(objects, ResourceClaim)
     return ClusterObjects(
         nodes=nodes,
-        pods=_of(objects, Pod),
-        slices=_of(objects, PoolSlice),
-        claims=_of(objects, ResourceClaim),
+        pods=pods,
+        slices=slices,
+        claims=claims,
+        notes=unsaved_claims(
+            pods, has_slices=bool(slices), has_claims=bool(claims), save_command=SAVE
+        ),
+    )
+
+
+def unsaved_claims(
+    pods: Iterable[Pod], *, has_slices: bool, has_claims: bool, save_command: str
+) -> tuple[str, ...]:
+    """Return a sentence where a file has pods of cards that are given by claims, and not these."""
+    if not has_slices:
+        names = sorted(
+            {pod.spec.node_name for pod in pods if pod.spec.node_name and _gives_claims(pod)}
+        )
+        missing, what = "ResourceSlice", "cards that are given by claims are"
+    elif not has_claims:
+        names = sorted({"/".join(pod.full_name) for pod in pods if pod.spec.resource_claims})
+        missing, what = "ResourceClaim", "what pods hold by claims is"
+    else:
+        return ()
+    if not names:
+        return ()
+    more_text = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    names_text = ", ".join(names[:_MOST_NAMES]) + more_text
+    return (
+        f"no {missing} is in the file: {what} not counted ({names_text}): save it with "
+        f"`{save_command}`",
+    )
+
+
+def _gives_claims(pod: Pod) -> bool:
+    return AGENTS.items() <= pod.metadata.labels.items() and any(
+        mount.mount_path.endswith(_CLAIMS_SOCKET)
+        for container in pod.spec.containers
+        for mount in container.volume_mounts
     )
 
 

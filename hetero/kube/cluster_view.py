@@ -17,7 +17,7 @@ from attrs import evolve, field, frozen
 from prometheus_client.parser import text_string_to_metric_families
 
 from hetero.kube.client.api import VIEW_CONNECT_S, Access, Api, ApiError
-from hetero.kube.cluster_objects import ClusterObjects, read_saved
+from hetero.kube.cluster_objects import AGENTS, ClusterObjects, read_saved
 from hetero.kube.cluster_totals import ClusterTotals, PoolTotal, SickCard, by_size, pool_of
 from hetero.kube.dra.claims import users
 from hetero.kube.dra.standing_claims import ClaimBooks, StandingClaim, claim_books, read_claims
@@ -49,9 +49,8 @@ from hetero.model.errors import BadInput
 from hetero.node.view.observe import DeviceView, Share, device_view, lending
 from hetero.node.view.totals import totals
 
-#: How the agents' pods are known, and the names of the port their metrics are on: the second is one
-#: that lets in everybody.
-_AGENTS, _PORTS = {"app": "hetero-agent"}, {"https-metrics": "https:", "metrics": ""}
+#: The names of the port that agents' metrics are on: the second is one that lets in everybody.
+_PORTS = {"https-metrics": "https:", "metrics": ""}
 #: Whose tokens let in who reads them through the API.
 _READER_ACCOUNT = "hetero-metrics"
 _LABEL_NAMES = ("UUID", "namespace", "pod", "container", "claim")
@@ -341,7 +340,7 @@ def totals_of(view: ClusterView) -> ClusterTotals:
 def _agent(pod: Pod) -> tuple[str, str] | None:
     """Return an agent's node and where the API serves its metrics; None for any other pod."""
     metadata, node = pod.metadata, pod.spec.node_name
-    if node is None or not _AGENTS.items() <= metadata.labels.items():
+    if node is None or not AGENTS.items() <= metadata.labels.items():
         return None
     declared_ports = (port for container in pod.spec.containers for port in container.ports)
     number_by_name = {port.name: port.container_port for port in declared_ports}

@@ -95,3 +95,16 @@ def user_of(name: str, claim: str, *, node: str = "n1", **status: Any) -> Plain:
         "spec": {"nodeName": node, "containers": [container], "resourceClaims": claims},
         "status": {"phase": "Running", **status},
     }
+
+
+def agent_of(node: str, kubelet: str = "/var/lib/kubelet") -> Plain:
+    """Return the pod of an agent that gives its node's cards by claims."""
+    mounts = [{"name": "dra", "mountPath": f"{kubelet}/plugins/hetero.io"}]
+    names = {"name": f"hetero-agent-{node}", "namespace": "hetero-system", "uid": f"agent-{node}"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**names, "labels": {"app": "hetero-agent"}},
+        "spec": {"nodeName": node, "containers": [{"name": "agent", "volumeMounts": mounts}]},
+        "status": {"phase": "Running"},
+    }

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from hetero.cli import _fleet, hetero
 from hetero.cli._draw import draw
-from hetero.kube.cluster_objects import ClusterObjects, read_saved
+from hetero.kube.cluster_objects import SAVE, ClusterObjects, read_saved
 from hetero.kube.cluster_totals import plain_totals
 from hetero.kube.cluster_view import totals_of, view_of
 from hetero.kube.words.annotations import (
@@ -42,7 +42,7 @@ from hetero.model.units import GiB
 from hetero.node.view.chosen import Choice
 from hetero.testing import rack
 from tests.cli.streams import Stream, console
-from tests.kube.claimed_cards import CARDS, claim_of, part_of, slices_of, user_of
+from tests.kube.claimed_cards import CARDS, agent_of, claim_of, part_of, slices_of, user_of
 
 ROOT = Path(__file__).parent.parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -425,6 +425,20 @@ def test_a_file_that_is_no_cluster_is_one_line(
     assert 2 == getattr(done.exception, "code", None)
     assert f"--cluster {path}: " in str(done.exception)
     assert sentence in str(done.exception)
+
+
+@pytest.mark.parametrize("words", [(), ("--wide",), ("--node", "n1"), ("--json",)])
+def test_a_file_without_slices_says_what_is_not_counted_in_every_picture(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    nodes = [node(f"n{n}", inventory_text(rack(80 * GiB, vendor=f"v{n}"))) for n in range(1, 20)]
+    path = str(saved(tmp_path, [*nodes, agent_of("n1", "/data/kubelet")]))
+    sentence = (
+        "no ResourceSlice is in the file: cards that are given by claims are not counted (n1): "
+        f"save it with `{SAVE}`"
+    )
+
+    assert sentence in " ".join(run("--cluster", path, *words).output.split())
 
 
 def test_a_node_without_a_cluster_is_bad_input() -> None:

@@ -20,7 +20,7 @@ from hetero.cli import hetero
 from hetero.kube.client.api import VIEW_CONNECT_S, Access, Api, ApiError
 from hetero.kube.scheduler.expected_mix import written
 from hetero.kube.what_if.node_filters import NodeFilters
-from hetero.kube.what_if.snapshot import read_file
+from hetero.kube.what_if.snapshot import _READ, SAVE, read_file
 from hetero.kube.words.annotations import ALLOCATION, INVENTORY, inventory_text
 from hetero.kube.words.signing import PUBLIC_KEYS, SigningKey
 from hetero.model import Ask, Device, Refusal, Request
@@ -30,7 +30,7 @@ from hetero.placement.cache import SchedulerCache
 from hetero.placement.cluster import PlacedContainer, PlacedNode, PlacedPod
 from tests.kube.api_server import FakeApi, Plain
 from tests.kube.claimed_cards import CARDS as CLAIM_CARDS
-from tests.kube.claimed_cards import claim_of, part_of, slices_of, user_of
+from tests.kube.claimed_cards import agent_of, claim_of, part_of, slices_of, user_of
 from tests.kube.conftest import ROOT, card
 from tests.kube.fake_api import PODS
 from tests.kube.fake_api import FakeApi as Objects
@@ -739,3 +739,45 @@ def test_saved_slices_and_claims_that_are_odd_stop_no_simulation(tmp_path: Path)
     document = answered(save(tmp_path, *claim_node("n1", card("GPU-1")), *odd))
 
     assert 1 == document["before"]["devices"]
+
+
+def test_the_command_that_saves_a_cluster_has_all_that_is_read_of_one() -> None:
+    kinds = {path.rpartition("/")[2] for path, _ in _READ} - {"podgroups"}
+    saving = " ".join(SAVE.split())
+    help_text = " ".join(called("--help").output.split())
+    (in_help,) = re.findall(r" K=(\S+) kubectl get \$K -A -o json > saved.json", help_text)
+
+    assert kinds == set(in_help.split(","))
+    assert saving == f"kubectl get {in_help} -A -o json"
+    assert (
+        f"K={in_help}\nkubectl get $K -A -o json > saved.json"
+        in (ROOT / "docs" / "packing.md").read_text()
+    )
+
+
+def test_a_file_without_slices_or_claims_says_what_is_not_counted(tmp_path: Path) -> None:
+    """Of claims the pods and the agents tell: kubectl leaves out what it was not asked for."""
+    agents = [agent_of(name) for name in ("n1", "n2", "n3", "n4", "n5")]
+    pods = [user_of("p", "p-card"), *agents]
+    bare, *slices = claim_node("n1", card("GPU-1"))
+    claim = claim_of("p-card", part_of("n1", card("GPU-1"), memory=8 * GiB), pods=["p"])
+    without_slices = answered(save(tmp_path, bare, *pods))["notes"]
+    without_claims = answered(save(tmp_path, bare, *slices, *pods))["notes"]
+    with_both = answered(save(tmp_path, bare, *slices, claim, *pods))["notes"]
+
+    assert (
+        "no ResourceSlice is in the file: cards that are given by claims are not counted "
+        f"(n1, n2, n3 and 2 more): save it with `{SAVE}`"
+    ) in without_slices
+    assert (
+        "no ResourceClaim is in the file: what pods hold by claims is not counted (default/p): "
+        f"save it with `{SAVE}`"
+    ) in without_claims
+    assert [] == [sentence for sentence in with_both if "in the file" in sentence]
+
+
+def test_agents_are_known_by_the_socket_that_the_chart_gives_them() -> None:
+    chart = (ROOT / "deploy" / "chart" / "templates" / "agent.yaml").read_text()
+
+    assert "mountPath: {{ .Values.agent.kubelet }}/plugins/hetero.io\n" in chart
+    assert "app: hetero-agent\n" in chart

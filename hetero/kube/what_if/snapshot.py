@@ -11,8 +11,9 @@ from typing import TypeVar
 from attrs import define, field
 
 from hetero.kube.client.api import LONGEST_RETRY_S, VIEW_CONNECT_S, Access, Api, ApiError
+from hetero.kube.cluster_objects import unsaved_claims
 from hetero.kube.dra.standing_claims import CLAIMS, SLICES
-from hetero.kube.objects.kinds import Object, Plain
+from hetero.kube.objects.kinds import Object, Plain, Pod
 from hetero.kube.objects.reading import read_all
 from hetero.kube.scheduler.pod_groups import APIS as GROUP_APIS
 from hetero.kube.what_if.saved_objects import expect_list
@@ -33,8 +34,12 @@ _READ: tuple[tuple[str, Mapping[str, str]], ...] = (
     *((path, {}) for path in (SLICES, CLAIMS)),
     *((CONFIG_MAPS, {"fieldSelector": f"metadata.name={name}"}) for name in (SETTINGS, MIX)),
 )
-#: What saves as much of a cluster as is read here, but for pod groups.
-SAVE = "kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses -A -o json"
+#: What saves as much of a cluster as is read here, but for pod groups. An API server before claims
+#: has no kinds of theirs.
+SAVE = (
+    "kubectl get nodes,pods,resourcequotas,configmaps,priorityclasses,resourceslices,resourceclaims"
+    " -A -o json"
+)
 _PLURALS = {"PriorityClass": "priorityclasses"}
 
 _Name = tuple[str, str]  # namespace (empty: none) and name
@@ -155,7 +160,7 @@ async def read_api() -> ClusterSnapshot:
 
 
 def read_file(path: Path) -> ClusterSnapshot:
-    """Return what `kubectl get nodes,pods -A -o json` wrote. Raises `BadInput`."""
+    """Return what `SAVE` wrote; what is missing of claims is logged. Raises `BadInput`."""
     try:
         document = json.loads(path.read_bytes())
         expect_list(document)
@@ -170,6 +175,14 @@ def read_file(path: Path) -> ClusterSnapshot:
         snapshot.objects.setdefault(_list_of(plain), {})[_full_name(plain)] = plain
     if not snapshot.objects[NODES]:
         raise BadInput(f"--cluster {path}: no node is in it: save it with `{SAVE}`")
+    notes = unsaved_claims(
+        read_all(Pod, snapshot.all(PODS)),
+        has_slices=bool(snapshot.objects[SLICES]),
+        has_claims=bool(snapshot.objects[CLAIMS]),
+        save_command=SAVE,
+    )
+    for note in notes:
+        log.warning("%s", note)
     return snapshot
 
 
