@@ -133,12 +133,15 @@ class Device:
         return frozenset(template.name for template in menu)
 
     @property
+    def partitioned(self) -> bool:
+        """Whether it is partitioned already, so that it is given by its parts alone."""
+        return isinstance(self.granularity, Templated) and not self.granularity.whole
+
+    @property
     def part_takes(self) -> tuple[Counters, ...]:
         """What the parts take of a device that is given by its parts alone, empty for another."""
-        granularity = self.granularity
-        if not isinstance(granularity, Templated) or granularity.whole:
-            return ()
-        return tuple(template.takes for template in granularity.menu)
+        menu = self.granularity.menu if isinstance(self.granularity, Templated) else ()
+        return tuple(template.takes for template in menu) if self.partitioned else ()
 
     @property
     def short_model(self) -> str:

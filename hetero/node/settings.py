@@ -187,7 +187,7 @@ class NodeSettings:
         if self.partitioned is Partitioned.NONE:
             devices = [
                 evolve(device, cordon=_PARTITIONED, excluded=True)
-                if _partitioned(device)
+                if device.partitioned
                 else device
                 for device in devices
             ]
@@ -325,11 +325,6 @@ def _alike(devices: Iterable[Device]) -> Iterator[Device]:
             yield evolve(device, health=reason)
 
 
-def _partitioned(device: Device) -> bool:
-    """Return whether the device is cut already, so that it is only given by its parts."""
-    return isinstance(device.granularity, Templated) and not device.granularity.whole
-
-
 def _counted(device: Device) -> Device:
     """Return the device with parts that count as devices, if it is partitioned."""
     if not isinstance(device.granularity, Templated) or device.granularity.whole:
@@ -338,7 +333,7 @@ def _counted(device: Device) -> Device:
 
 
 def _shapes(device: Device) -> frozenset[str]:
-    return device.shapes if _partitioned(device) else frozenset()
+    return device.shapes if device.partitioned else frozenset()
 
 
 def load_settings(environ: Mapping[str, str], base: NodeSettings | None = None) -> NodeSettings:

@@ -102,8 +102,9 @@ def fit(
     """Return the allocation that serves every ask on a device of its own, or why there is none.
 
     The devices of one allocation are of one vendor, the first (by the policy) that can serve all of
-    it, unless the asks name their devices. A request for a share gets a whole device, or a share
-    without a limit, only where nothing else serves (`shares_first`).
+    it, unless the asks name their devices; and either all or none of them are partitioned. A
+    request for a share gets a whole device, or a share without a limit, only where nothing else
+    serves (`shares_first`).
     """
     return fit_into(inventory.devices, inventory.free(), request, policy=policy)
 
@@ -211,14 +212,21 @@ def _refusal(
             shortages[verdict] = device_shortage.nearer(shortages.get(verdict))
     device_count = len(request.asks)
     refusal = Refusal(wanted=device_count, verdicts=verdicts, shortages=shortages)
-    fitting_by_group = Counter(
-        device.vendor if not request.numa else f"{device.vendor} on NUMA node {device.numa}"
-        for device in devices
-        if verdicts[device.uuid] == FITS
-    )
-    if fitting_by_group.total() < device_count or max(fitting_by_group.values()) >= device_count:
+    fitting_devices = [device for device in devices if verdicts[device.uuid] == FITS]
+    tells_partitioned = 1 < len({device.partitioned for device in fitting_devices})
+
+    def group_of(device: Device) -> str:
+        group_text = device.vendor
+        if tells_partitioned:
+            group_text += " partitioned" if device.partitioned else " not partitioned"
+        return f"{group_text} on NUMA node {device.numa}" if request.numa else group_text
+
+    fitting_by_group = Counter(map(group_of, fitting_devices))
+    if len(fitting_devices) < device_count or max(fitting_by_group.values()) >= device_count:
         return refusal
-    group_noun = "vendor on one NUMA node" if request.numa else "vendor"
+    group_noun = "vendor, all partitioned or none," if tells_partitioned else "vendor"
+    if request.numa:
+        group_noun = f"{group_noun} on one NUMA node"
     return evolve(refusal, group=group_noun, fitting=dict(sorted(fitting_by_group.items())))
 
 
@@ -319,7 +327,7 @@ def groups(devices: Sequence[Device], request: Request) -> list[list[Device]]:
     devices_by_key: dict[tuple[object, object], list[Device]] = {}
     for device in devices:
         group_key = (
-            None if pinned else device.vendor,
+            None if pinned else (device.vendor, device.partitioned),
             device.numa if request.numa else None,
         )
         devices_by_key.setdefault(group_key, []).append(device)

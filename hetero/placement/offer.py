@@ -148,7 +148,7 @@ def _of_any_size(ask: Ask) -> Ask:
 def _by_parts(device: Device) -> bool:
     """Return whether the device is given by its parts alone, and these do not count as devices."""
     granularity = device.granularity
-    return isinstance(granularity, Templated) and not (granularity.whole or granularity.counted)
+    return device.partitioned and not (isinstance(granularity, Templated) and granularity.counted)
 
 
 def cost_of(

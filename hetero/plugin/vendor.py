@@ -267,7 +267,7 @@ def with_software_limiter(device: Device) -> Device:
     Core goes in steps of 1 % or of one of the vendor's units, memory in steps of 1 MiB. A card that
     is already partitioned is returned unchanged.
     """
-    if isinstance(device.granularity, Templated) and not device.granularity.whole:
+    if device.partitioned:
         return device
     return evolve(
         device,

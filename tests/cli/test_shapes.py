@@ -74,3 +74,20 @@ def test_a_share_whose_sizes_take_the_card_exclusively_says_so_and_nothing_more_
     listed = json.loads(ran.stdout)["items"][0]
     assert (0, 0) == (listed["memory_free"], listed["core"] - listed["core_held"])
     assert "exclusively" not in part.stdout
+
+
+def test_cards_in_mig_mode_are_no_devices_beside_whole_ones(hetero: Run, tmp_path: Path) -> None:
+    """Two cards beside one in MIG mode are two, and two beside two are two of either kind."""
+    plain = "[device]\nvendor = nvidia\nmodel = NVIDIA H200\nmemory = 143771 MiB\n"
+    cut = plain + "mig = 1g.18gb x2\n"
+
+    def parts(*cards: str, count: int) -> list[str | None]:
+        rack = tmp_path / "rack"
+        rack.write_text("".join(cards))
+        variables = {"HETERO_RACK": str(rack), "PYTHONPATH": ""}
+        answer = hetero("fit", "--count", str(count), "--json", **variables)
+        return [piece["part"] for piece in json.loads(answer.stdout)["items"]]
+
+    assert [] == parts(plain, cut, plain, count=3)
+    assert [None, None] == parts(plain, cut, plain, count=2)
+    assert all(part is not None for part in parts(cut, plain, cut, count=2))

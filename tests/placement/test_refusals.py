@@ -8,6 +8,7 @@ from hetero.model import (
     DEVICES,
     MEMORY,
     SLOTS,
+    Allocation,
     Ask,
     Device,
     Inventory,
@@ -121,6 +122,64 @@ def test_devices_of_several_numa_nodes_do_not_add_up_either() -> None:
         "3 devices of one vendor on one NUMA node needed; most here: 2 "
         "(memory on NUMA node 0, memory on NUMA node 1)"
     ) == answer.sentence
+
+
+def parted(*parts: int) -> tuple[Device, ...]:
+    """Return cards of one vendor with so many parts of 10 GiB each; 0: whole ones."""
+    devices = []
+    for number, (device, count) in enumerate(
+        zip(rack(*[40 * GiB] * len(parts)), parts, strict=True)
+    ):
+        menu = tuple(
+            Template("p", {MEMORY: 10 * GiB, CORE: 25, f"part {number}-{n}": 1}, f"{number}-{n}")
+            for n in range(count)
+        )
+        if menu:
+            counters = {f"part {number}-{n}": 1 for n in range(count)}
+            device = evolve(
+                device,
+                granularity=Templated(menu, whole=False),
+                capacity={**device.capacity, **counters},
+            )
+        devices.append(device)
+    return tuple(devices)
+
+
+@pytest.mark.parametrize("memory", [None, 4 * GiB])
+@pytest.mark.parametrize(
+    ("parts", "chosen"),
+    [
+        ((0, 2, 0), ["memory-0", "memory-2"]),
+        ((2, 0, 2), ["memory-0", "memory-2"]),
+        ((2, 0, 0, 2), None),
+        ((1, 0), []),
+        ((2, 0), []),
+    ],
+)
+def test_several_cards_are_all_partitioned_or_none_of_them_is(
+    parts: tuple[int, ...], chosen: list[str] | None, memory: int | None
+) -> None:
+    answer = fit(Inventory(parted(*parts)), Request(asks=(Ask(memory=memory),) * 2))
+
+    if chosen == []:
+        assert isinstance(answer, Refusal)
+        assert answer.sentence == (
+            "2 devices of one vendor, all partitioned or none, needed; most here: 1 "
+            "(memory not partitioned, memory partitioned)"
+        )
+        return
+    assert isinstance(answer, Allocation)
+    parted_pieces = {piece.part is not None for piece in answer.pieces}
+    assert 1 == len(parted_pieces)
+    assert chosen in (None, sorted(piece.device for piece in answer.pieces))
+
+
+def test_cards_that_are_named_may_be_partitioned_or_not() -> None:
+    asks = (Ask(device="0"), Ask(device="1"))
+    answer = fit(Inventory(parted(1, 0)), Request(asks=asks))
+
+    assert isinstance(answer, Allocation)
+    assert ["0-0", None] == [piece.part for piece in answer.pieces]
 
 
 def test_each_device_explains_itself_with_numbers() -> None:
