@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hetero.model import DEVICES, FITS, NO_DEVICE, NOT_CHOSEN, Shortage
-from hetero.placement.offer import NOT_EMPTY
+from hetero.placement.offer import BY_PARTS, NOT_EMPTY
 
 _TOO_FEW = "have too few devices"
 #: A device's verdict, with the numbers of its shortage.
@@ -26,8 +26,8 @@ def node_reason(device_verdicts: Iterable[DeviceVerdict], *, wanted_devices: int
         return FITS, None
     if not verdicts:
         return NO_DEVICE, None
-    # Devices that do not exist are not waited for.
-    chosen_count = len(verdicts) - count_by_reason[NOT_CHOSEN]
+    # Devices that do not exist are not waited for, nor those that are none to this request.
+    chosen_count = len(verdicts) - count_by_reason[NOT_CHOSEN] - count_by_reason[BY_PARTS]
     has_shortage = any(_class(reason) == 0 for reason in count_by_reason)
     if (fitting_count or has_shortage) and chosen_count < wanted_devices:
         return _TOO_FEW, Shortage(

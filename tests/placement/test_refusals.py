@@ -23,6 +23,7 @@ from hetero.model.units import GiB, MiB, format_memories
 from hetero.placement import explain, fit
 from hetero.placement.match import fit_into
 from hetero.placement.node_reason import DeviceVerdict, node_reason
+from hetero.placement.offer import BY_PARTS
 from hetero.testing import rack
 
 
@@ -73,6 +74,20 @@ def test_whole_devices_that_a_node_does_not_have_are_not_waited_for() -> None:
 
     assert ("have too few devices", few) == node_reason(verdicts, wanted_devices=3)
     assert ("lack 2 whole devices", None) == node_reason(verdicts, wanted_devices=2)
+
+
+def test_cards_that_are_given_by_the_names_of_their_parts_are_none_of_those_that_are_wanted() -> (
+    None
+):
+    few = Shortage(counter=DEVICES, asked=5, free=4, of=4)
+    fits: DeviceVerdict = ("fits", None)
+    by_parts: DeviceVerdict = (BY_PARTS, None)
+
+    assert ("have too few devices", few) == node_reason([*[fits] * 4, by_parts], wanted_devices=5)
+    assert ("have too few devices", few) == node_reason(
+        [fits, fits, fits, MEMORY_2, by_parts], wanted_devices=5
+    )
+    assert by_parts == node_reason([by_parts, by_parts], wanted_devices=1)
 
 
 def test_no_more_devices_lack_something_than_a_node_has_of_those_that_were_chosen() -> None:
