@@ -29,6 +29,7 @@ class FakeApi:
     metrics: dict[str, Callable[[], bytes]] = field(factory=dict)  # of pods, by name and port
     events: list[Plain] = field(factory=list)
     away: bool = False  # whether it answers nobody who asks for a list
+    silent: bool = False  # whether it takes such a question and never answers
     writes: int = 0
     methods: set[str] = field(factory=set)
     url: str = ""
@@ -120,6 +121,8 @@ class FakeApi:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         kind, selector = request.match_info["kind"], request.query.get("fieldSelector", "")
+        if self.silent:
+            await asyncio.Event().wait()
         if self.away:
             return web.json_response({"message": "away"}, status=503)
         if kind in self.refused:

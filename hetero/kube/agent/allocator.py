@@ -62,9 +62,8 @@ log = logging.getLogger(__name__)
 #: kubelet admits pods one by one: a pod that waits here lets all others wait.
 _SHARE_WAIT_S = 2.0
 _POLL_PERIOD_S = 0.1
-#: Seconds that it waits for an API server that is away: the kubelet ends a refused pod for good,
-#: and admits no other meanwhile.
-_API_WAIT_S = 10.0
+#: Seconds that it waits for an API server that is away or silent, all questions together.
+_API_WAIT_S = 1.0
 #: Seconds until the containers of an ended pod are checked again, and until a failed first check is
 #: repeated.
 _RECHECK_S = 1.0
@@ -181,7 +180,8 @@ class Allocator:
         except NeverGiven:
             raise
         except HeteroError as error:
-            if await self.pods.still_active(container.pod):
+            deadline_s = monotonic() + _API_WAIT_S
+            if await self.pods.still_active(container.pod, deadline_s=deadline_s):
                 await self.cards.note_refusal(uuids, str(error).removeprefix(f"{container}: "))
             raise
         self.cards.note_share(uuids)
@@ -250,17 +250,20 @@ class Allocator:
         held_by_pod, deadline_s = await self.kubelet.held(), monotonic() + _API_WAIT_S
         candidates: list[SignedContainer] = []
         errors: list[HeteroError] = []
-        for (namespace, pod_name), pod_devices in held_by_pod.items():
-            pod = await self.pods.named_by(deadline_s, namespace, pod_name)
-            if pod is None or not active(pod):
-                continue
+        pods, unanswered = await self._listed(held_by_pod, deadline_s)
+        for pod in pods:
             try:
-                container = self._next(pod, resource, held_by_container=pod_devices)
+                held_by_container = held_by_pod[pod.full_name]
+                container = self._next(pod, resource, held_by_container=held_by_container)
             except HeteroError as error:
                 errors.append(error)
                 continue
             if container is not None and len(container.allocation.pieces) == device_count:
                 candidates.append(container)
+        # Of those that this node was told of one waits, mostly: then it is that one. Its start asks
+        # once more whose devices these are.
+        if unanswered is not None and len(candidates) != 1:
+            raise unanswered
         if not candidates:
             reasons = "; ".join(map(str, errors))
             if errors and all(isinstance(error, NeverGiven) for error in errors):
@@ -273,9 +276,26 @@ class Allocator:
         # the one being admitted is the one that was bound last, whatever changed since.
         if len(candidates) > 1:
             candidates = [
-                candidate for candidate in candidates if await self.pods.still_active(candidate.pod)
+                candidate
+                for candidate in candidates
+                if await self.pods.still_active(candidate.pod, deadline_s=deadline_s)
             ] or candidates
         return max(candidates, key=lambda candidate: self.pods.order(candidate.pod))
+
+    async def _listed(
+        self, pod_names: Iterable[tuple[str, str]], deadline_s: float
+    ) -> tuple[list[Pod], ApiError | None]:
+        """Return those of these pods that may start containers, and why one is not known."""
+        pods, unanswered = [], None
+        for namespace, pod_name in pod_names:
+            try:
+                pod = await self.pods.named_by(deadline_s, namespace, pod_name)
+            except ApiError as error:
+                unanswered = error
+                continue
+            if pod is not None and active(pod):
+                pods.append(pod)
+        return pods, unanswered
 
     def _just_preferred(self, resource: str, ids: frozenset[str]) -> SignedContainer | None:
         """Return the container that the call before this one chose these ids for, if it did.
@@ -390,7 +410,7 @@ class Allocator:
                 reason = str(error)
             if monotonic() - began_s > _SHARE_WAIT_S:
                 raise Refused(f"{container}: {reason}")
-            await self.reconcile()
+            self.reconcile_due.set()  # it may ask the API, which may be away
             await asyncio.sleep(_POLL_PERIOD_S)
 
     def _made(self, pod: Pod) -> asyncio.Future[dict[str, Grant]]:

@@ -62,28 +62,27 @@ class NodePods:
 
     async def named(self, namespace: str, name: str) -> Pod | None:
         """Return the pod if the API says that it is on this node."""
-        for pod in self.by_uid.values():
-            if pod.full_name == (namespace, name):
-                return pod
-        return await self._ask(namespace, name)
+        return self._known(namespace, name) or await self._ask(namespace, name)
 
     async def named_by(self, deadline_s: float, namespace: str, name: str) -> Pod | None:
-        """Return such a pod once the API server can be asked. Raises `ApiError` after a time.
+        """Return such a pod. Raises `ApiError` where the API server does not say by a time.
 
-        One that just started refuses for a while, too: 401, 403 or 429.
+        One that just started refuses for a while: 401, 403 or 429.
         """
-        while True:
+        pod = self._known(namespace, name)
+        while pod is None:
             try:
-                return await self.named(namespace, name)
+                return await self._ask_by(deadline_s, namespace, name)
             except ApiError:
-                if monotonic() > deadline_s:
+                if monotonic() + _RETRY_S > deadline_s:
                     raise
             await asyncio.sleep(_RETRY_S)
+        return pod
 
-    async def still_active(self, pod: Pod) -> bool:
-        """Whether the API itself says that a pod may still start containers."""
+    async def still_active(self, pod: Pod, *, deadline_s: float) -> bool:
+        """Whether a pod may still start containers, unless the API itself says no by a time."""
         try:
-            current = await self._ask(*pod.full_name)
+            current = await self._ask_by(deadline_s, *pod.full_name)
         except ApiError:
             return True
         return current is not None and active(current) and current.metadata.uid == pod.metadata.uid
@@ -111,6 +110,18 @@ class NodePods:
             if not ended(pod)
             for container in pod.containers
         }
+
+    def _known(self, namespace: str, name: str) -> Pod | None:
+        return next(
+            (pod for pod in self.by_uid.values() if pod.full_name == (namespace, name)), None
+        )
+
+    async def _ask_by(self, deadline_s: float, namespace: str, name: str) -> Pod | None:
+        """Ask the API, whose server may be away or silent. Raises `ApiError`."""
+        try:
+            return await asyncio.wait_for(self._ask(namespace, name), deadline_s - monotonic())
+        except asyncio.TimeoutError:
+            raise ApiError(f"pod {namespace}/{name}", 0, "the API server does not answer") from None
 
     async def _ask(self, namespace: str, name: str) -> Pod | None:
         pod = await read_pod(self.api, namespace, name)
