@@ -519,13 +519,21 @@ def _names(setting: object) -> tuple[str | int, ...]:
     items = setting if isinstance(setting, list | tuple) else [setting]
     if not all(isinstance(item, str | int) and not isinstance(item, bool) for item in items):
         raise BadInput(f"cards.exclude {setting!r} is not a list of UUIDs and numbers")
+    _expect_no_blank("cards.exclude", items)
     return tuple(items)
+
+
+def _expect_no_blank(setting_key: str, names: Iterable[object]) -> None:
+    """Raise `BadInput` for a name without a letter, as of a variable that is not set."""
+    if not all(str(name).strip() for name in names):
+        raise BadInput(f"{setting_key} has an empty name, which means nothing: leave it out")
 
 
 def _sharing(setting: object, base_sharing: Mapping[str, Sharing]) -> Mapping[str, Sharing]:
     """Return how cards are shared, by their names, on top of the earlier settings."""
     if not isinstance(setting, dict):
         return {_ALL: _word("cards.sharing", setting, Sharing)}
+    _expect_no_blank("cards.sharing", setting)
     sharing = {
         card: _word(f"cards.sharing.{card}", sharing_text, Sharing)
         for card, sharing_text in setting.items()
@@ -536,6 +544,7 @@ def _sharing(setting: object, base_sharing: Mapping[str, Sharing]) -> Mapping[st
 def _texts(setting_name: str, noun: str, setting: object) -> tuple[str, ...]:
     if not isinstance(setting, list | tuple) or not all(isinstance(item, str) for item in setting):
         raise BadInput(f"{setting_name} {setting!r} is not a list of names of {noun}")
+    _expect_no_blank(setting_name, setting)
     return tuple(setting)
 
 

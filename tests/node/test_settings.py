@@ -113,6 +113,13 @@ def test_a_whole_card_is_never_promised_twice(tmp_path: Path) -> None:
         ("[cards]\nmax_sharers = 0", "cards.max_sharers 0 is not a whole number from 1 to 1000"),
         ("[cards]\nmax_sharers = true", "cards.max_sharers True is not a whole number"),
         ("[cards]\nexclude = [1.5]", "cards.exclude .* is not a list of UUIDs and numbers"),
+        ('[cards]\nexclude = [""]', "cards.exclude has an empty name, which means nothing: leave"),
+        ('[cards]\nexclude = ""', "cards.exclude has an empty name"),
+        ('[cards]\nexclude = ["GPU-1", " \\t"]', "cards.exclude has an empty name"),
+        ('[cards.sharing]\n"" = "mps"', "cards.sharing has an empty name"),
+        ('[cards]\nsoft = [" "]', "cards.soft has an empty name"),
+        ('[vendors]\nallow = [""]', "vendors.allow has an empty name"),
+        ('[heterod]\nignore = [""]', "heterod.ignore has an empty name"),
         ('[cards]\nsoft = "zephyr"', "cards.soft 'zephyr' is not a list of names of vendors"),
         (
             '[cards]\npartitioned = "some"',
