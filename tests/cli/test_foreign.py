@@ -11,7 +11,7 @@ from tests.programs import next_line
 
 from .conftest import Begin, Run
 
-#: Two cards of a driver that counts processes, two of one that does not, and three sick ones.
+#: Two cards whose driver names who uses them, two of one that names nobody, and three sick ones.
 RACK = """
 [device]
 vendor = nvidia
@@ -175,7 +175,7 @@ def test_ps_all_top_and_doctor_name_programs_without_a_grant(
     assert f"process {foreign.pid} note hetero-job-cuda of " in doctor
 
 
-def test_a_driver_that_counts_no_processes_has_an_estimate_and_says_so(hetero: Run) -> None:
+def test_where_the_driver_names_nobody_there_is_an_estimate_that_says_so(hetero: Run) -> None:
     cards = items(hetero, "inventory")
     used, idle = cards[USED_ASCEND], cards[IDLE_ASCEND]
     refused = hetero("fit", "--device", str(USED_ASCEND), "--memory", "30Gi")
@@ -189,9 +189,9 @@ def test_a_driver_that_counts_no_processes_has_an_estimate_and_says_so(hetero: R
         "overuse": 0,
     }
     assert {**nothing, "memory": 50 << 30} == used["foreign"]
-    assert 14 << 30 == used["memory_free"]
+    assert 0 == used["memory_free"]  # of the 14 GiB that are left, no template is cut
     # What a driver keeps of an idle card is nobody's.
-    assert nothing == idle["foreign"]
+    assert {**nothing, "estimated": False} == idle["foreign"]
     assert 64 << 30 == idle["memory_free"]
     assert 3 == refused.returncode
     assert "has 14 GiB free: about 50 GiB in use beyond what is granted" in refused.stderr
@@ -276,6 +276,7 @@ def test_the_json_of_these_views_is_as_the_schema_says(
         jsonschema.validate(json.loads(hetero(*words, "--json").stdout), schema)
 
 
+#: 4194303 is no PID of this machine, as another PID namespace's are not.
 OTHERS = """
 [device]
 vendor = amd
@@ -283,6 +284,18 @@ model = Instinct MI300X
 memory = 64 GiB
 used = 41 GiB
 processes = 4194303:40960
+[device]
+vendor = ascend
+model = 910B3
+memory = 64 GiB
+used = 43 GiB
+processes = 4194302:1024 4194303:39936
+[device]
+vendor = cambricon
+model = MLU370-X8
+memory = 24 GiB
+used = 20 GiB
+processes = 4194303:20000
 [device]
 vendor = mthreads
 model = MTT S4000
@@ -299,10 +312,15 @@ def test_a_process_is_named_where_the_driver_names_it_although_nobody_can_look_i
     rack = str(tmp_path / "others.rack")
 
     amd = hetero("fit", "--vendor", "amd", "--memory", "30Gi", HETERO_RACK=rack)
+    ascend = hetero("fit", "--vendor", "ascend", "--memory", "30Gi", HETERO_RACK=rack)
+    cambricon = hetero("fit", "--vendor", "cambricon", "--memory", "8Gi", HETERO_RACK=rack)
     mthreads = hetero("fit", "--vendor", "mthreads", "--memory", "32Gi", HETERO_RACK=rack)
 
-    assert (3, 3) == (amd.returncode, mthreads.returncode)
+    refused = (amd, ascend, cambricon, mthreads)
+    assert [3, 3, 3, 3] == [done.returncode for done in refused]
     assert "has 24 GiB free: process 4194303 holds 40 GiB without a grant" in amd.stderr
+    assert "has 24 GiB free: process 4194303 and 1 more hold 40 GiB without" in ascend.stderr
+    assert "process 4194303 holds 19.5 GiB without a grant" in cambricon.stderr
     assert "has 18 GiB free: about 30 GiB in use beyond what is granted" in mthreads.stderr
     assert "and uses 40 % of the time, by whom is not known" in mthreads.stderr
 

@@ -10,7 +10,7 @@ from attrs import evolve
 from racks import PLUGINS, Rack, card, discover, fault, registry
 
 import hetero.plugin.discovery
-from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Whole
+from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Usage, Whole
 
 MODELS = {
     "nvidia": ("NVIDIA A100", "80 GiB"),
@@ -187,3 +187,33 @@ def test_of_a_hygon_card_that_no_limiter_shares_nothing_is_told_of_processes(
         return vendors.observe(vendors.discover().devices[0]).processes
 
     assert rack.meet(known) is None
+
+
+@pytest.mark.parametrize(
+    ("vendor", "call", "denied"),
+    [
+        ("ascend", "dcmi_get_device_resource_info", "-8002"),
+        ("cambricon", "cndevGetProcessInfo", "13"),
+    ],
+)
+def test_drivers_that_cut_cards_say_what_each_process_has_as_far_as_they_may(
+    tmp_path: Path, vendor: str, call: str, denied: str
+) -> None:
+    """Of more processes than there is room for at first; denied, the rest is known all the same."""
+    held_by_many = " ".join(f"{pid}:{pid}" for pid in range(31, 61))
+    usages = []
+    for number, faults in enumerate(("", fault(call, f"error {denied}"), fault(call, "missing"))):
+        (tmp_path / str(number)).mkdir()
+        cards = [card(vendor, *MODELS[vendor], processes=held) for held in (held_by_many, "7:1024")]
+
+        def known() -> list[Usage]:
+            vendors = registry(vendor)
+            return [vendors.observe(device) for device in vendors.discover().devices]
+
+        usages.append(Rack(tmp_path / str(number), *cards, faults).meet(known))
+
+    (many, single), *unknown = usages
+    assert {pid: pid << 20 for pid in range(31, 61)} == many.processes
+    assert {7: 1 << 30} == single.processes
+    assert [[None, None]] * 2 == [[usage.processes for usage in pair] for pair in unknown]
+    assert [[many.memory, 1 << 30]] * 2 == [[usage.memory for usage in pair] for pair in unknown]

@@ -134,6 +134,10 @@ _Ddr = plugin.struct(
 _Pcie = plugin.struct(
     "dcmi_pcie_info_all", "u32 ids[4]; i32 domain; u32 bus device function; u8 rest[32]"
 )
+_Process = plugin.struct("dcmi_proc_mem_info", "i32 pid; long memory")  # bytes
+#: The driver fills in what it has and takes no notice of how many there is room for: its own tools
+#: have room for 32 (MaxProcNum of MindCluster's devmanager).
+_MOST_PROCESSES = 256
 _Asked = plugin.struct("dcmi_create_vdev_res_stru", "u32 id group; char template[32]; u8 rest[64]")
 _Made = plugin.struct("dcmi_create_vdev_out", "u32 id pcie[3] group; u8 rest[32]")
 #: The facts of a vNPU are a struct of their own, aligned to 8; `resources` are three more.
@@ -213,13 +217,17 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use, the share of time the AI cores were busy, heat and power."""
+    """Return the memory in use, in all and of each process, how busy the AI cores are, and more.
+
+    That is the share of time, and heat and power.
+    """
     dcmi, chip_place = _DCMI.open(), _place(device)
     busy_percent = dcmi.find("dcmi_get_device_utilization_rate", *chip_place, _AICORE, c_uint)
     power_tenths = dcmi.find("dcmi_get_device_power_info", *chip_place, c_int)  # tenths of a watt
     return plugin.Usage(
         memory=_memory(dcmi, *chip_place)[1],
         core=None if busy_percent is None else busy_percent / 100,
+        processes=_processes(dcmi, *chip_place),
         temperature=dcmi.find("dcmi_get_device_temperature", *chip_place, c_int),
         power=None if power_tenths is None else power_tenths / 10,
     )
@@ -273,6 +281,23 @@ def _memory(dcmi: Library, card_number: int, chip_number: int) -> tuple[int, int
         return hbm.size * MiB, hbm.used * MiB
     ddr = dcmi.get("dcmi_get_device_memory_info_v3", card_number, chip_number, _Ddr)
     return ddr.size * MiB, (ddr.size - ddr.available) * MiB
+
+
+def _processes(dcmi: Library, *card_and_chip: int) -> dict[int, int] | None:
+    """Return the bytes of each process on a chip, None where the driver does not say."""
+    process_count = c_int()
+    try:
+        processes = dcmi.find(
+            "dcmi_get_device_resource_info",
+            *card_and_chip,
+            _Process * _MOST_PROCESSES,
+            process_count,
+        )
+    except DriverError:
+        return None
+    if processes is None or not 0 <= process_count.value <= _MOST_PROCESSES:
+        return None
+    return {process.pid: process.memory for process in processes[: process_count.value]}
 
 
 def _place(device: Device) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
-from ctypes import c_char_p, c_int, create_string_buffer
+from ctypes import c_char_p, c_int, c_uint, create_string_buffer
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,8 @@ _Health = plugin.struct("cndevCardHealthState_t", "i32 version health device dri
 _Busy = plugin.struct("cndevUtilizationInfo_t", "i32 version average core[80]")
 _Heat = plugin.struct("cndevTemperatureInfo_t", "i32 version board parts[28] chip rest[6]")
 _Power = plugin.struct("cndevDevicePowerInfo_t", "i32 usage cap machine tdp most rest[16]")
+_Process = plugin.struct("cndevProcessInfo_t", "i32 version; u32 pid; u64 memory virtual")  # KiB
+_NO_SPACE, _USUAL_PROCESSES, _MOST_PROCESSES = 9, 16, 4096
 _Way = plugin.struct("cndevTopologyRelationship_t", "i32 version relation")
 _Mode = plugin.struct("cndevSMLUMode_t", "i32 version on")
 _Quota = plugin.struct("cndevSMluSet_t", "i32 version; u32 core; u64 memory")
@@ -178,7 +180,10 @@ def hetero_reconcile(device: Device, parts: AbstractSet[str], directory: Path) -
 
 @plugin.hookimpl
 def hetero_observe(device: Device) -> plugin.Usage:
-    """Return the memory in use, the mean utilization of the cores, the chip's heat and power."""
+    """Return the memory in use, in all and of each process, and how busy the cores are on average.
+
+    With the chip's heat and power.
+    """
     cndev = _CNDEV.open()
     handle = _handle(cndev, device.index)
     used_bytes = cndev.get("cndevGetMemoryUsageV2", _Memory, handle).used * MiB
@@ -188,10 +193,35 @@ def hetero_observe(device: Device) -> plugin.Usage:
     return plugin.Usage(
         memory=used_bytes,
         core=utilization.average / 100 if utilization else None,
+        processes=_processes(cndev, handle),
         temperature=heat_info.chip if heat_info else None,
         power=power_info.usage if power_info else None,
         power_limit=power_info.cap or None if power_info else None,
     )
+
+
+def _processes(cndev: Library, handle: int) -> dict[int, int] | None:
+    """Return the bytes of each process on a card, None where the driver does not say."""
+    process_count = c_uint(_USUAL_PROCESSES)
+    try:
+        try:
+            processes = _listed(cndev, handle, process_count)
+        except DriverError as error:
+            if error.code != _NO_SPACE:
+                raise
+            process_count.value += _USUAL_PROCESSES  # the count there is, and what begins meanwhile
+            processes = _listed(cndev, handle, process_count)
+    except DriverError:
+        return None
+    if processes is None:
+        return None
+    return {process.pid: process.memory * 1024 for process in processes[: process_count.value]}
+
+
+def _listed(cndev: Library, handle: int, process_count: c_uint) -> Any:
+    """Return the processes, as many as there is room for; the driver sets the count to theirs."""
+    room = min(process_count.value, _MOST_PROCESSES)
+    return cndev.find("cndevGetProcessInfo", process_count, _Process * room, handle)
 
 
 def _handle(cndev: Library, index: int) -> int:
