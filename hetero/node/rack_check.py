@@ -3,19 +3,62 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from attrs import define, field
 
+from hetero.model.errors import BadInput
 from hetero.model.names import did_you_mean
+from hetero.model.units import GiB, MiB, format_memory, parse_memory
 
 #: A section by its kind, a key with its value, or nothing.
-_LINE = re.compile(r"\[\s*(?P<kind>[^\]\s]+)[^\]]*\]|(?P<key>[^=\s][^=]*?)\s*=\s*(?P<value>.*)|")
+_LINE = re.compile(
+    r"\[\s*(?P<kind>[^\]\s]+)(?P<name>[^\]]*)\]|(?P<key>[^=\s][^=]*?)\s*=\s*(?P<value>.*)|"
+)
 #: The most cards that the simulated drivers have room for.
 _MOST_CARDS = 64
-_SIZE = re.compile(r"0*[1-9][0-9]*(\.[0-9]+)?\s*([KMGT]i)?B", re.ASCII)
+#: No card has more; the drivers count bytes in 64 bits.
+_MOST_MEMORY_BYTES = 16 * 1024 * GiB
+#: What is a part of a card's memory.
+_PARTS = ("used", "reserved", "context")
+
+
+class ValueForm(Protocol):
+    """How a value is written: a regular expression of it, and the words that say so.
+
+    `most` is the largest that the number may be, None where the expression says enough.
+    """
+
+    @property
+    def pattern(self) -> str: ...  # noqa: D102 - said above
+    @property
+    def expected(self) -> str: ...  # noqa: D102
+    @property
+    def most(self) -> int | None: ...  # noqa: D102
+
+
+class RackKeys(Protocol):
+    """What the simulated drivers know: the values of each key by kind of section, and more.
+
+    `REQUIRED` are the keys that a section must have, `LINKS` the words for a link and `UUIDS` the
+    form of a UUID by vendor. `PARTITIONS` are the keys that cut a card, with the expression of a
+    part, and `MOST_SLICES` what all parts of a card have together.
+    """
+
+    @property
+    def KEYS(self) -> Mapping[str, Mapping[str, ValueForm]]: ...  # noqa: D102, N802
+    @property
+    def REQUIRED(self) -> Mapping[str, Sequence[str]]: ...  # noqa: D102, N802
+    @property
+    def LINKS(self) -> Mapping[str, ValueForm]: ...  # noqa: D102, N802
+    @property
+    def UUIDS(self) -> Mapping[str, ValueForm]: ...  # noqa: D102, N802
+    @property
+    def PARTITIONS(self) -> Mapping[str, str]: ...  # noqa: D102, N802
+    @property
+    def MOST_SLICES(self) -> int: ...  # noqa: D102, N802
 
 
 @define(eq=False, repr=False)
@@ -36,72 +79,153 @@ class _Section:
         """Return the line and the value of a key; an empty value where it is not said."""
         return self.values.get(key, (self.line_number, ""))
 
+    def fault(self, key: str, expected: str) -> ValueError:
+        """Return that a value is not what is expected of its key."""
+        line_number, value = self.value_of(key)
+        return ValueError(f"line {line_number}: [{self.kind}] {key} = {value}: expected {expected}")
 
-def expect_a_rack(path: Path, *, keys: Mapping[str, Sequence[str]], vendors: Sequence[str]) -> None:
-    """Raise `ValueError` with the line unless the file is a rack.
 
-    `keys` are those of each kind of section, `vendors` those with a simulated driver.
-    """
-    section: _Section | None = None
-    cards: list[_Section] = []
+def expect_a_rack(path: Path, known: RackKeys) -> None:
+    """Raise `ValueError` with the line unless the file is a rack that the drivers can mean."""
+    sections = _sections(path, known)
+    cards = [section for section in sections if section.kind == "device"]
+    if not cards:
+        raise ValueError("it has no [device]")
+    if len(cards) > _MOST_CARDS:
+        line_number = cards[_MOST_CARDS].line_number
+        raise ValueError(f"line {line_number}: it has {len(cards)} cards, at most {_MOST_CARDS}")
+    for section in sections:
+        _expect_values(section, known)
+    cards_by_vendor: dict[str, list[_Section]] = {}
+    for card in cards:
+        _expect_sizes(card)
+        _expect_partitions(card, known)
+        cards_by_vendor.setdefault(card.value_of("vendor")[1], []).append(card)
+    for vendor, cards_of_vendor in cards_by_vendor.items():
+        for position, card in enumerate(cards_of_vendor):
+            _expect_form(card, "uuid", known.UUIDS.get(vendor))
+            _expect_links(card, position, len(cards_of_vendor), known.LINKS[vendor])
+    _expect_different(cards, "uuid")
+
+
+def _sections(path: Path, known: RackKeys) -> list[_Section]:
+    sections: list[_Section] = []
     for line_number, line in enumerate(path.read_text().splitlines(), 1):
         line_match = _LINE.fullmatch(line.partition("#")[0].strip())
         if line_match is None:
             raise ValueError(f"line {line_number} is neither `[device]` nor `key = value`")
         kind, key, value = line_match["kind"], line_match["key"], line_match["value"]
         if kind:
-            _expect(kind, keys, f"line {line_number}: unknown section")
-            section = _Section(kind, line_number)
-            cards += [section] if kind == "device" else []
-        if key and section:
-            _expect(key, keys[section.kind], f"line {line_number}: unknown key of [{section.kind}]")
+            _expect(kind, known.KEYS, f"line {line_number}: unknown section")
+            if kind == "kernel" and not line_match["name"].strip():
+                raise ValueError(
+                    f"line {line_number}: [kernel] without a name: write [kernel spin]"
+                )
+            sections.append(_Section(kind, line_number))
+        elif key and not sections:
+            raise ValueError(f"line {line_number}: {key} before any section: write [device] first")
+        elif key:
+            section = sections[-1]
+            keys = known.KEYS[section.kind]
+            _expect(key, keys, f"line {line_number}: unknown key of [{section.kind}]")
             section.add(key, value, line_number)
-        if key == "vendor":
-            _expect(value, vendors, f"line {line_number}: no simulated driver of")
-    if not cards:
-        raise ValueError("it has no [device]")
-    if len(cards) > _MOST_CARDS:
-        line_number = cards[_MOST_CARDS].line_number
-        raise ValueError(f"line {line_number}: it has {len(cards)} cards, at most {_MOST_CARDS}")
-    card_counts = Counter(card.value_of("vendor")[1] for card in cards)
-    for card in cards:
-        _expect_size(card)
-        _expect_links(card, card_counts[card.value_of("vendor")[1]])
-    _expect_different(cards)
+    return sections
 
 
-def _expect_size(card: _Section) -> None:
-    for key, example in (("model", "NAME"), ("memory", "23034 MiB")):
-        line_number, value = card.value_of(key)
+def _expect_values(section: _Section, known: RackKeys) -> None:
+    forms = known.KEYS[section.kind]
+    for key in known.REQUIRED.get(section.kind, ()):
+        line_number, value = section.value_of(key)
         if not value:
-            raise ValueError(f"line {line_number}: [device] without {key}: write {key} = {example}")
-    line_number, size = card.value_of("memory")
-    if _SIZE.fullmatch(size) is None:
-        fault = "has no unit" if size.isdecimal() else "is no size"
-        raise ValueError(f"line {line_number}: memory {size!r} {fault}: write 23034 MiB")
+            fault = f"[{section.kind}] without {key}: expected {forms[key].expected}"
+            raise ValueError(f"line {line_number}: {fault}")
+    for key, (line_number, value) in section.values.items():
+        if key == "vendor":
+            _expect(value, known.LINKS, f"line {line_number}: no simulated driver of")
+        _expect_form(section, key, forms[key])
 
 
-def _expect_links(card: _Section, card_count: int) -> None:
+def _expect_form(section: _Section, key: str, form: ValueForm | None) -> None:
+    if form is None or key not in section.values:
+        return
+    value = section.values[key][1]
+    if re.fullmatch(form.pattern, value, re.ASCII) is None or (
+        form.most is not None and int(value) > form.most
+    ):
+        raise section.fault(key, form.expected)
+
+
+def _expect_sizes(card: _Section) -> None:
+    """Raise `ValueError` unless the memory is some that a card may have, and its parts are less."""
+    memory_bytes = _bytes(card, "memory")
+    if not 0 < memory_bytes <= _MOST_MEMORY_BYTES:
+        raise card.fault("memory", f"more than 0 and at most {format_memory(_MOST_MEMORY_BYTES)}")
+    for key in _PARTS:
+        if key in card.values and _bytes(card, key) > memory_bytes:
+            raise card.fault(key, _at_most(memory_bytes))
+    held_mebibytes = sum(
+        int(process.partition(":")[2]) for process in card.value_of("processes")[1].split()
+    )
+    if held_mebibytes * MiB > memory_bytes:
+        raise card.fault("processes", f"together {_at_most(memory_bytes)}")
+
+
+def _expect_partitions(card: _Section, known: RackKeys) -> None:
+    memory_bytes = _bytes(card, "memory")
+    for key, pattern in known.PARTITIONS.items():
+        parts = [
+            (int(part["slices"]), int(part["size"]), int(part["count"] or 1))
+            for part in re.finditer(pattern, card.value_of(key)[1])
+        ]
+        if sum(slices * count for slices, _, count in parts) > known.MOST_SLICES:
+            raise card.fault(key, f"parts of {known.MOST_SLICES} slices or less together")
+        if sum(size * count * 10**9 for _, size, count in parts) > memory_bytes:
+            raise card.fault(key, f"parts that have together {_at_most(memory_bytes)}")
+
+
+def _at_most(memory_bytes: int) -> str:
+    return f"at most the card's memory, {format_memory(memory_bytes)}"
+
+
+def _bytes(card: _Section, key: str) -> int:
+    value = card.values[key][1]
+    if not any(digit in value for digit in "123456789"):
+        return 0
+    try:
+        return parse_memory(value)
+    except BadInput:
+        raise card.fault(key, "a size such as 23034 MiB") from None
+
+
+def _expect_links(card: _Section, position: int, card_count: int, words: ValueForm) -> None:
     line_number, links = card.value_of("links")
-    for link in links.split():
-        peer, _, word = link.partition(":")
-        if not (peer.isdecimal() and word):
-            raise ValueError(f"line {line_number}: {link!r} is no link: write 1:NV18")
-        if int(peer) >= card_count:
+    for link in re.split(r"[\s,]+", links) if links else ():
+        peer_text, _, word = link.partition(":")
+        peer = int(peer_text)
+        if peer >= card_count:
             raise ValueError(
                 f"line {line_number}: link {link!r} is to no card: those of its vendor are 0 to "
                 f"{card_count - 1}"
             )
+        if peer == position:
+            raise ValueError(
+                f"line {line_number}: link {link!r} is to the card itself: {peer} is its position"
+            )
+        if re.fullmatch(words.pattern, word) is None:
+            raise ValueError(
+                f"line {line_number}: link {link!r} has no word of this vendor's driver: write "
+                f"{peer}:{words.expected}"
+            )
 
 
-def _expect_different(cards: Iterable[_Section]) -> None:
-    line_by_uuid: dict[str, int] = {}
+def _expect_different(cards: Iterable[_Section], key: str) -> None:
+    line_by_value: dict[str, int] = {}
     for card in cards:
-        line_number, uuid = card.value_of("uuid")
-        if uuid and uuid in line_by_uuid:
-            first_number = line_by_uuid[uuid]
-            raise ValueError(f"line {line_number}: uuid {uuid} is in line {first_number}, too")
-        line_by_uuid[uuid] = line_number
+        line_number, value = card.value_of(key)
+        if value and value in line_by_value:
+            first_number = line_by_value[value]
+            raise ValueError(f"line {line_number}: {key} {value} is in line {first_number}, too")
+        line_by_value[value] = line_number
 
 
 def _expect(word: str, known_words: Iterable[str], noun: str) -> None:

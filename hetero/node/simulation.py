@@ -105,7 +105,7 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
     try:
         rack_path = rack_file(rack_name)
         drivers_path, vendor_tools_path = Path(shipped.fake_drivers()), Path(shipped.programs())
-        expect_a_rack(rack_path, keys=shipped.KEYS, vendors=shipped.VENDORS)
+        expect_a_rack(rack_path, shipped.rack_keys)
     except FileNotFoundError as error:
         suggestion = did_you_mean(rack_name, shipped.racks())
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}{suggestion}") from None

@@ -71,6 +71,7 @@ static void read_links(struct nvidia *nvidia, struct rack *rack, const struct ra
         enum nvidia_path path;
     } paths[] = {{"XGMI", PATH_NODE}, {"PIX", PATH_PIX},   {"PXB", PATH_PXB},
                  {"PHB", PATH_PHB},   {"NODE", PATH_NODE}, {"SYS", PATH_SYS}};
+    static const char mtlink[] = "MTLINK";
     const char *cursor = rack_text(section, "links", "");
     while (*cursor) {
         unsigned peer, nvlinks = 0;
@@ -82,6 +83,8 @@ static void read_links(struct nvidia *nvidia, struct rack *rack, const struct ra
             for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++)
                 if (!strcmp(word, paths[i].name))
                     link.path = paths[i].path;
+            if (!strncmp(word, mtlink, sizeof mtlink - 1))
+                link.path = PATH_NODE;
             if (sscanf(word, "NV%u", &nvlinks) == 1)
                 link = (struct nvidia_link){PATH_NODE, nvlinks};
         }

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["KEYS", "VENDORS", "clock", "fake_drivers", "job", "programs", "rack", "racks", "timing"]
+from hetero_simulator import rack_keys
+from hetero_simulator.rack_keys import KEYS, VENDORS
+
+__all__ = [
+    "KEYS",
+    "VENDORS",
+    "clock",
+    "fake_drivers",
+    "job",
+    "programs",
+    "rack",
+    "rack_keys",
+    "racks",
+    "timing",
+]
 
 _HERE = Path(__file__).parent
-
-#: The vendors whose drivers are simulated.
-VENDORS = ("amd", "ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads", "nvidia")
-#: What each kind of section of a rack may say (docs/racks.md); the drivers ignore all else.
-KEYS = {
-    "device": (
-        *("vendor", "model", "memory", "uuid", "serial", "pci", "numa", "health", "xid"),
-        *("recovery", "links"),
-        *("used", "busy", "processes", "core", "compute", "multiprocessors", "bandwidth"),
-        *("context", "power", "power_limit", "temperature", "mig", "slice", "switch"),
-        *("aicpu", "card", "chip", "cpus", "sgpu", "smlu", "reserved"),
-    ),
-    "kernel": ("time", "per_arg0"),
-    "driver": (*VENDORS, "cndev", "maca"),
-    "fault": ("call", "device", "vendor", "does"),
-}
 
 
 def fake_drivers() -> Path:

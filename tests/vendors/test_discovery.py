@@ -1,5 +1,6 @@
 """What each vendor's library says of a card is on the device: where it is and what is near it."""
 
+import ctypes
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import hetero_iluvatar
 import pytest
 from attrs import evolve
+from hetero_simulator import fake_drivers, rack_keys
 from racks import PLUGINS, Rack, card, discover, fault, registry
 
 import hetero.plugin.discovery
 from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Usage, Whole
+from hetero.node.rack_check import expect_a_rack
 
 MODELS = {
     "nvidia": ("NVIDIA A100", "80 GiB"),
@@ -113,6 +116,64 @@ def test_the_way_over_pcie_is_told_by_the_name_all_vendors_share(
     first, second = two(tmp_path, vendor, way)
 
     assert (Link(second.uuid, way, weight),) == first.links
+
+
+#: The most that a rack may say, of every key.
+EXTREMES = {
+    "uuid": "GPU-423592d2d74e6a1b",
+    "serial": "AB-0017",
+    "pci": "ffff:ff:1f.0",
+    "numa": "31",
+    "health": "ok",
+    "recovery": "0",
+    "xid": "999",
+    "used": "1 GiB",
+    "busy": "100",
+    "processes": "999999999:1",
+    "core": "120",
+    "compute": "99.9",
+    "multiprocessors": "9999",
+    "reserved": "0 B",
+    "bandwidth": "999999999 GB/s",
+    "context": "1 GiB",
+    "power": "9999",
+    "power_limit": "9999",
+    "temperature": "199",
+    "slice": "999999999 s",
+    "switch": "0 us",
+    "aicpu": "99",
+    "card": "63",
+    "chip": "0",
+    "cpus": "0-23,48-71",
+    "sgpu": "on",
+    "smlu": "on",
+}
+
+
+@pytest.mark.parametrize("vendor", PLUGINS)
+def test_what_the_check_of_racks_takes_is_a_card_to_every_driver(
+    tmp_path: Path, vendor: str
+) -> None:
+    links = f"1:{rack_keys.LINKS[vendor].expected}"
+    facts = {**EXTREMES, "links": links}
+    assert rack_keys.KEYS["device"].keys() - {"vendor", "model", "memory", "mig"} == facts.keys()
+    cards = [card(vendor, MODELS[vendor][0], "16 TiB", **each) for each in (facts, {})]
+    rack = Rack(tmp_path, *cards)
+
+    expect_a_rack(rack.path, rack_keys)
+    discovery = rack.meet(lambda: discover(vendor))
+
+    assert [("ok", 2)] == [(row.state, row.devices) for row in discovery.rows]
+    assert all(device.usable for device in discovery.devices)
+
+
+def test_what_runs_on_moore_threads_cards_knows_their_links(tmp_path: Path) -> None:
+    cards = [card("mthreads", *MODELS["mthreads"], links=link) for link in ("1:MTLINK2", "0:SYS")]
+
+    def start() -> int:
+        return int(ctypes.CDLL(str(fake_drivers() / "libmusa.so.1")).muInit(0))
+
+    assert 0 == Rack(tmp_path, *cards).meet(start)
 
 
 def test_a_share_of_an_iluvatar_card_is_kept_only_where_a_cuda_driver_is(
