@@ -48,7 +48,7 @@ def confine(
         device_nodes = tuple(path for path in edits.device_nodes if os.path.exists(path))
     if node.simulation:
         env["HETERO_RACK"] = str(node.simulation.rack)
-        mounts += node.simulation.cards()
+        mounts += node.simulation.mounts()
     # Without a limiter nothing reads it; it still says whose the container is.
     mounts.append(Mount(str(directory / GRANT), f"{PLACE}/grant"))
     if limiters:

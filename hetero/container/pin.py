@@ -166,7 +166,7 @@ def shown(
     if node.simulation:
         env = {**shown_edits.env, "HETERO_RACK": str(node.simulation.rack)}
         shown_edits = evolve(
-            shown_edits, env=env, mounts=(*shown_edits.mounts, *node.simulation.cards())
+            shown_edits, env=env, mounts=(*shown_edits.mounts, *node.simulation.mounts())
         )
     return shown_edits
 

@@ -85,8 +85,11 @@ class _Section:
         return ValueError(f"line {line_number}: [{self.kind}] {key} = {value}: expected {expected}")
 
 
-def expect_a_rack(path: Path, known: RackKeys) -> None:
-    """Raise `ValueError` with the line unless the file is a rack that the drivers can mean."""
+def cards_of_rack(path: Path, known: RackKeys) -> tuple[Mapping[str, str], ...]:
+    """Return what a rack says of each card, by key.
+
+    Raises `ValueError` with the line unless the file is a rack that the drivers can mean.
+    """
     sections = _sections(path, known)
     cards = [section for section in sections if section.kind == "device"]
     if not cards:
@@ -106,6 +109,7 @@ def expect_a_rack(path: Path, known: RackKeys) -> None:
             _expect_form(card, "uuid", known.UUIDS.get(vendor))
             _expect_links(card, position, len(cards_of_vendor), known.LINKS[vendor])
     _expect_different(cards, "uuid")
+    return tuple({key: value for key, (_, value) in card.values.items()} for card in cards)
 
 
 def _sections(path: Path, known: RackKeys) -> list[_Section]:

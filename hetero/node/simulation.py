@@ -9,22 +9,28 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from hetero.model import Mount
 from hetero.model.errors import BadInput, HeteroError, NotFound
 from hetero.model.frozen import frozen
 from hetero.model.names import did_you_mean
-from hetero.node.place import of_rack, rack_file, simulator
+from hetero.node.ledger.state import prepare
+from hetero.node.place import of_rack, rack_file, simulator, state_directory
 
 
 @frozen
 class Simulation:
-    """A rack file, and the directories of the drivers that simulate it and of their programs."""
+    """A rack file, and the directories of the drivers that simulate it and of their programs.
+
+    `cards` is what the rack says of each card.
+    """
 
     rack: Path
     drivers: Path
     programs: Path
+    cards: tuple[Mapping[str, str], ...] = ()
 
     @property
     def name(self) -> str:
@@ -50,7 +56,7 @@ class Simulation:
         search_path = environ.get("PATH") or os.defpath
         return {**self.environment(environ, vendors), "PATH": f"{search_path}:{self.programs}"}
 
-    def cards(self) -> tuple[Mount, ...]:
+    def mounts(self) -> tuple[Mount, ...]:
         """Return what a container needs of this machine to meet the same simulated cards."""
         card_state = "/dev/shm"  # noqa: S108 - where the drivers keep what is on the cards
         return Mount(str(self.rack), str(self.rack)), Mount(card_state, card_state, writable=True)
@@ -73,6 +79,7 @@ def enter(environ: Mapping[str, str]) -> None:
     if not simulation_asked:
         return
     os.environ["HETERO_RACK"] = str(simulation_asked.rack)
+    os.environ["HETERO_SYSFS"] = str(_sysfs(simulation_asked, environ))
     # A program of a driver's is asked by its name, and must not be a real one.
     os.environ["PATH"] = f"{simulation_asked.programs}:{os.environ.get('PATH') or os.defpath}"
     for library_path in sorted(simulation_asked.drivers.glob("lib*.so*")):
@@ -81,6 +88,33 @@ def enter(environ: Mapping[str, str]) -> None:
         except OSError as error:
             raise NotFound(f"simulated driver {library_path}: {error}") from None
     _entered = simulation_asked
+
+
+def _sysfs(of_simulation: Simulation, environ: Mapping[str, str]) -> Path:
+    """Return the `/sys` of a simulation, which says the NUMA nodes that drivers leave to it.
+
+    It is in the rack's state directory, by what it says. Where that cannot be written, nothing is
+    there and those nodes are unknown.
+    """
+    import zlib  # here: a real machine has its own
+    from shutil import rmtree
+    from tempfile import mkdtemp
+
+    files = simulator().sysfs(of_simulation.cards)
+    state_path = state_directory(environ, uid=os.geteuid()) / of_simulation.name
+    sysfs_path = state_path / f"sysfs-{zlib.crc32(repr(files).encode()):08x}"
+    if not sysfs_path.exists():
+        with suppress(HeteroError, OSError):
+            prepare(state_path)
+            making_path = Path(mkdtemp(prefix="making-sysfs-", dir=state_path))
+            for name, content in files.items():
+                (making_path / name).parent.mkdir(parents=True, exist_ok=True)
+                (making_path / name).write_text(content)
+            try:
+                making_path.rename(sysfs_path)
+            except OSError:  # another command was first
+                rmtree(making_path, ignore_errors=True)
+    return sysfs_path
 
 
 def entered(environ: Mapping[str, str]) -> Simulation | None:
@@ -99,19 +133,19 @@ def simulation(environ: Mapping[str, str]) -> Simulation | None:
     rack_name = environ.get("HETERO_RACK")
     if not rack_name:
         return None
-    from hetero.node.rack_check import expect_a_rack  # here: a real machine has no rack
+    from hetero.node.rack_check import cards_of_rack  # here: a real machine has no rack
 
     shipped = simulator()
     try:
         rack_path = rack_file(rack_name)
         drivers_path, vendor_tools_path = Path(shipped.fake_drivers()), Path(shipped.programs())
-        expect_a_rack(rack_path, shipped.rack_keys)
+        cards = cards_of_rack(rack_path, shipped.rack_keys)
     except FileNotFoundError as error:
         suggestion = did_you_mean(rack_name, shipped.racks())
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}{suggestion}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"HETERO_RACK={rack_name} is no rack file: {error}") from None
-    return Simulation(rack_path, drivers_path.resolve(), vendor_tools_path.resolve())
+    return Simulation(rack_path, drivers_path.resolve(), vendor_tools_path.resolve(), cards)
 
 
 def racks() -> dict[str, str]:

@@ -5,6 +5,7 @@ These are the links between cards, their NUMA nodes, and PCI addresses in one sp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -123,14 +124,18 @@ def pci_of(pci_struct: Any) -> str | None:
     )
 
 
-#: Where the kernel says what it knows of each PCI device.
-PCI_DEVICES = Path("/sys/bus/pci/devices")
+def pci_device(pci: str | None) -> Path:
+    """Return where the kernel says what it knows of a PCI device: `/sys/bus/pci/devices/…`.
+
+    A simulation has a `/sys` of its own, which $HETERO_SYSFS names.
+    """
+    return Path(os.environ.get("HETERO_SYSFS") or "/sys") / "bus/pci/devices" / (pci or "")
 
 
 def numa_of(pci: str | None) -> int | None:
     """Return the NUMA node of the card at a PCI address, for drivers without that query."""
     try:
-        node = int((PCI_DEVICES / (pci or "") / "numa_node").read_text())
+        node = int((pci_device(pci) / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return None if node < 0 else node
@@ -147,7 +152,7 @@ def drm_of(pci: str | None) -> dict[str, str]:
     They are its device nodes in /dev/dri. A node that does not exist has no attribute.
     """
     drm_nodes = {
-        name: next((PCI_DEVICES / (pci or "") / "drm").glob(pattern), None)
+        name: next((pci_device(pci) / "drm").glob(pattern), None)
         for name, pattern in (("card", "card*"), ("render", "renderD*"))
     }
     return {name: f"/dev/dri/{drm_node.name}" for name, drm_node in drm_nodes.items() if drm_node}

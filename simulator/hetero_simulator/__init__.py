@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from hetero_simulator import rack_keys
@@ -17,9 +19,12 @@ __all__ = [
     "rack",
     "rack_keys",
     "racks",
+    "sysfs",
     "timing",
 ]
 
+#: The vendors whose drivers do not tell a card's NUMA node.
+_BY_KERNEL = ("ascend", "iluvatar")
 _HERE = Path(__file__).parent
 
 
@@ -66,6 +71,28 @@ def rack(name: str) -> Path:
     if name not in shipped:
         raise FileNotFoundError(f"no such file, and shipped are {', '.join(shipped)}")
     return shipped[name]
+
+
+def sysfs(cards: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Return what the kernel's /sys has of a rack's cards: the content of each file by its path.
+
+    That is the NUMA node of the PCI device. A card whose rack says no address has the one that its
+    driver tells: bus 0x18 and on, by its position among the cards of its vendor.
+    """
+    files: dict[str, str] = {}
+    positions: Counter[str] = Counter()
+    # Those that leave it to the kernel last, where cards of two vendors have one address.
+    for card in sorted(cards, key=lambda card: card["vendor"] in _BY_KERNEL):
+        vendor = card["vendor"]
+        address = card.get("pci", f"0:{0x18 + positions[vendor]:x}:0.0")
+        positions[vendor] += 1
+        domain, bus, device, function = (
+            int(number, 16) for number in address.replace(".", ":").split(":")
+        )
+        # ixml's struct of an address has no function.
+        of_driver = f"{domain:04x}:{bus:02x}:{device:02x}.{0 if vendor == 'iluvatar' else function}"
+        files[f"bus/pci/devices/{of_driver}/numa_node"] = f"{card.get('numa', -1)}\n"
+    return files
 
 
 def _built(path: Path) -> Path:

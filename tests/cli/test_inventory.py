@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hetero_simulator
 import pytest
 from attrs import evolve
 
@@ -446,3 +447,19 @@ def test_cards_of_each_vendor_stand_under_the_version_of_their_driver(
     for vendor, version in drivers:
         assert re.search(rf"^(NUMA \d  )?{vendor} {re.escape(version)}$", text, re.MULTILINE)
         assert re.fullmatch(r"\d+\.\d+(\.\d+)?", version)
+
+
+@pytest.mark.parametrize("vendor", hetero_simulator.VENDORS)
+def test_the_numa_node_of_a_card_of_a_rack_is_seen(
+    hetero: Run, tmp_path: Path, vendor: str
+) -> None:
+    """Also where the driver leaves it to the kernel, and where the rack says no PCI address."""
+    models = {"ascend": "910B3", "cambricon": "MLU370-X8", "hygon": "K100_AI"}
+    model = models.get(vendor, "Card")
+    card = f"[device]\nvendor = {vendor}\nmodel = {model}\nmemory = 24 GiB\n"
+    path = tmp_path / "numa.rack"
+    path.write_text(f"{card}numa = 3\n{card}{card}numa = 1\npci = 0000:C1:1f.1\n")
+
+    items = json.loads(hetero("inventory", "--json", HETERO_RACK=str(path)).stdout)["items"]
+
+    assert [3, None, 1] == [item["numa"] for item in items if item["vendor"] == vendor]

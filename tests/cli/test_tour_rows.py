@@ -20,7 +20,7 @@ from hetero.node.demo import PLACED_ASKS, Demo, placed_vendors
 from hetero.node.demo import RACK as DEMO_RACK
 from hetero.node.ledger.ledger import Ledger
 from hetero.node.node import Node
-from hetero.node.rack_check import expect_a_rack
+from hetero.node.rack_check import cards_of_rack
 from hetero.node.view.observe import NodeView
 from hetero.registry.registry import Registry
 from hetero.registry.vendor_row import VendorRow, addressable
@@ -102,7 +102,7 @@ def test_row_13_racks_of_64_cards_and_all_shipped_ones_are_taken(tmp_path: Path)
     rack = tmp_path / "x.rack"
     rack.write_text(64 * CARD)
     for path in (rack, *hetero_simulator.racks().values()):
-        expect_a_rack(path, hetero_simulator.rack_keys)
+        cards_of_rack(path, hetero_simulator.rack_keys)
 
 
 def test_row_14_the_sample_trace_is_replayed_with_default_options(hetero: Run) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hetero_simulator import rack_keys, racks
 
-from hetero.node.rack_check import expect_a_rack
+from hetero.node.rack_check import cards_of_rack
 
 CARD = "[device]\nvendor = {vendor}\nmodel = Card\nmemory = 24 GiB\n"
 #: What a key of a section may not say; each key that there is has a row.
@@ -73,7 +73,7 @@ def refusal(directory: Path, text: str) -> str:
     rack = directory / "x.rack"
     rack.write_text(text)
     with pytest.raises(ValueError, match=r"^line \d+: ") as refused:
-        expect_a_rack(rack, rack_keys)
+        cards_of_rack(rack, rack_keys)
     return str(refused.value)
 
 
@@ -143,4 +143,4 @@ def test_a_section_without_what_it_needs_is_refused(tmp_path: Path, text: str, s
 
 def test_all_shipped_racks_are_taken() -> None:
     for path in racks().values():
-        expect_a_rack(path, rack_keys)
+        cards_of_rack(path, rack_keys)

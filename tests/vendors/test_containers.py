@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from racks import PLUGINS, SHARE, Machine, Rack, card, request
 
-import hetero.plugin.discovery
 from hetero.container.edits import confine
 from hetero.container.pin import Libraries, pin
 from hetero.kube.agent.device_plugin import answered
@@ -81,10 +80,10 @@ VARIABLES = {
 def graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that made graphics nodes for the cards at two PCI addresses."""
     for number in (1, 2):
-        drm = tmp_path / "pci" / f"0000:0{number}:00.0" / "drm"
+        drm = tmp_path / "bus/pci/devices" / f"0000:0{number}:00.0" / "drm"
         (drm / f"card{number}").mkdir(parents=True)
         (drm / f"renderD{128 + number}").mkdir()
-    monkeypatch.setattr(hetero.plugin.discovery, "PCI_DEVICES", tmp_path / "pci")
+    monkeypatch.setenv("HETERO_SYSFS", str(tmp_path))
 
 
 def second_card(directory: Path, vendor: str) -> tuple[Edits, str]:

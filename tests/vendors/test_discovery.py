@@ -11,9 +11,8 @@ from attrs import evolve
 from hetero_simulator import fake_drivers, rack_keys
 from racks import PLUGINS, Rack, card, discover, fault, registry
 
-import hetero.plugin.discovery
 from hetero.model import Device, Enforcement, Fractional, Granularity, Link, Usage, Whole
-from hetero.node.rack_check import expect_a_rack
+from hetero.node.rack_check import cards_of_rack
 
 MODELS = {
     "nvidia": ("NVIDIA A100", "80 GiB"),
@@ -50,10 +49,10 @@ def test_a_card_says_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: str
 ) -> None:
     # Where a driver does not say the NUMA node, the kernel does.
-    monkeypatch.setattr(hetero.plugin.discovery, "PCI_DEVICES", tmp_path)
+    monkeypatch.setenv("HETERO_SYSFS", str(tmp_path))
     for address in ("0000:18:00.0", "0000:3b:00.0"):
-        (tmp_path / address).mkdir()
-        (tmp_path / address / "numa_node").write_text("1\n")
+        (tmp_path / "bus/pci/devices" / address).mkdir(parents=True)
+        (tmp_path / "bus/pci/devices" / address / "numa_node").write_text("1\n")
     first, second = two(tmp_path, vendor, None)
 
     assert ["0000:18:00.0", "0000:3b:00.0"] == [first.pci, second.pci]
@@ -160,7 +159,7 @@ def test_what_the_check_of_racks_takes_is_a_card_to_every_driver(
     cards = [card(vendor, MODELS[vendor][0], "16 TiB", **each) for each in (facts, {})]
     rack = Rack(tmp_path, *cards)
 
-    expect_a_rack(rack.path, rack_keys)
+    cards_of_rack(rack.path, rack_keys)
     discovery = rack.meet(lambda: discover(vendor))
 
     assert [("ok", 2)] == [(row.state, row.devices) for row in discovery.rows]
