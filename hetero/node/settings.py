@@ -186,9 +186,7 @@ class NodeSettings:
         ]
         if self.partitioned is Partitioned.NONE:
             devices = [
-                evolve(device, cordon=_PARTITIONED, excluded=True)
-                if device.partitioned
-                else device
+                evolve(device, cordon=_PARTITIONED, excluded=True) if device.partitioned else device
                 for device in devices
             ]
         if self.partitioned is Partitioned.SINGLE:
