@@ -44,10 +44,12 @@ class _Search:
     #: States from which no way was found: the phase, the number of requests that remained, and
     #: what was left.
     failed: set[object] = field(factory=set)
+    #: Whether init containers are to be on cards of main containers, which then hold no others.
+    joins_init: bool = False
     #: The allocations chosen so far for main containers, and whether those of init containers
-    #: depend on more of them than they leave: they may have the slices of these.
+    #: depend on more of them than they leave: they may have the slices of these, or join them.
     chosen_main: list[Allocation] = field(factory=list)
-    hands_on_slices: bool = False
+    init_depends_on_main: bool = False
 
 
 def place_pod(
@@ -72,9 +74,13 @@ def place_pod(
     sidecars, main, init = (
         _asking(containers) for containers in (pod.sidecars, pod.containers, pod.init)
     )
-    search = _Search(tries_left=most_tries)
-    found_allocations = _place_pod(devices, free, sidecars, main, init, policy, search)
-    allocations = None
+    found_allocations, allocations = None, None
+    # A pod keeps the card of an init container until it ends: so one that the others have, if any.
+    for joins_init in (True, False) if _may_join(devices, free, init, main) else (False,):
+        search = _Search(tries_left=most_tries, joins_init=joins_init)
+        found_allocations = _place_pod(devices, free, sidecars, main, init, policy, search)
+        if found_allocations is not None:
+            break
     if found_allocations is not None:
         remaining = iter(found_allocations)
         containers = [
@@ -111,6 +117,31 @@ def standing(
     )
 
 
+def _may_join(
+    devices: Sequence[Device],
+    free: Mapping[str, Mapping[str, int]],
+    init: Iterable[Request],
+    main: Sequence[Request],
+) -> bool:
+    """Return whether init containers may have room on cards of main ones; what is soon seen."""
+
+    def serves(device: Device, request: Request) -> bool:
+        return any(
+            isinstance(offer(device, ask, request, free[device.uuid]), Portion)
+            for ask in dict.fromkeys(request.asks)
+        )
+
+    main_devices = [
+        device for device in devices if any(serves(device, request) for request in main)
+    ]
+    most_cards = sum(len(request.asks) for request in main)
+    joining = [
+        len(request.asks) <= most_cards and any(serves(device, request) for device in main_devices)
+        for request in init
+    ]
+    return bool(joining) and all(joining)
+
+
 def _asking(containers: Iterable[PlacedContainer]) -> list[Request]:
     return [container.request for container in containers if container.request is not None]
 
@@ -131,7 +162,7 @@ def _place_pod(
         return [allocation] if isinstance(allocation, Allocation) else None
 
     hands_on_slices = bool(init_requests) and any(device.cut_at_admission for device in devices)
-    search.hands_on_slices = hands_on_slices
+    search.init_depends_on_main = hands_on_slices or search.joins_init
 
     def after_sidecars(free_after_sidecars: _Free) -> _Found | None:
         free_before_main = _copy(free_after_sidecars)
@@ -140,11 +171,17 @@ def _place_pod(
             return None
 
         def after_main(free_after_main: _Free) -> _Found | None:
-            if not hands_on_slices:
+            if not search.init_depends_on_main:
                 return init_allocations
             main = search.chosen_main
-            left = left_for_init(devices, free_before_main, free_after_main, main)
-            return _fit_each(devices, left, init_requests, policy)
+            left: Mapping[str, Mapping[str, int]] = free_before_main
+            if hands_on_slices:
+                left = left_for_init(devices, free_before_main, free_after_main, main)
+            joined_uuids = {piece.device for allocation in main for piece in allocation.pieces}
+            init_devices = [
+                device for device in devices if device.uuid in joined_uuids or not search.joins_init
+            ]
+            return _fit_each(init_devices, left, init_requests, policy)
 
         return _search(
             devices,
@@ -224,7 +261,7 @@ def _search(
         phase=phase,
         devices_differ=names_devices,
     )
-    if allocations is None and not search.hands_on_slices:
+    if allocations is None and not search.init_depends_on_main:
         search.failed.add(search_state)
     return allocations
 
@@ -274,7 +311,7 @@ def _try(
             policy,
             downgrade_level=downgrade_level,
             names_devices=devices_differ,
-            received=taken_by_receivers(search.chosen_main) if search.hands_on_slices else {},
+            received=taken_by_receivers(search.chosen_main) if search.init_depends_on_main else {},
         )
         for device, cut in ways:
             if search.tries_left <= 0:

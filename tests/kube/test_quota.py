@@ -117,6 +117,19 @@ async def test_an_init_container_counts_only_where_it_takes_more_than_the_others
         assert 5000 == it.scheduler.quotas.quotas.used["default"][GPUMEM]
 
 
+async def test_an_init_container_counts_so_although_the_main_one_alone_would_fill_a_card() -> None:
+    async with scenario(n1=(card("GPU-1"), card("GPU-2"))) as it:
+        allow(it.api, {f"limits.{GPUMEM}": "17000"})
+        assert None is await refused(it, "other", of(12000))
+        assert {} == await it.bind("other", "n1")
+        first = [{"name": "first", "resources": {"limits": of(5000)}}]
+        pod = it.pod("a", of(4000), initContainers=first)
+        pod["metadata"]["annotations"] = {"hetero.io/device-placement": "binpack"}
+        it.api.put_now(f"{PODS}/a", pod)
+        assert {} == await it.bind("a", "n1")
+        assert 17000 == it.scheduler.quotas.quotas.used["default"][GPUMEM]
+
+
 async def test_a_pod_waits_until_another_ends_or_the_quota_is_raised_or_gone() -> None:
     async with scenario(n1=(card("GPU-1"),)) as it:
         allow(it.api, {f"limits.{GPUMEM}": "4000"})

@@ -22,6 +22,7 @@ from hetero.model import (
 )
 from hetero.model.units import GiB
 from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
+from hetero.placement.placement_policy import WEIGHTS
 from tests.placement.conftest import Asked, cards, container, node, placed, pod, refused, where
 
 # --- pods of several containers ------------------------------------------------------------------
@@ -39,6 +40,48 @@ def test_a_pod_holds_the_larger_of_its_init_and_its_rest_and_its_sidecars() -> N
     assert {"cpu": 9100} == placement.host
     assert [64 * GiB] == [usage.takes[MEMORY] for usage in placement.holds]
     assert 5 == len([one for one in placement.allocations if one is not None])
+
+
+def holding(asked: Asked, some: PlacedPod) -> dict[str, int]:
+    """Return the GiB that a pod holds of each card."""
+    return {usage.device: usage.takes[MEMORY] // GiB for usage in placed(asked, some).holds}
+
+
+@pytest.mark.parametrize("kind", ["free", "slices"])
+def test_an_init_container_is_on_the_card_of_the_main_one_where_both_have_room(kind: str) -> None:
+    """By themselves the main one would take what is left of the first card."""
+    asked = Asked([node("a", cards(kind, 2, node="a"))], weights=WEIGHTS["binpack"])
+    placed(asked, PlacedPod(name="other", containers=(container(40),)))
+    some = PlacedPod(containers=(container(30),), init=(container(60),))
+
+    assert {f"a/{kind}-1": 60} == holding(asked, some)
+
+
+def test_an_init_container_is_on_one_of_the_cards_of_several_main_containers() -> None:
+    asked = Asked([node("a", cards("free", 3, node="a"))])
+    for size in (60, 30):  # 20, 50 and 80 GiB are left
+        placed(asked, PlacedPod(name=f"other{size}", containers=(container(size),)))
+    some = PlacedPod(containers=(container(45), container(18)), init=(container(70),))
+
+    held = holding(asked, some)
+    assert 70 == max(held.values())
+    assert 2 == len(held)
+
+
+def test_an_init_container_has_a_card_of_its_own_where_no_card_has_room_for_both() -> None:
+    """Its card is held, too, until the pod ends."""
+    asked = Asked([node("a", (*cards("coarse", 1, node="a"), *cards("free", 1, node="a")))])
+    placed(asked, PlacedPod(name="other", containers=(container(30),)))
+    some = PlacedPod(
+        containers=(
+            PlacedContainer(
+                request=Request(asks=(Ask(memory=20 * GiB),), vendor=Selector(include=("coarse",)))
+            ),
+        ),
+        init=(container(45),),
+    )
+
+    assert {"a/coarse-0": 20, "a/free-0": 45} == holding(asked, some)
 
 
 def test_containers_beside_one_another_need_room_for_all_of_them() -> None:
