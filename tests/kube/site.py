@@ -27,11 +27,12 @@ from hetero.model import (
     ContainerKind,
     Counters,
     Device,
+    Usage,
     occupancies,
 )
-from hetero.node.inventory import inventory_of
+from hetero.node.inventory import inventory_of, with_lost
 from hetero.node.tenants import containers
-from hetero.node.view.observe import observe_node
+from hetero.node.view.observe import DeviceView, device_views, observe_node
 from hetero.registry.registry import Registry
 from tests.kube.api_server import Plain
 from tests.kube.world import KEY, World, cgroup, until, world
@@ -235,17 +236,19 @@ class Site:
     async def books(self, *, driver: bool = True) -> Books:
         """Return what each book says is taken of each device.
 
-        `driver`: also by the node's own commands and the agent's metrics, which ask the drivers.
+        `driver`: the node's own commands and the agent's metrics ask the drivers, as they do; else
+        they are given the cards that the agent knows.
         """
         async with Api(Access(server=self.at.url)).open() as api:
             (member,) = (await snapshot(api)).nodes
-        views = {"cluster's view": member.devices}
-        if driver:
-            views["node's view"] = observe_node(self.at.node).devices
+        views = {
+            "cluster's view": member.devices,
+            "node's view": observe_node(self.at.node).devices if driver else self._seen(),
+        }
         books = {
             "scheduler": self._of_scheduler(),
             "agent": self._of_agent(),
-            **({"agent's metrics": self._of_metrics()} if driver else {}),
+            "agent's metrics": self._of_metrics(driver=driver),
             **{
                 name: {row.device.uuid: dict(row.held) for row in rows}
                 for name, rows in views.items()
@@ -298,10 +301,24 @@ class Site:
         free = inventory_of(discovery, self.at.node.snapshot()).free()
         return taken_amounts(discovery.devices, free)
 
-    def _of_metrics(self) -> Book:
+    def _seen(self) -> tuple[DeviceView, ...]:
+        """Return the rows of the node's view, of the cards that the agent knows."""
+        node, discovery = self.at.node, self.at.agent.allocator.discovery
+        standing = node.snapshot()
+        inventory = node.inventory(with_lost(discovery, standing.grants), standing)
+        return device_views(
+            inventory, standing, [(device, Usage()) for device in inventory.devices]
+        )
+
+    def _of_metrics(self, *, driver: bool) -> Book:
         """Return what the metrics say; of counters that have none, what the agent says."""
         taken_by_uuid, capacity_by_uuid = self._of_agent(), self.capacity
-        for family in self.at.agent.metrics.collect():
+        metrics, devices = self.at.agent.metrics, self.at.agent.allocator.discovery.devices
+        usages = [(device, Usage()) for device in devices]
+        families = (
+            metrics.collect() if driver else metrics.of_devices(self.at.node.snapshot(), usages)
+        )
+        for family in families:
             counter = _COUNTERS.get(family.name)
             if counter is None:
                 continue

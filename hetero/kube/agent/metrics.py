@@ -7,7 +7,7 @@ has its name in `claim`, and no pod, since several may use it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from attrs import define, field
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -15,10 +15,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from hetero.kube.agent.allocator import Allocator
-from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy
+from hetero.model import CORE, MEMORY, SLOTS, Device, Enforcement, Policy, Usage
 from hetero.node.guard.monitor import Sighting
 from hetero.node.inventory import devices_of, inventory_of
-from hetero.node.ledger.ledger import ENDED_FILE, Grant
+from hetero.node.ledger.ledger import ENDED_FILE, Grant, Snapshot
 from hetero.node.view.bypass import time_past
 from hetero.node.view.observe import CoreMeter, timeshares
 
@@ -74,7 +74,9 @@ class Metrics(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         """Yield the state of the node's devices and shares as it is now."""
         snapshot = self.allocator.node.snapshot()
-        yield from self._devices(inventory_of(self.allocator.discovery, snapshot).free())
+        offered_devices = self.allocator.cards.resting.published(self.allocator.discovery.devices)
+        usages, _ = self.allocator.node.registry.observe_all(offered_devices)
+        yield from self.of_devices(snapshot, usages)
         yield from self._shares(snapshot.grants)
         yield from self._counts(snapshot.grants)
         up_metric = GaugeMetricFamily(
@@ -90,7 +92,12 @@ class Metrics(Collector):
             value=len(snapshot.unreadable),
         )
 
-    def _devices(self, free_by_uuid: dict[str, dict[str, int]]) -> Iterator[GaugeMetricFamily]:
+    def of_devices(
+        self, snapshot: Snapshot, usages: Iterable[tuple[Device, Usage]]
+    ) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics of the devices of which drivers said these usages; asks none."""
+        free_by_uuid = inventory_of(self.allocator.discovery, snapshot).free()
+
         def gauge(metric_name: str, help_text: str, *more_labels: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(
                 f"hetero_device_{metric_name}", help_text, labels=(*_DEVICE, *more_labels)
@@ -111,8 +118,6 @@ class Metrics(Collector):
         health = gauge("healthy", "Whether the driver says nothing against the device")
         cordoned = gauge("cordoned", "Whether nothing new is given of the device")
         enforcement = gauge("enforcement_info", "How the device's promise is kept", "enforcement")
-        offered_devices = self.allocator.cards.resting.published(self.allocator.discovery.devices)
-        usages, _ = self.allocator.node.registry.observe_all(offered_devices)
         for device, usage in usages:
             labels, device_free = self._labels(device), free_by_uuid[device.uuid]
             total_memory.add_metric(labels, device.capacity[MEMORY])

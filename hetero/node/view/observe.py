@@ -370,33 +370,16 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
     snapshot = node.snapshot()
     discovery = with_lost(discovery, snapshot.grants)
     inventory = node.inventory(discovery, snapshot)
-    discovery, free_by_uuid = evolve(discovery, devices=inventory.devices), inventory.free()
+    discovery = evolve(discovery, devices=inventory.devices)
     owner_finder = Owners(node)
     comparison = compare(node, snapshot, discovery.devices, owner_finder)
     usages = comparison.usages
     use_by_uuid = foreign_uses(node, snapshot, usages, owner_finder)
     rest_by_uuid = _left_behind(node, discovery, snapshot, inventory)
-    devices = []
-    for device_number, (device, usage) in enumerate(usages):
-        ids_and_pieces = [
-            (grant.id, piece)
-            for grant in snapshot.grants
-            for piece in grant.allocation.pieces
-            if piece.device == device.uuid
-        ]
-        devices.append(
-            device_view(
-                device_number,
-                device,
-                free_by_uuid[device.uuid],
-                ids_and_pieces,
-                usage=usage,
-                foreign=use_by_uuid.get(device.uuid),
-                left_behind=rest_by_uuid.get(device.uuid),
-            )
-        )
     return NodeView(
-        devices=tuple(devices),
+        devices=device_views(
+            inventory, snapshot, usages, foreign=use_by_uuid, left_behind=rest_by_uuid
+        ),
         grants=_views(
             node,
             snapshot,
@@ -412,6 +395,37 @@ def observe_node(node: Node, meter: CoreMeter | None = None) -> NodeView:
         notes=node.settings.unmatched(discovery.devices, [row.name for row in discovery.rows]),
         host=os.uname().nodename,
         queue=_queued_requests(node),
+    )
+
+
+def device_views(
+    inventory: Inventory,
+    snapshot: Snapshot,
+    usages: Iterable[tuple[Device, Usage]],
+    *,
+    foreign: Mapping[str, ForeignUse] | None = None,
+    left_behind: Mapping[str, Counters] | None = None,
+) -> tuple[DeviceView, ...]:
+    """Return the devices of a machine, and what grants hold of each. No driver is asked.
+
+    `usages` are what drivers said of each device. `foreign` and `left_behind` are by UUID.
+    """
+    free_by_uuid = inventory.free()
+    pieces_by_uuid: dict[str, list[tuple[str, DeviceAllocation]]] = {}
+    for grant in snapshot.grants:
+        for piece in grant.allocation.pieces:
+            pieces_by_uuid.setdefault(piece.device, []).append((grant.id, piece))
+    return tuple(
+        device_view(
+            device_number,
+            device,
+            free_by_uuid[device.uuid],
+            pieces_by_uuid.get(device.uuid, ()),
+            usage=usage,
+            foreign=(foreign or {}).get(device.uuid),
+            left_behind=(left_behind or {}).get(device.uuid),
+        )
+        for device_number, (device, usage) in enumerate(usages)
     )
 
 
