@@ -23,6 +23,10 @@ from hetero.kube.agent.proto.podresources_pb2_grpc import (
 )
 
 
+class UnexpectedAdmissionError(Exception):
+    """A pod that names a resource without a healthy device: a kubelet fails it for good."""
+
+
 class TopologyAffinityError(Exception):
     """A pod that the Topology Manager did not admit: a kubelet fails it for good."""
 
@@ -109,7 +113,12 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
         reusable_ids: dict[str, list[str]] = {}
         for container in (*starting, *pod["spec"]["containers"]):
             for resource, amount in container.get("resources", {}).get("limits", {}).items():
-                if resource not in self.registered or not int(amount):
+                if resource not in self.registered:
+                    continue
+                # As of 1.36, whatever the number is.
+                if "Healthy" not in self.devices[resource].values():
+                    raise UnexpectedAdmissionError(f"no healthy devices present: {resource}")
+                if not int(amount):
                     continue
                 reusable = reusable_ids.setdefault(resource, [])
                 nodes = self._aligned(resource, int(amount), _own_processors(pod, container))

@@ -1,7 +1,9 @@
 """A card that its node's annotation cordons: no pod gets it, and who has it is still seen."""
 
 import asyncio
+import base64
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,19 @@ from click.testing import CliRunner, Result
 from hetero.cli import hetero
 from hetero.kube.cordon import cordon_in_cluster
 from hetero.kube.dra.way import AllocationWay
+from hetero.kube.webhook.admission import Webhook
 from hetero.kube.words.annotations import INVENTORY, published_devices
+from hetero.kube.words.settings import Settings
 from hetero.model import Device
 from hetero.model.units import GiB
 from hetero.node.settings import NodeSettings
 from hetero.node.view.observe import observe_node
 from hetero.registry.message import SHOWN_LENGTH
 from tests.kube.claims import dra_world
-from tests.kube.world import CARD, DISCOVER, World, until, world
+from tests.kube.fake_api import FakeApi
+from tests.kube.kubelet import UnexpectedAdmissionError
+from tests.kube.test_webhook import patched
+from tests.kube.world import CARD, DISCOVER, World, pod_named, until, world
 
 OURS, HAMIS = "hetero.io/cordoned", "hami.io/device-cordon"
 #: Seconds within which a node obeys a cordon, however seldom it asks its drivers.
@@ -113,6 +120,48 @@ async def test_a_cordon_is_obeyed_within_five_seconds_before_the_drivers_are_due
         await until(
             lambda: healthy_slots(at) == 20 and cordons_of(at) == [None, None], seconds=OBEYED
         )
+
+
+def cordon_some(at: World, count: int) -> None:
+    uuids = [device.uuid for device in at.vendor.devices][:count]
+    annotate(at, **{OURS: ",".join(uuids)})
+
+
+def sicken_some(at: World, count: int) -> None:
+    at.vendor.devices[:count] = [
+        evolve(device, health="XID 48") for device in at.vendor.devices[:count]
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("spoil", [cordon_some, sicken_some])
+async def test_a_pod_that_counts_no_cards_starts_beside_cards_that_are_cordoned_or_sick(
+    spoil: Callable[[World, int], None], count: int
+) -> None:
+    """A kubelet admits no pod that names a resource of which no card is healthy."""
+    async with world() as at:
+        await until(lambda: healthy_slots(at) == 20)
+        hook = Webhook(
+            vocabulary=Settings().vocabulary(at.node.registry),
+            scheduler_name="hetero-scheduler",
+            allocation_writer_name="the-scheduler",
+            api=FakeApi(),
+        )
+        written = pod_named("none", "main")
+        written["spec"] = {
+            "containers": [{"name": "main", "resources": {"limits": {CARD: "0", "cpu": "1"}}}],
+            "initContainers": [{"name": "first", "resources": {"limits": {CARD: 0}}}],
+        }
+        answer = await hook.admit({"uid": "r", "operation": "CREATE", "object": written})
+        pod = patched(written, json.loads(base64.b64decode(answer["patch"])))
+        spoil(at, count)
+        await until(lambda: healthy_slots(at) == 20 - 10 * count)
+
+        assert {} == await at.kubelet.admit(pod)
+        assert [] == at.given()
+        if count == 2:
+            with pytest.raises(UnexpectedAdmissionError):
+                await at.kubelet.admit(written)
 
 
 async def test_a_cordon_outlives_the_agent_that_heard_of_it(tmp_path: Path) -> None:
