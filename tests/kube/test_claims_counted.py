@@ -141,7 +141,7 @@ async def test_a_node_whose_slices_are_being_written_anew_keeps_its_cards_meanwh
 
         assert others
         (device,) = it.scheduler.cache.inventory.devices("n9")
-        assert "loud-fan" == device.cordon
+        assert "loud fan" == device.cordon
 
 
 def _uuids(it: Running, node: str) -> tuple[str, ...]:
