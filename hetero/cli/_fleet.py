@@ -318,11 +318,11 @@ def _cards(view: ClusterView) -> list[Part]:
 def _devices(*first_columns: str) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "free core", "free memory", "grants", "kept by", "health"),
+        *("#", "vendor", "model", "free core", "free memory", "slots", "kept by", "health"),
         "uuid",
-        right=("#", "free core", "free memory", "grants"),
+        right=("#", "free core", "free memory", "slots"),
         elides=("health",),
-        drops=("uuid", "vendor", "grants", "kept by", "model", "health"),
+        drops=("uuid", "vendor", "slots", "kept by", "model", "health"),
     )
 
 

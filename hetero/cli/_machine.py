@@ -49,10 +49,10 @@ def _card_table(picture: Picture) -> Table:
     core_bars, memory_bars = ((" ",), ("",)) if picture.folded else ((), ())
     return table(
         *("#", "model", "divides by", *core_bars, "core given", "busy", *memory_bars),
-        *("memory free", "given", "used", "others", "grants", "temp", "power", "links"),
+        *("memory free", "given", "used", "others", "slots", "temp", "power", "links"),
         *("kept by", "health", "uuid"),
         right=(
-            *("#", "core given", "busy", "memory free", "given", "used", "others", "grants"),
+            *("#", "core given", "busy", "memory free", "given", "used", "others", "slots"),
             *("temp", "power"),
         ),
         elides=("health",),
@@ -60,7 +60,7 @@ def _card_table(picture: Picture) -> Table:
         drops=()
         if picture.wide
         else (
-            *("uuid", "links", "grants", "given", "divides by", "used", "power", "kept by"),
+            *("uuid", "links", "slots", "given", "divides by", "used", "power", "kept by"),
             *("temp", " ", "", "others", "busy", "model"),
         ),
     )
@@ -216,7 +216,7 @@ def _cells(row: DeviceView, picture: Picture) -> dict[str, str | Cell]:
         "given": _amount(row.held[MEMORY]),
         "used": "" if usage.memory is None else _amount(usage.memory),
         "others": foreign_memory(row.foreign),
-        "grants": f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
+        "slots": f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         "temp": "" if usage.temperature is None else f"{usage.temperature} °C",
         "power": _power(usage.power, usage.power_limit),
         "links": links_of(device, picture.number_by_uuid),

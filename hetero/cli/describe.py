@@ -124,7 +124,7 @@ def _amounts(row: DeviceView) -> Iterator[tuple[str, str | Cell]]:
     given_text = percent(row.held[CORE], device) + own_units(row.held[CORE], core_units)
     yield "core", (*core_bar(row), Text(f"  {given_text} granted, {busy_text} busy"))
     yield "memory", (*memory_bar(row), Text(f"  {_memory(row)}"))
-    yield "grants", f"{row.held[SLOTS]} of {device.capacity[SLOTS]}"
+    yield "slots", f"{row.held[SLOTS]} of {device.capacity[SLOTS]}"
     shown = {CORE, MEMORY, SLOTS, *(template.part for template in row.templates)}
     for counter, total in device.capacity.items():
         if counter not in shown:

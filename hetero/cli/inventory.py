@@ -72,7 +72,9 @@ def command(
     Cards stand by NUMA node and driver, those first of which nothing is given since they
     are not well. Below each stand its grants, and programs without one. Core given is what
     grants have of it; `open`: a grant without a limit uses what the others leave. Busy and
-    used are what the driver says. Free memory is what is neither granted nor held by
+    used are what the driver says. Slots are how many may share a card, and how many of them
+    are taken: a whole card takes all, and containers of a pod that run one after the other
+    take one. Free memory is what is neither granted nor held by
     `others`, which are programs without a grant; of a card that is partitioned it is what
     its free partitions have. `~` is an estimate, of a driver that counts no processes. Of a
     cluster it is what is not granted: its API does not tell of others. `kept by` says what

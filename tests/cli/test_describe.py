@@ -86,7 +86,7 @@ def test_a_card_is_described_with_all_that_is_known_of_it(
         "driver 580.159.04",
         "divides by 1g.18gb +1",
         "kept by partition",
-        "grants 1 of 4",
+        "slots 1 of 4",
         "temperature 61 °C",
         "power 412 W of 700 W",
         "link NV18 to 1",

@@ -272,8 +272,11 @@ def test_instances_of_init_containers_and_sidecars_are_not_free_while_their_pod_
     ] == [line.strip() for line in picture.splitlines() if "partitions" in line]
 
 
-def test_the_rows_below_a_card_say_for_whom_each_part_of_it_is_held(tmp_path: Path) -> None:
+def test_the_rows_below_a_card_say_for_whom_each_part_of_it_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One container has two cards, and an init container that has ended a part of the second."""
+    monkeypatch.setenv("COLUMNS", "200")
     both = Allocation(
         pieces=(*allocation("far-0", 5, 36).pieces, *allocation("far-1", 5, 36).pieces)
     )
@@ -296,7 +299,11 @@ def test_the_rows_below_a_card_say_for_whom_each_part_of_it_is_held(tmp_path: Pa
     assert "└ ns p main 36 % 5 GiB Running" in lines
     assert "├ ns p main 36 % 5 GiB Running" in lines
     assert "└ ns p first 60 % 5 GiB ended" in lines
+    # Two grants that follow each other take one slot: what is counted so has another name.
+    (heading,) = (line.split() for line in lines if line.startswith("# model"))
+    assert (True, False) == ("slots" in heading, "grants" in heading)
     given = {line.split()[0]: line for line in lines if " M1 " in line}
+    assert " 1/10 " in given["1"]
     assert (" 36 % ", " 60 % ", " open ") == tuple(
         core
         for core, line in zip((" 36 % ", " 60 % ", " open "), given.values(), strict=True)
