@@ -29,13 +29,12 @@ from hetero.model.units import format_memory, format_percent
 from hetero.placement.device_groups import agreed, sets
 from hetero.placement.offer import (
     WHOLE_FOR_PART,
-    cost_of,
     given_whole,
     offer,
     shortage,
     taken_alone,
 )
-from hetero.placement.placement_policy import PlacementPolicy, binpack
+from hetero.placement.placement_policy import PlacementPolicy, binpack, cost_of
 
 Free = Mapping[str, Mapping[str, int]]  # what is left of each counter, by UUID
 Offers = dict[str, Portion | str]  # the portion or verdict of each device for one ask, by UUID

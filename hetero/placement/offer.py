@@ -27,7 +27,6 @@ from hetero.model import (
 )
 from hetero.model.rounding import Portion, asked, portion, whole
 from hetero.model.units import MiB, format_memory
-from hetero.placement.placement_policy import PlacementPolicy
 
 #: The verdicts of a device that is too small, and of one in use that is asked for as a whole.
 TOO_SMALL, NOT_EMPTY = "too small", "not empty"
@@ -149,16 +148,6 @@ def _by_parts(device: Device) -> bool:
     """Return whether the device is given by its parts alone, and these do not count as devices."""
     granularity = device.granularity
     return device.partitioned and not (isinstance(granularity, Templated) and granularity.counted)
-
-
-def cost_of(
-    device: Device, cut: Portion, free: Mapping[str, int], policy: PlacementPolicy
-) -> tuple[int, ...]:
-    """Return what taking the cut costs: its downgrade level, its surplus, then the policy's cost.
-
-    A smaller shape comes before what a policy prefers, which decides among equal ones.
-    """
-    return (cut.downgrade, *cut.surplus, *policy(device, free, cut))
 
 
 def obstacle(device: Device, cut: Portion, request: Request, free: Mapping[str, int]) -> str | None:

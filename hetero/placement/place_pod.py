@@ -18,8 +18,8 @@ from hetero.placement.cluster import PlacedContainer, PlacedPod, Placement
 from hetero.placement.device_groups import owed
 from hetero.placement.handing_on import left_for_init, taken_by_receivers, with_common_slices
 from hetero.placement.match import allocate, fit_into, groups, missing, named
-from hetero.placement.offer import cost_of, offer
-from hetero.placement.placement_policy import PlacementPolicy, binpack
+from hetero.placement.offer import offer
+from hetero.placement.placement_policy import PlacementPolicy, binpack, cost_of
 
 #: How often a device is tried for a request until a pod is given up: some 25 ms.
 MOST_TRIES = 512

@@ -135,3 +135,13 @@ def weights(weights_text: str) -> Weights:
             raise BadInput(f"weight {term_text!r} is not one of {known_terms} with a whole number")
         weight_by_term[term] = int(weight_text)
     return Weights(**weight_by_term)
+
+
+def cost_of(
+    device: Device, cut: Portion, free: Mapping[str, int], policy: PlacementPolicy
+) -> tuple[int, ...]:
+    """Return what taking the cut costs: its downgrade level, its surplus, then the policy's cost.
+
+    A smaller shape comes before what a policy prefers, which decides among equal ones.
+    """
+    return (cut.downgrade, *cut.surplus, *policy(device, free, cut))
