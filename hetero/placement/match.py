@@ -150,15 +150,15 @@ def _cheapest(
 
     Of a vendor the smallest shapes are taken; which vendor's is for the policy.
     """
-    choices = (
-        _cheapest_of(group, free, request, offers_by_ask, policy)
-        for group in groups(devices, request)
-    )
-    choice = min(
-        (choice for choice in choices if choice is not None),
-        key=lambda choice: choice.cost,
-        default=None,
-    )
+    best_by_vendor: dict[str, _Choice] = {}
+    for group in groups(devices, request):
+        choice = _cheapest_of(group, free, request, offers_by_ask, policy)
+        if choice is None:
+            continue
+        best_choice = best_by_vendor.setdefault(group[0].vendor, choice)
+        if choice.size_then_cost < best_choice.size_then_cost:
+            best_by_vendor[group[0].vendor] = choice
+    choice = min(best_by_vendor.values(), key=lambda choice: choice.cost, default=None)
     return None if choice is None else choice.cuts
 
 

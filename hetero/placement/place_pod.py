@@ -325,7 +325,7 @@ def _try(
         return None
 
     for downgrade_level, group in product(
-        _levels(devices, free, request), groups(devices, request)
+        _levels(devices, free, request), _smallest_first(devices, free, request)
     ):
         allocations = place_asks(group, [], downgrade_level)
         if allocations is not None:
@@ -352,6 +352,21 @@ def _levels(devices: Sequence[Device], free: _Free, request: Request) -> list[in
         for device in devices
     )
     return sorted({cut.downgrade for cut in cuts if isinstance(cut, Portion)})
+
+
+def _smallest_first(devices: Sequence[Device], free: _Free, request: Request) -> list[list[Device]]:
+    """Return the groups of devices, those of one vendor by the smallest shape that they have."""
+    device_groups = groups(devices, request)
+    if len(device_groups) < 2:
+        return device_groups
+    vendors = [group[0].vendor for group in device_groups]
+
+    def key(group: list[Device]) -> tuple[int, tuple[int, ...]]:
+        cuts = (offer(device, request.asks[0], request, free[device.uuid]) for device in group)
+        shapes = ((cut.downgrade, *cut.surplus) for cut in cuts if isinstance(cut, Portion))
+        return vendors.index(group[0].vendor), min(shapes, default=())
+
+    return sorted(device_groups, key=key)
 
 
 def _ways(

@@ -109,6 +109,17 @@ def test_the_vendor_is_the_policys_choice_and_no_shape_decides_on_it() -> None:
     assert ["large 3g"] == given(Request(asks=(SMALL_ASK,)), Inventory((others, LARGE)))
 
 
+@pytest.mark.parametrize("numa", [True, False])
+def test_a_share_of_a_card_comes_before_a_larger_part_of_a_partitioned_one(numa: bool) -> None:
+    """Such cards, and those of several NUMA nodes, are never given together."""
+    (plain,) = rack(141 * GiB, vendor="one", enforcement=Enforcement.PRELOAD, numa=1)
+    partitioned = evolve(SMALL, numa=0)
+    request = Request(asks=(SMALL_ASK,), numa=numa)
+
+    assert ["one-0 None"] == given(request, Inventory((partitioned, plain)))
+    assert ["small 1g"] == given(request, Inventory((evolve(LARGE, numa=1), partitioned)))
+
+
 def test_each_of_several_cards_has_the_smallest_shape_that_is_left() -> None:
     two = Request(asks=(SMALL_ASK,) * 2)
     more = instances("more", *[("1g", 17, 1)] * 7)
@@ -158,6 +169,16 @@ def test_the_containers_of_a_pod_have_the_smallest_instances_of_the_node() -> No
 
     assert isinstance(placement, Placement)
     assert ["small 1g"] * 3 == shapes_of(placement)
+
+
+def test_containers_of_a_pod_have_shares_before_larger_parts_of_partitioned_cards() -> None:
+    (plain,) = rack(141 * GiB, vendor="one", enforcement=Enforcement.PRELOAD)
+    cluster = Asked([PlacedNode(name="a", devices=(SMALL, plain))])
+    container = PlacedContainer(request=Request(asks=(SMALL_ASK,)))
+    placement = cluster.place(PlacedPod(containers=(container,) * 2))
+
+    assert isinstance(placement, Placement)
+    assert ["one-0 None"] * 2 == shapes_of(placement)
 
 
 def shapes_of(placement: Placement) -> list[str]:
