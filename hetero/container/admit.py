@@ -61,7 +61,7 @@ def admit(creation: Creation, *, note: str) -> None:
     try:
         _confine(creation, config, share_variables, note=note)
     except HeteroError as error:
-        _complain(creation.options, f"hetero: container {creation.container[:12]}: {error}")
+        _say(creation, str(error), level="error")
         sys.exit(1)
 
 
@@ -131,6 +131,9 @@ def _confine(
         limiters = in_place(handle.path, admission.limiters, image_preload)
         edits = confine(node, handle.grant, admission.edits, limiters=limiters)
         log_event(f"admitted: grant {handle.grant.id}")
+        for sentence in handle.grant.allocation.notes:
+            log_event(f"grant {handle.grant.id}: {sentence}")
+            _say(creation, sentence, level="warning")
         _apply(config, edits, note=note)
         _write(config, creation.bundle / "config.json")
         handle.hand_over()
@@ -230,15 +233,15 @@ def _preload_of(bundle_path: Path, config: Mapping[str, Any]) -> list[str]:
         raise Refused(str(error.strerror)) from None
 
 
-def _complain(options: Mapping[str, str], sentence: str) -> None:
-    """Report a refusal in the log of the engine, in its format, and on the standard error."""
-    sentence = " ".join(sentence.split())
+def _say(creation: Creation, sentence: str, *, level: str) -> None:
+    """Write a sentence to the log of the engine, in its format, and to the standard error."""
+    sentence = " ".join(f"hetero: container {creation.container[:12]}: {sentence}".split())
     print(sentence, file=sys.stderr)
-    log_path = options.get("--log")
+    log_path = creation.options.get("--log")
     if log_path:
         now_text = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        line = f'time="{now_text}" level=error msg={json.dumps(sentence)}'
-        if options.get("--log-format") == "json":
-            line = json.dumps({"level": "error", "msg": sentence, "time": now_text})
+        line = f'time="{now_text}" level={level} msg={json.dumps(sentence)}'
+        if creation.options.get("--log-format") == "json":
+            line = json.dumps({"level": level, "msg": sentence, "time": now_text})
         with suppress(OSError), open(log_path, "a", encoding="utf-8") as file:
             file.write(line + "\n")

@@ -66,6 +66,11 @@ def grants() -> list[str]:
     return [entry.id for entry in snapshot.grants]
 
 
+def events() -> str:
+    logs = (Path(os.environ["HETERO_STATE"]) / "persistent").rglob("log")
+    return "".join(path.read_text() for path in logs)
+
+
 def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:
     assert 0 == call(bundle).returncode
 
@@ -76,6 +81,27 @@ def test_the_config_gets_what_confines_the_container(bundle: Path) -> None:
     assert any(variable.startswith("CUDA_VISIBLE") for variable in config["process"]["env"])
     assert not any(variable.startswith("LD_") for variable in config["process"]["env"])
     assert [] == grants()  # /bin/true makes no container
+
+
+def test_a_whole_card_for_a_part_is_said_where_the_container_is_made_and_in_the_log(
+    bundle: Path, tmp_path: Path
+) -> None:
+    card = "[device]\nvendor = mthreads\nmodel = MTT S80\nmemory = 16 GiB\n"
+    (tmp_path / "rack").write_text(card)
+    done = call(bundle)
+
+    why = "hetero: container one: MTT S80 is given whole for a part of it: it has no parts"
+    assert (0, f"{why}\n") == (done.returncode, done.stderr)
+    (logged,) = map(json.loads, (bundle / "log").read_text().splitlines())
+    assert ("warning", why) == (logged["level"], logged["msg"])
+    assert "given whole for a part of it" in events()
+
+
+def test_a_share_that_is_one_says_nothing_where_the_container_is_made(bundle: Path) -> None:
+    done = call(bundle)
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert not (bundle / "log").exists()
 
 
 def test_a_container_that_asks_nothing_is_left_as_it_is(bundle: Path) -> None:
