@@ -72,7 +72,7 @@ def cut_of(device: Device, ask: Ask, request: Request, free: Mapping[str, int]) 
     followers = following(request.policy)
     if followers in device.capacity:
         cut = evolve(cut, takes={followers: 1, **cut.takes})
-    if _asks_for_all(device, ask):
+    if _asks_for_all(device, sized_ask):
         return cut
     downgrade, surplus = _downgrade(device, cut), _surplus(device, sized_ask, cut)
     return evolve(cut, downgrade=downgrade, surplus=surplus) if downgrade or any(surplus) else cut

@@ -77,6 +77,14 @@ def test_a_small_instance_of_one_card_comes_before_a_large_one_of_another(
     )
 
 
+def test_who_asks_for_the_least_part_gets_that_of_all_cards() -> None:
+    standing = take(LARGE, SMALL, ask=SMALL_ASK, on="large")
+
+    assert ["small 1g"] == given(
+        Request(asks=(Ask(),), least=True), Inventory((LARGE, SMALL), (standing,))
+    )
+
+
 def test_of_equal_instances_packing_takes_that_of_the_fuller_card() -> None:
     other = instances("other", *[("1g", 17, 1)] * 7)
     standing = take(SMALL, other, ask=SMALL_ASK, on="other")
