@@ -178,7 +178,7 @@ def _plan_beside_foreign(
     for old_piece, piece in pieces:
         use = foreign_use_by_uuid.get(piece.device)
         more_bytes = piece.takes[MEMORY] - old_piece.takes[MEMORY]
-        if use is None or not use.memory or more_bytes <= free[piece.device][MEMORY] - use.memory:
+        if use is None or not use.taken or more_bytes <= free[piece.device][MEMORY] - use.taken:
             continue
         note = f"device {numbers[piece.device]}: {use.sentence}"
         if more_bytes > 0 and not anyway:

@@ -347,6 +347,20 @@ def test_second_tour_11_what_a_grant_without_a_limiter_takes_is_what_the_driver_
     assert "hold 1.4 GiB beyond their size" in hetero("doctor").stdout
 
 
+def test_a_grant_does_not_grow_into_what_another_holds_beyond_its_size(
+    hetero: Run, begin: Begin, command: tuple[str, ...]
+) -> None:
+    on_card = ("--device", str(SMALL), "--memory", "2Gi")
+    job = (str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", "9GiB")
+    next_line(begin(*command, "run", *on_card, "--policy", "off", "--", *job))
+    held = (*on_card, "--label", "grows", "--", "sh", "-c", "echo ready; sleep 600")
+    next_line(begin(*command, "run", *held))
+    refused = hetero("resize", "grows", "--memory", "10Gi")
+
+    assert (3, 0) == (refused.returncode, hetero("resize", "grows", "--memory", "5Gi").returncode)
+    assert "grants without a limiter hold 7.4 GiB beyond their size; ask for" in refused.stderr
+
+
 #: A driver that lists no process: a full card, one that others keep busy, and a free one.
 UNLISTED = """
 [device]
