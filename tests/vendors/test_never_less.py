@@ -11,6 +11,7 @@ from attrs import evolve
 from racks import PLUGINS, request
 
 from hetero.cli import _done, _json
+from hetero.cli._render import core_limit_of
 from hetero.model import (
     CORE,
     MEMORY,
@@ -231,6 +232,7 @@ def check_what_is_said(device: Device, answer: Allocation, inventory: Inventory)
     assert piece.takes[MEMORY] == share.memory_bytes
     assert (given_percent is None) == (share.core_percent is None)
     assert abs((given_percent or 0) - (share.core_percent or 0)) < SHOWN
+    check_core_text(core_limit_of(share), given_percent)
     if share.core_units is not None:
         assert (given_units, device.of_card(CORE)) == share.core_units
 
@@ -292,6 +294,10 @@ def check_line(device: Device, answer: Allocation, given_percent: float | None) 
         return
     core_text, _, template_text = core_text.removeprefix("core ").partition(", by template ")
     assert (piece.template or "") == template_text
+    check_core_text(core_text, given_percent)
+
+
+def check_core_text(core_text: str, given_percent: float | None) -> None:
     if core_text == "no limit":
         assert given_percent is None
         return
