@@ -499,6 +499,16 @@ class Prices:
                 yield PodClass(times, request_class.cards, milli_by_kind, needs_by_position)
 
 
+def of_least_shapes(costs: Mapping[str, int]) -> dict[str, int]:
+    """Return those of nodes' costs which are least by shapes, whose costs dwarf all others."""
+    least_cost = min(costs.values(), default=0)
+    return {
+        node_name: cost
+        for node_name, cost in costs.items()
+        if cost - least_cost < _PERCENT_COST // 2
+    }
+
+
 def _without(host_free: Sequence[int], needs: Sequence[int]) -> list[int]:
     return [amount - need for amount, need in zip(host_free, needs, strict=True)]
 

@@ -18,8 +18,8 @@ from hetero.kube.words.annotations import (
 )
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
-from hetero.model import Device, Whole
-from hetero.model.units import MiB
+from hetero.model import Device, Fractional, Step, Whole
+from hetero.model.units import GiB, MiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_pod_request import WORDS
@@ -271,6 +271,18 @@ async def test_nodes_are_packed_by_default_and_spread_on_request() -> None:
 
         assert [{"Host": "n1", "Score": 10}] == packed
         assert [{"Host": "n2", "Score": 10}] == spread
+
+
+async def test_nodes_are_packed_also_where_one_would_give_a_larger_shape() -> None:
+    coarse = card("GPU-3", memory=24 * GiB, granularity=Fractional(memory=Step(10 * GiB)))
+    async with scenario(n1=(card("GPU-1"),), n2=(card("GPU-2"),), n3=(coarse,)) as it:
+        it.pod("first")
+        await it.bind("first", "n1")
+        scores = await it.call("prioritize", Pod=it.pod("a"), NodeNames=["n1", "n2", "n3"])
+        of_two = await it.call("prioritize", Pod=it.pod("b"), NodeNames=["n2", "n3"])
+
+        assert [{"Host": "n1", "Score": 10}, {"Host": "n2", "Score": 5}] == scores
+        assert [{"Host": "n2", "Score": 10}] == of_two
 
 
 async def test_cards_of_a_node_are_compared_as_a_pod_says_in_hamis_words() -> None:

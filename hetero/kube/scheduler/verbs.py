@@ -42,6 +42,7 @@ from hetero.placement.placement_policy import (
     PlacementChain,
     Weights,
 )
+from hetero.placement.price import of_least_shapes
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +234,10 @@ class NodeVerbs:
         return Refusal(wanted=1, verdicts={}, missing=reason)
 
     async def prioritize(self, args: Plain) -> list[Plain]:
-        """Return the nodes' scores from 0 to 10, but for those of 0."""
+        """Return the nodes' scores from 0 to 10, but for those of 0.
+
+        Nodes that would give a larger shape than others have 0, and these 5 to 10.
+        """
         pod, whole_nodes = args["pod"], args.get("nodes")
         offered_names = names_of(whole_nodes) if whole_nodes else args["nodenames"].each
         record = self.pods.get(pod.metadata.uid)
@@ -242,8 +246,11 @@ class NodeVerbs:
         if pod_request is None:
             return []
         weights = self.placer.weights(pod_request)
-        costs = self.pods.cache.costs(pod_request.pod, offered_names, weights=weights)
+        all_costs = self.pods.cache.costs(pod_request.pod, offered_names, weights=weights)
+        costs = of_least_shapes(all_costs)
         lowest, highest = min(costs.values(), default=0), max(costs.values(), default=0)
+        if len(costs) < len(all_costs):
+            highest += highest - lowest or 1
         spread = highest - lowest or 1
         scores = ((name, _BEST_SCORE * (highest - cost) // spread) for name, cost in costs.items())
         return [{"Host": name, "Score": score} for name, score in scores if score]
