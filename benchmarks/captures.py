@@ -119,7 +119,44 @@ SCENES: dict[str, tuple[str, tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
 JOB = """import os, sys
 os.execv(os.environ["JOB"], sys.argv)
 """
-HERE = ("amd", "hygon", "iluvatar", "mixed", "mthreads", "one", "seven")
+#: The shipped racks: the tenants of each, and a program without a grant.
+HERE: dict[str, tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]] = {
+    **{
+        vendor: (
+            (
+                (f"--device {vendor}:0 --memory {memory} --core 50 --label trainer",),
+                (f"--device {vendor}:1 --memory {memory} --core 25 --policy elastic",),
+            ),
+            (),
+        )
+        for vendor, memory in (("amd", "12Gi"), ("hygon", "8Gi"), ("mthreads", "8Gi"))
+    },
+    "iluvatar": (
+        (
+            ("--device iluvatar:0 --memory 12Gi --core 50 --label trainer",),
+            ("--device iluvatar:0 --memory 8Gi --core 25 --policy elastic",),
+        ),
+        (),
+    ),
+    "mixed": (TENANTS, FOREIGN),
+    "one": (
+        (
+            ("--memory 12Gi --core 50 --label trainer",),
+            ("--memory 8Gi --core 25 --policy elastic",),
+        ),
+        (),
+    ),
+    "seven": (
+        tuple(
+            (f"--device {vendor}:0 --memory 10Gi --core 25 --label {label}",)
+            for vendor, label in (
+                *(("ascend", "embed"), ("hygon", "trainer"), ("iluvatar", "notebook")),
+                *(("mthreads", "render"), ("nvidia", "serve")),
+            )
+        ),
+        (),
+    ),
+}
 
 
 def main() -> None:
@@ -158,7 +195,10 @@ def scene(
     name: str, widths: Iterable[int] = WIDTHS, *, host: str | None = None, colour: bool = False
 ) -> dict[int, str]:
     """Return what `hetero inventory` shows of a machine, by the columns of the terminal."""
-    rack, tenants, foreign = SCENES.get(name) or (hetero_simulator.rack(name).read_text(), (), ())
+    if name in SCENES:
+        rack, tenants, foreign = SCENES[name]
+    else:
+        rack, (tenants, foreign) = hetero_simulator.rack(name).read_text(), HERE[name]
     with _machine(host or name, rack, tenants, foreign, colour=colour) as show:
         return {columns: show(("inventory",), columns) for columns in widths}
 

@@ -33,7 +33,7 @@ def tell(result: CordonResult, sentence: str, *, as_json: bool, quiet: bool) -> 
         click.echo(dumps(_json.cordon(result)))
         return
     device, place = result.device, f"{result.node}: " if result.node else ""
-    card = f"{place}card {result.device_number} ({device.model}, {device.uuid})"
+    card = f"{place}{device.name} ({device.model}, {device.uuid})"
     lines = [f"{card} {sentence}"]
     if device.cordon is not None and result.holders:
         lines.append(f"still held by {', '.join(result.holders)}")

@@ -296,10 +296,10 @@ def _cards(view: ClusterView) -> list[Part]:
     if not view.containers:
         return parts
     containers_table = table(
-        "namespace", "claim", "pod", "container", "node", "#", "core", "memory", "phase",
+        "namespace", "claim", "pod", "container", "node", "card", "core", "memory", "phase",
         elides=("claim", "pod", "container"),
         optional=("claim",),
-        right=("#", "core", "memory"),
+        right=("core", "memory"),
         drops=("phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
     for container in view.containers:
@@ -307,7 +307,7 @@ def _cards(view: ClusterView) -> list[Part]:
             containers_table.add_row(
                 *(container.namespace, container.claim or "", container.pod_name),
                 *(container.container_name, container.node),
-                UNKNOWN if share.device_number is None else str(share.device_number),
+                share.card or UNKNOWN,
                 core_limit_of(share),
                 rounded_memory(share.memory_bytes),
                 container.phase,
@@ -318,11 +318,11 @@ def _cards(view: ClusterView) -> list[Part]:
 def _devices(*first_columns: str) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "free core", "free memory", "slots", "kept by", "health"),
+        *("card", "model", "free core", "free memory", "slots", "kept by", "health"),
         "uuid",
-        right=("#", "free core", "free memory", "slots"),
+        right=("free core", "free memory", "slots"),
         elides=("health",),
-        drops=("uuid", "vendor", "slots", "kept by", "model", "health"),
+        drops=("uuid", "slots", "kept by", "model", "health"),
     )
 
 
@@ -331,8 +331,7 @@ def _cells(row: DeviceView) -> tuple[str | Text, ...]:
     is_whole = isinstance(device.granularity, Whole) and not row.grants
     free_core = "whole only" if is_whole else percent(row.free[CORE], device)
     return (
-        str(row.device_number),
-        device.vendor,
+        device.name,
         model_of(device),
         free_core if device.usable else UNKNOWN,
         free_memory(row.free[MEMORY], device) if device.usable else UNKNOWN,
@@ -356,7 +355,7 @@ def _opened(view: ClusterView, node_name: str, *, wide: bool, folded: bool) -> P
         picture = Picture(
             folded=folded,
             wide=wide,
-            number_by_uuid={row.device.uuid: row.device_number for row in member.devices},
+            index_by_uuid={row.device.uuid: row.device.index for row in member.devices},
         )
         parts.append(draw_cards(member.devices, *_tree(member, view.containers), picture))
         parts += [Text(member.inventory_error, "red")] if member.inventory_error else []

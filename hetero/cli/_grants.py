@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -36,15 +37,34 @@ class Name(click.ParamType[str]):
         return value if value.strip() else self.fail("is empty.", param, ctx)
 
 
+class Filter(click.Option):
+    """An option by which a view is chosen: a second one is refused, not taken for the first."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings["multiple"] = True
+        super().__init__(*arguments, **settings)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value, None where it was not given."""
+        values = super().process_value(ctx, value)
+        if len(values) > 1:
+            shown_values = ", ".join(map(str, values))
+            raise click.UsageError(
+                f"{self.opts[-1]} is given {len(values)} times ({shown_values}): give it once", ctx
+            )
+        return values[0] if values else None
+
+
 user_option = click.option(
-    "-u", "--user", type=Name(), metavar="NAME", help="Only this user's grants."
+    "-u", "--user", cls=Filter, type=Name(), metavar="NAME", help="Only this user's grants."
 )
 device_option = click.option(
     "-d",
     "--device",
+    cls=Filter,
     type=Name(),
     metavar="NAME",
-    help="Only grants of this device: a number or UUID.",
+    help="Only grants of this card: VENDOR:INDEX, its number or UUID.",
 )
 
 
@@ -79,7 +99,9 @@ def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantVie
 
     def is_named(share: Share) -> bool:
         return (
-            device is None or device == str(share.device_number) or share.device.startswith(device)
+            device is None
+            or device in (str(share.device_number), share.card)
+            or share.device.startswith(device)
         )
 
     return tuple(grant for grant in grants if any(map(is_named, grant.shares)))
@@ -92,7 +114,9 @@ def foreign_on(
     return tuple(
         view
         for view in views
-        if device is None or device == str(view.device_number) or view.device.startswith(device)
+        if device is None
+        or device in (str(view.device_number), view.card)
+        or view.device.startswith(device)
         if user is None or any(process.user == user for process in view.use.processes)
     )
 
@@ -103,15 +127,15 @@ _COLUMNS = (
     *("policy", "age", "pids", "container", "command"),
 )
 _DROPPED_COLUMNS = (
-    *("driver", "age", "policy", "user", "template", "command", "container", "pids", "name"),
-    "note",
+    *("driver", "age", "policy", "user", "template", "pids", "command", "container", "name"),
+    *("note", "card"),
 )
 
 
 def _grants_table(first_column: str) -> Table:
     return table(
         *(first_column, *_COLUMNS),
-        right=("#", "core used", "memory used", "driver", "age"),
+        right=("core used", "memory used", "driver", "age"),
         elides=("name", "container", "command"),
         optional=("name", "note", "template", "driver", "container"),
         drops=_DROPPED_COLUMNS,
@@ -123,7 +147,7 @@ def holdings(grants: Sequence[GrantView], *, wide: bool = False) -> Part:
 
     `wide` adds what the driver takes on top, and the images of containers.
     """
-    holdings_table = _grants_table("#")
+    holdings_table = _grants_table("card")
     for grant in grants:
         for position, share in enumerate(grant.shares):
             row = _cells(grant, share, is_first=not position, wide=wide)
@@ -244,7 +268,7 @@ def _cells(grant: GrantView, share: Share, *, is_first: bool, wide: bool) -> dic
     """Return the cells of one device of a grant; what is the grant's own only with the first."""
     overhead_mib = None if share.overhead_bytes is None or not wide else share.overhead_bytes // MiB
     share_cells = {
-        "#": UNKNOWN if share.device_number is None else str(share.device_number),
+        "card": share.card or UNKNOWN,
         "core used": core_of(share, wide=wide),
         "template": share.template or "",
         "driver": "" if overhead_mib is None else f"+{overhead_mib} MiB",
@@ -315,7 +339,7 @@ def wanted(view: QueuedRequest) -> str:
     if view.whole or not any(sizes[:2]):
         words.insert(0, "whole")
     if view.device is not None:
-        words.append(f"device {view.device}")
+        words.append(f"card {view.device}")
     elif view.device_count > 1:
         words.append(f"{view.device_count} devices")
     return ", ".join((*words, *view.vendors, *view.models))

@@ -48,11 +48,11 @@ _INDENT = "   "
 def _card_table(picture: Picture) -> Table:
     core_bars, memory_bars = ((" ",), ("",)) if picture.folded else ((), ())
     return table(
-        *("#", "model", "divides by", *core_bars, "core given", "busy", *memory_bars),
+        *("card", "model", "granularity", *core_bars, "core given", "busy", *memory_bars),
         *("memory free", "given", "used", "others", "slots", "temp", "power", "links"),
         *("kept by", "health", "uuid"),
         right=(
-            *("#", "core given", "busy", "memory free", "given", "used", "others", "slots"),
+            *("core given", "busy", "memory free", "given", "used", "others", "slots"),
             *("temp", "power"),
         ),
         elides=("health",),
@@ -60,8 +60,8 @@ def _card_table(picture: Picture) -> Table:
         drops=()
         if picture.wide
         else (
-            *("uuid", "links", "slots", "given", "divides by", "used", "power", "kept by"),
-            *("temp", " ", "", "others", "busy", "model"),
+            *("uuid", "links", "slots", "given", "granularity", "used", "power", "kept by"),
+            *("temp", " ", "", "busy", "others", "model", "health"),
         ),
     )
 
@@ -71,12 +71,12 @@ class Picture:
     """How cards are drawn.
 
     `folded`: with bars, and with one line for idle cards that are alike. `wide`: with every column.
-    `number_by_uuid` and `name_by_grant` are what cards and grants are called.
+    `index_by_uuid` are the cards' by their drivers, `name_by_grant` is what grants are called.
     """
 
     folded: bool = False
     wide: bool = False
-    number_by_uuid: Mapping[str, int] = field(factory=dict)
+    index_by_uuid: Mapping[str, int] = field(factory=dict)
     name_by_grant: Mapping[str, str] = field(factory=dict)
 
 
@@ -153,7 +153,7 @@ def _idle_line(rows: Sequence[DeviceView]) -> Text:
     heat_text = f"   {_range(temperatures)} °C" if temperatures else ""
     memory_text = free_memory(device.capacity[MEMORY], device)
     return Text(
-        f"{len(rows)} idle: {ranges(row.device_number for row in rows)}   {model_of(device)}   "
+        f"{len(rows)} idle: {card_ranges(rows)}   {model_of(device)}   "
         f"{granularity_of(device)}   {memory_text} each{heat_text}   "
         f"{kept_by(device.enforcement).text}   {condition_word(device).text}",
         "dim",
@@ -178,6 +178,14 @@ def ranges(numbers: Iterable[int]) -> str:
     )
 
 
+def card_ranges(rows: Iterable[DeviceView]) -> str:
+    """Return the names of cards, those of a vendor together: `acme:0 2–5, zephyr:1`."""
+    indices_by_vendor: dict[str, list[int]] = {}
+    for row in rows:
+        indices_by_vendor.setdefault(row.device.vendor, []).append(row.device.index)
+    return ", ".join(f"{vendor}:{ranges(indices)}" for vendor, indices in indices_by_vendor.items())
+
+
 def _add_card(
     outline: Outline,
     row: DeviceView,
@@ -188,7 +196,7 @@ def _add_card(
     cells = _cells(row, picture)
     outline.add_row(*(cells[column] for column in outline.outer.columns))
     if not row.device.healthy:
-        sentence = f"device {row.device_number}: {row.device.health}: nothing is given of it"
+        sentence = f"{row.device.name}: {row.device.health}: nothing is given of it"
         outline.add_line(Text(_INDENT + sentence, "red"))
     if templates_line := _templates_line(row, picture.name_by_grant):
         outline.add_line(Text(_INDENT + templates_line))
@@ -202,15 +210,13 @@ def _cells(row: DeviceView, picture: Picture) -> dict[str, str | Cell]:
     style = "" if device.healthy else "red"
     memory_bytes = device.capacity[MEMORY]
     return {
-        "#": Text(str(row.device_number), style),
-        # Those that are not well stand in no block of their vendor.
-        "model": Text(
-            model_of(device) if device.healthy else f"{device.vendor} {model_of(device)}", style
-        ),
-        "divides by": granularity_of(device),
+        "card": Text(device.name, style),
+        "model": Text(model_of(device), style),
+        "granularity": granularity_of(device),
         " ": core_bar(row) if device.healthy else Text(),
         "core given": _core_given(row, wide=picture.wide),
-        "busy": "" if usage.core is None else f"{100 * usage.core:.0f} %",
+        # As wide as the most, so that no column goes when a card becomes busy.
+        "busy": "" if usage.core is None else f"{100 * usage.core:.0f} %".rjust(5),
         "": memory_bar(row) if device.healthy and memory_bytes else Text(),
         "memory free": free_memory(row.free[MEMORY], device) if device.usable else UNKNOWN,
         "given": _amount(row.held[MEMORY]),
@@ -219,7 +225,7 @@ def _cells(row: DeviceView, picture: Picture) -> dict[str, str | Cell]:
         "slots": f"{row.held[SLOTS]}/{device.capacity[SLOTS]}",
         "temp": "" if usage.temperature is None else f"{usage.temperature} °C",
         "power": _power(usage.power, usage.power_limit),
-        "links": links_of(device, picture.number_by_uuid),
+        "links": links_of(device, picture.index_by_uuid),
         "kept by": kept_by(device.enforcement),
         "health": condition_word(device),
         "uuid": device.uuid if picture.wide else short(device.uuid),
@@ -249,13 +255,13 @@ def _power(watts: float | None, limit_watts: float | None) -> str:
     return f"{watts:.0f} W" if limit_watts is None else f"{watts:.0f}/{limit_watts:.0f} W"
 
 
-def links_of(device: Device, number_by_uuid: Mapping[str, int]) -> str:
-    """Return the cards that a card has the vendor's own links to: `NV18 1–7`."""
-    numbers_by_kind: dict[str, list[int]] = {}
+def links_of(device: Device, index_by_uuid: Mapping[str, int]) -> str:
+    """Return the cards of its vendor that a card has the vendor's own links to: `NV18 1–7`."""
+    indices_by_kind: dict[str, list[int]] = {}
     for link in device.links:
-        if link.weight > PCIE_WEIGHT and link.peer in number_by_uuid:
-            numbers_by_kind.setdefault(link.kind, []).append(number_by_uuid[link.peer])
-    return ", ".join(f"{kind} {ranges(numbers)}" for kind, numbers in numbers_by_kind.items())
+        if link.weight > PCIE_WEIGHT and link.peer in index_by_uuid:
+            indices_by_kind.setdefault(link.kind, []).append(index_by_uuid[link.peer])
+    return ", ".join(f"{kind} {ranges(indices)}" for kind, indices in indices_by_kind.items())
 
 
 def _templates_line(row: DeviceView, name_by_grant: Mapping[str, str]) -> str:

@@ -146,27 +146,23 @@ def sick_first(rows: Iterable[DeviceView]) -> list[DeviceView]:
 def troubles(rows: Sequence[DeviceView], *, node: str | None = None) -> list[Part]:
     """Return a line for each device that is not healthy, and for what others use of one."""
     of_node = f" of node {node}" if node else ""
-    sentence_by_number = {
-        row.device_number: f"{row.device.health}: nothing is given of it"
-        for row in rows
-        if not row.device.healthy
-    }
     return [
         *(
-            Text(f"device {number}{of_node}: {sentence}", "red")
-            for number, sentence in sentence_by_number.items()
+            Text(f"{row.device.name}{of_node}: {row.device.health}: nothing is given of it", "red")
+            for row in rows
+            if not row.device.healthy
         ),
         *(
-            foreign_line(row.device_number, row.foreign)
+            foreign_line(row.device.name, row.foreign)
             for row in rows
             if row.foreign and row.foreign.memory
         ),
     ]
 
 
-def foreign_line(device_number: int, use: ForeignUse) -> Text:
-    """Return the line that says who uses a device without a grant."""
-    return Text(f"device {device_number}: {use.sentence}", "yellow")
+def foreign_line(card: str, use: ForeignUse) -> Text:
+    """Return the line that says who uses a card without a grant."""
+    return Text(f"{card}: {use.sentence}", "yellow")
 
 
 def foreign_memory(use: ForeignUse | None) -> Text:
@@ -281,7 +277,7 @@ def model_of(device: Device) -> str:
 
 def card_and_model(device: Device) -> str:
     """Return a card's name that every command takes, and its model: `acme:0 A1`."""
-    return f"{device.vendor}:{device.index} {device.short_model}"
+    return f"{device.name} {device.short_model}"
 
 
 def age(since_iso: str) -> str:

@@ -40,7 +40,10 @@ _GRACE_PERIOD_S = 5.0
 
 @define
 class Choices:
-    """What the keys chose; `wide`: as the command was begun. `notice` is what came of the last."""
+    """What the keys chose, and `wide` and the filters `only` as the command was begun.
+
+    `notice` is what came of the last key.
+    """
 
     history: History
     sort: int = 0
@@ -48,6 +51,7 @@ class Choices:
     keys: bool = False
     tree: bool = False
     wide: bool = False
+    only: str = ""
     text: str = ""
     notice: str = ""
     memories: dict[str, Memory] = field(factory=dict)
@@ -150,7 +154,8 @@ def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
     """Return the lines of a frame, the first of which stays when it is scrolled."""
     order_name, order = _SORT_KEYS[choices.sort]
     choices.fit((console.width, console.height))
-    text_part = f"/{choices.text}   " if choices.text else ""
+    text_part = f"only {choices.only}   " if choices.only else ""
+    text_part += f"/{choices.text}   " if choices.text else ""
     title = (
         f"hetero top   {len(view.devices)} cards, {len(view.grants)} grants   {_real(view)}"
         f"{time.strftime('%H:%M:%S')}   by {order_name}   {text_part}"

@@ -15,7 +15,7 @@ from hetero.cli._grants import (
     queue_lines,
     share_memory,
 )
-from hetero.cli._machine import ranges
+from hetero.cli._machine import card_ranges
 from hetero.cli._render import (
     UNKNOWN,
     Memory,
@@ -47,9 +47,10 @@ if TYPE_CHECKING:
 _BAR_COLUMNS = 10
 
 
-def render(view: NodeView, *, wide: bool = False) -> Part:
-    """Return the tables of a moment."""
-    return [*heading(view.rack_file), *tables(view, fold_idle=False, wide=wide)]
+def render(view: NodeView, *, wide: bool = False, only: str = "") -> Part:
+    """Return the tables of a moment; `only` are the filters by which the view was chosen."""
+    filter_lines = [Text(f"only {only}", "yellow")] if only else []
+    return [*heading(view.rack_file), *filter_lines, *tables(view, fold_idle=False, wide=wide)]
 
 
 def tables(
@@ -70,9 +71,9 @@ def tables(
             devices.add_row(*_cells(row, wide=wide), *past)
     parts: list[Part] = [devices] if devices.rows else []
     if len(idle_rows) > 1:
-        numbers_text = ranges(row.device_number for row in idle_rows)
+        cards_text = card_ranges(idle_rows)
         models = ", ".join(dict.fromkeys(model_of(row.device) for row in idle_rows))
-        parts.append(f"{numbers_text}: idle {models} (e: one by one)")
+        parts.append(f"{cards_text}: idle {models} (e: one by one)")
     if not view.devices:
         parts.append("no devices")
     parts += troubles(rows)
@@ -96,10 +97,10 @@ def render_cluster(view: ClusterView) -> Part:
             devices_table.add_row(node.name, *_cells(row))
     containers_table = table(
         *("namespace", "claim", "pod", "container", "node"),
-        *("#", "core used", "memory used", "kept by", "phase"),
+        *("card", "core used", "memory used", "kept by", "phase"),
         elides=("claim", "pod", "container"),
         optional=("claim",),
-        right=("#", "core used", "memory used"),
+        right=("core used", "memory used"),
         drops=("kept by", "phase", "container", "namespace", "node", "claim"),
     )  # fmt: skip
     for container in sorted(
@@ -109,7 +110,7 @@ def render_cluster(view: ClusterView) -> Part:
             containers_table.add_row(
                 *(container.namespace, container.claim or "", container.pod_name),
                 *(container.container_name, container.node),
-                _inventory_index(share),
+                share.card or UNKNOWN,
                 core_of(share),
                 memory_of(share.memory_used_bytes, share.memory_bytes),
                 kept_by(share.enforcement),
@@ -133,12 +134,12 @@ def render_cluster(view: ClusterView) -> Part:
 def _devices(*first_columns: str, past: bool = False) -> Table:
     return table(
         *first_columns,
-        *("#", "vendor", "model", "busy", "", "memory used", " ", "others", "given"),
+        *("card", "model", "busy", "", "memory used", " ", "others", "given"),
         *("temp", "power", "health", *(("history",) if past else ())),
         optional=("others", "temp", "power"),
-        right=("#", "busy", "memory used", "others", "given", "temp", "power"),
+        right=("busy", "memory used", "others", "given", "temp", "power"),
         elides=("health",),
-        drops=(" ", "", "history", "vendor", "power", "temp", "given", "model", "others", "health"),
+        drops=(" ", "", "history", "power", "temp", "given", "model", "others", "health"),
     )
 
 
@@ -149,8 +150,7 @@ def _cells(row: DeviceView, *, wide: bool = False) -> tuple[str | Text, ...]:
     if wide:
         core_text += own_units(row.held[CORE], device.of_card(CORE))
     return (
-        str(row.device_number),
-        device.vendor,
+        device.name,
         model_of(device),
         UNKNOWN if busy_part is None else f"{100 * busy_part:.0f} %",
         _bar(busy_part),
@@ -177,11 +177,11 @@ def _bar(fraction: float | None) -> Text:
 def _grants(grants: Sequence[GrantView], *, wide: bool, history: History | None = None) -> Table:
     """Return the table of grants, each with its containers and processes."""
     grants_table = table(
-        *("#", "grant", "name", "user", "core used", "history", "memory used", " "),
+        *("card", "grant", "name", "user", "core used", "history", "memory used", " "),
         *("stopped", "borrowed", "lent", "row", "excess", "note", "policy", "kept by", "age"),
         *("pid", "container", "program"),
         right=(
-            *("#", "core used", "memory used", "stopped", "borrowed", "lent", "excess", "age"),
+            *("core used", "memory used", "stopped", "borrowed", "lent", "excess", "age"),
             "pid",
         ),
         elides=("name", "container", "program"),
@@ -239,7 +239,7 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
         device_rows = [
             {
                 **process_cells,
-                "#": _inventory_index(share),
+                "card": share.card or UNKNOWN,
                 "memory used": format_memory(memory_bytes),
             }
             for share, memory_bytes in zip(grant.shares, process.memory_bytes, strict=False)
@@ -251,7 +251,7 @@ def _rows_of(grant: GrantView, *, wide: bool) -> list[dict[str, str | Text]]:
 
 def _of_share(share: Share, *, wide: bool) -> dict[str, str | Text]:
     return {
-        "#": _inventory_index(share),
+        "card": share.card or UNKNOWN,
         "core used": core_of(share, wide=wide),
         "memory used": share_memory(share),
         "stopped": f"{share.core_stopped_ms_per_s:.0f} ms/s" if share.core_stopped_ms_per_s else "",
@@ -296,10 +296,6 @@ def _row(row: RowView) -> str:
     row_text = f"{row.length_ms:g} of {row.period_ms:g} ms"
     row_text += ", runs" if row.runs else ""
     return row_text + (f", {row.intruded_ms:.0f} ms of others" if row.intrusion_count else "")
-
-
-def _inventory_index(share: Share) -> str:
-    return UNKNOWN if share.device_number is None else str(share.device_number)
 
 
 def use_of(shares: tuple[Share, ...]) -> tuple[float, int]:

@@ -19,7 +19,7 @@ from hetero.node.node import Node
 def command(devices: tuple[str, ...], *, reason: str, quiet: bool, as_json: bool) -> None:
     """Give nothing new of CARD; what holds it goes on, and stays in all views.
 
-    CARD is the # that `hetero inventory` shows, its vendor and driver's index
+    CARD is its name in `hetero inventory`, its vendor and its driver's index
     (VENDOR:INDEX), or the start of its UUID. Without NODE it is a card of this
     machine, and outlives a reboot. With NODE it is one of the cluster of
     $KUBECONFIG, whose agent obeys within seconds, without a restart.

@@ -9,7 +9,7 @@ import click
 from hetero.cli import _json
 from hetero.cli._bars import core_bar, memory_bar
 from hetero.cli._grants import holdings, name_of, queue_lines
-from hetero.cli._machine import ranges
+from hetero.cli._machine import card_ranges
 from hetero.cli._render import (
     UNKNOWN,
     Cell,
@@ -33,6 +33,9 @@ from hetero.node.node import Node
 from hetero.node.view.observe import DeviceView, GrantView
 from hetero.node.view.one_card import CardView, describe_card
 
+#: The attributes that are bytes.
+_SIZES = frozenset({"reserved", "context"})
+
 
 @click.command()
 @click.argument("device", metavar="CARD")
@@ -41,11 +44,11 @@ from hetero.node.view.one_card import CardView, describe_card
 def command(device: str, *, wide: bool, as_json: bool) -> None:
     """Show all that is known of a card.
 
-    CARD is the # that `hetero inventory` shows, its vendor and driver's index
-    (VENDOR:INDEX), or the start of its UUID.
+    CARD is its name in `hetero inventory`, its vendor and its driver's index
+    (VENDOR:INDEX); its number there in JSON; or the start of its UUID.
 
     \b
-      hetero describe 3
+      hetero describe acme:3
       hetero describe E0F4EE64 --json
     """
     node = Node.here()
@@ -64,8 +67,8 @@ def render(view: CardView, *, wide: bool = False) -> Part:
     Grants, processes and what others use of it are tables, too.
     """
     row = view.card
-    title = f"{row.device.vendor} {model_of(row.device)}"
-    facts = table(f"card {row.device_number}", title, folds=(title,))
+    title = model_of(row.device)
+    facts = table(row.device.name, title, folds=(title,))
     for name, fact in _facts(view):
         facts.add_row(name, fact)
     parts: list[Part] = [*heading(view.rack_file), facts]
@@ -74,7 +77,7 @@ def render(view: CardView, *, wide: bool = False) -> Part:
         parts += ["", holdings(view.grants, wide=wide)]
     parts += _processes(row, view.grants)
     if row.foreign and row.foreign.memory:
-        parts += ["", foreign_line(row.device_number, row.foreign)]
+        parts += ["", foreign_line(row.device.name, row.foreign)]
     parts += queue_lines(view.queue)
     return parts
 
@@ -86,8 +89,8 @@ def _facts(view: CardView) -> Iterator[tuple[str, str | Cell]]:
     yield "health", condition_of(device)
     if view.fault_since is not None:
         yield "fault noted", f"{view.fault_since} (hetero health)"
-    yield from _identity(device)
-    yield "divides by", granularity_of(device)
+    yield from _identity(device, row.device_number)
+    yield "granularity", granularity_of(device)
     yield "kept by", kept_by(device.enforcement)
     yield from _amounts(row)
     if row.usage.temperature is not None:
@@ -96,24 +99,26 @@ def _facts(view: CardView) -> Iterator[tuple[str, str | Cell]]:
         limit_watts = row.usage.power_limit
         limit_text = "" if limit_watts is None else f" of {limit_watts:.0f} W"
         yield "power", f"{row.usage.power:.0f} W{limit_text}"
-    numbers_by_kind: dict[str, list[int]] = {}
+    peers_by_kind: dict[str, list[DeviceView]] = {}
     for link in view.connections:
         if link.kind is not None:
-            numbers_by_kind.setdefault(link.kind, []).append(link.number)
-    for kind, numbers in numbers_by_kind.items():
-        yield f"link {kind}", f"to {ranges(numbers)}"
+            peers_by_kind.setdefault(link.kind, []).append(view.peers[link.number])
+    for kind, peers in peers_by_kind.items():
+        yield f"link {kind}", f"to {card_ranges(peers)}"
     yield from view.settings.items()
 
 
-def _identity(device: Device) -> Iterator[tuple[str, str]]:
+def _identity(device: Device, number: int) -> Iterator[tuple[str, str]]:
     yield "uuid", device.uuid
     yield "model", device.model
-    yield "driver's index", str(device.index)
+    yield "number", str(number)
     yield "NUMA node", UNKNOWN if device.numa is None else str(device.numa)
     yield "PCI", device.pci or UNKNOWN
     if device.group is not None:
         yield "group", device.group
-    yield from sorted(device.attributes.items())
+    for name, attribute in sorted(device.attributes.items()):
+        is_size = name in _SIZES and attribute.isdecimal()
+        yield name, format_memory(int(attribute)) if is_size else attribute
 
 
 def _amounts(row: DeviceView) -> Iterator[tuple[str, str | Cell]]:

@@ -53,11 +53,11 @@ def _clear(device: str, *, quiet: bool, as_json: bool) -> None:
 def _render(faults: tuple[CardFault, ...]) -> Part:
     if not faults:
         return "no fault is noted"
-    faults_table = table("#", "model", "health", "since", "uuid", right=("#",), folds=("health",))
+    faults_table = table("card", "model", "health", "since", "uuid", folds=("health",))
     for fault in faults:
         device = fault.device
         faults_table.add_row(
-            str(fault.device_number),
+            device.name,
             device.model,
             condition_of(device),
             fault.since_utc,

@@ -10,7 +10,7 @@ import click
 
 from hetero.cli import _json
 from hetero.cli._bars import LEGEND
-from hetero.cli._grants import Name, name_of, queue_lines, remarks, tree
+from hetero.cli._grants import Filter, Name, name_of, queue_lines, remarks, tree
 from hetero.cli._machine import Picture, counted, draw_cards, summary_line, totals_table
 from hetero.cli._render import Part, Text, heading, state
 from hetero.cli._show import json_option, show, watch_option, wide_option
@@ -25,13 +25,24 @@ LIVE = "-"
 
 
 @click.command()
-@click.option("--vendor", type=Name(), metavar="NAME", help="Only cards of this vendor.")
-@click.option("--model", type=Name(), metavar="NAME", help="Only models with this in their name.")
 @click.option(
-    "-d", "--device", type=Name(), metavar="NAME", help="Only this card: a number or UUID."
+    "--vendor", cls=Filter, type=Name(), metavar="NAME", help="Only cards of this vendor."
 )
-@click.option("--numa", type=int, metavar="NUMBER", help="Only cards of this NUMA node.")
-@click.option("--health", type=click.Choice(HEALTHS), help="Only cards that are so.")
+@click.option(
+    "--model", cls=Filter, type=Name(), metavar="NAME", help="Only models with this in their name."
+)
+@click.option(
+    "-d",
+    "--device",
+    cls=Filter,
+    type=Name(),
+    metavar="NAME",
+    help="Only this card: VENDOR:INDEX, number or UUID.",
+)
+@click.option(
+    "--numa", cls=Filter, type=int, metavar="NUMBER", help="Only cards of this NUMA node."
+)
+@click.option("--health", cls=Filter, type=click.Choice(HEALTHS), help="Only cards that are so.")
 @json_option
 @watch_option
 @wide_option
@@ -44,7 +55,11 @@ LIVE = "-"
     help="Of a cluster: that of $KUBECONFIG, or one saved by kubectl.",
 )
 @click.option(
-    "--node", type=Name(), metavar="NAME", help="With --cluster: this node, as a machine is shown."
+    "--node",
+    cls=Filter,
+    type=Name(),
+    metavar="NAME",
+    help="With --cluster: this node, as a machine is shown.",
 )
 def command(
     *,
@@ -120,7 +135,7 @@ def render(view: NodeView, *, wide: bool = False, folded: bool = False) -> Part:
     picture = Picture(
         folded=folded,
         wide=wide,
-        number_by_uuid={row.device.uuid: row.device_number for row in view.devices},
+        index_by_uuid={row.device.uuid: row.device.index for row in view.devices},
         name_by_grant={grant.id: name_of(grant) for grant in view.grants},
     )
     parts: list[Part] = [*heading(view.rack_file)]

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta, timezone
 import click
 
 from hetero.cli import _json
-from hetero.cli._grants import Name
+from hetero.cli._grants import Filter, Name
 from hetero.cli._render import Part, table
 from hetero.cli._show import dumps, json_option, put, show
 from hetero.model.errors import BadInput
@@ -28,7 +28,9 @@ _POLL_PERIOD_S = 1.0
     "--since", metavar="TIME", help="Only what is younger: 12h, 3d, or a time as 2026-11-28T18:00."
 )
 @click.option("-n", "--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N.")
-@click.option("-d", "--device", type=Name(), metavar="NAME", help="Only grants of this card.")
+@click.option(
+    "-d", "--device", cls=Filter, type=Name(), metavar="NAME", help="Only grants of this card."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what happens, until Ctrl-C.")
 @json_option
 def command(

@@ -137,20 +137,18 @@ def _queue(waiting_views: Sequence[QueuedRequest]) -> Part:
 def _foreign(views: Sequence[ForeignView]) -> list[Part]:
     """Return the table of programs without a grant, those of one device below each other."""
     foreign_table = table(
-        *("#", "pid", "user", "memory", "core", "without a grant"),
-        right=("#", "pid", "memory", "core"),
+        *("card", "pid", "user", "memory", "core", "without a grant"),
+        right=("pid", "memory", "core"),
         elides=("without a grant",),
         drops=("core", "user"),
     )
     for view in views:
         for process in view.use.processes:
             foreign_table.add_row(
-                *(str(view.device_number), str(process.pid), process.user or UNKNOWN),
+                *(view.card, str(process.pid), process.user or UNKNOWN),
                 rounded_memory(process.memory),
                 UNKNOWN if process.core is None else format_percent(process.core),
                 process.program or UNKNOWN,
             )
-    unnamed_lines = [
-        foreign_line(view.device_number, view.use) for view in views if not view.use.processes
-    ]
+    unnamed_lines = [foreign_line(view.card, view.use) for view in views if not view.use.processes]
     return [*([foreign_table] if foreign_table.rows else []), *unnamed_lines]

@@ -30,7 +30,7 @@ from hetero.node.node import Node
     "--device",
     type=Name(),
     metavar="NAME",
-    help="Only this device of the grant: a number or UUID.",
+    help="Only this card of the grant: VENDOR:INDEX, number or UUID.",
 )
 @anyway_option
 @quiet_option

@@ -82,7 +82,9 @@ def _rm(share: str, *, quiet: bool) -> None:
 @click.argument("share", metavar="NAME")
 @click.option("-m", "--memory", metavar="SIZE", help="Of each device: 3000Mi, 3G, 50%.")
 @click.option("-c", "--core", metavar="PERCENT", help="Share of each device's compute, 1 to 100.")
-@click.option("--device", metavar="NAME", help="Only this device of the share: a number or UUID.")
+@click.option(
+    "--device", metavar="NAME", help="Only this card of the share: VENDOR:INDEX, number or UUID."
+)
 @quiet_option
 @json_option
 def _resize(

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from hetero.cli import _json
-from hetero.cli._grants import Name, user_option
+from hetero.cli._grants import Filter, Name, user_option
 from hetero.cli._show import Seconds, json_option, show, wide_option
 from hetero.cli._top_tables import render, render_cluster
 from hetero.node.node import Node
@@ -34,7 +34,13 @@ _CORE_WINDOW_S = 10.0
 @click.option("-1", "--once", is_flag=True, help="Look once and end.")
 @click.option("--cluster", is_flag=True, help="Of all nodes, by the cluster's API and metrics.")
 @user_option
-@click.option("--device", type=Name(), metavar="NAME", help="Only this card: a number or UUID.")
+@click.option(
+    "--device",
+    cls=Filter,
+    type=Name(),
+    metavar="NAME",
+    help="Only this card: VENDOR:INDEX, number or UUID.",
+)
 @wide_option
 @json_option
 def command(
@@ -85,6 +91,9 @@ def command(
     if once and interval is not None:
         meter.wait(interval)
 
+    filters = (("--device", device), ("--user", user))
+    only = " ".join(f"{option} {name}" for option, name in filters if name is not None)
+
     def query() -> NodeView:
         return Choice(device=device, user=user).of_node(observe_node(node, meter))
 
@@ -100,13 +109,13 @@ def command(
                 node,
                 console,
                 interval_s,
-                Choices(wide=wide, history=History(window_s=_CORE_WINDOW_S)),
+                Choices(wide=wide, only=only, history=History(window_s=_CORE_WINDOW_S)),
             )
             return
     document = partial(_json.node, seconds=interval if once else None)
     show(
         query,
-        partial(render, wide=wide),
+        partial(render, wide=wide, only=only),
         document,
         as_json=as_json,
         watch=watch,

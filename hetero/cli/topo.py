@@ -57,7 +57,7 @@ def render(view: NodeView, *, columns: int | None = None) -> Part:
         for row in rows
     }
     kinds = {kind for kinds in kinds_by_number.values() for kind in kinds.values() if kind}
-    cell_columns = max(3, len(str(rows[-1].device_number)), *map(len, kinds)) + 2 if kinds else 5
+    cell_columns = max(3, *map(len, (*_columns_of(rows, rows), *kinds))) + 2
     cards_a_line = max(((columns or 10**6) - _NAME_COLUMNS) // cell_columns, 1)
     parts: list[Part] = [*heading(view.rack_file)]
     for first in range(0, len(rows), cards_a_line):
@@ -71,13 +71,12 @@ def _matrix(
     peers: tuple[DeviceView, ...],
     kinds_by_number: dict[int, dict[int, str | None]],
 ) -> Table:
-    numbers = [str(peer.device_number) for peer in peers]
-    # A column of a number would be the one of the rows' own, had it the same name.
-    matrix = table("card", "model", *numbers, "NUMA", right=("card",), drops=("NUMA",))
+    # A column of a card would be the one of the rows' own, had it the same name.
+    matrix = table("card", "model", *_columns_of(rows, peers), "NUMA", drops=("NUMA",))
     for row in rows:
         kinds = kinds_by_number[row.device_number]
         matrix.add_row(
-            str(row.device_number),
+            row.device.name,
             model_of(row.device),
             *(
                 Text("X", "dim") if peer is row else _cell(kinds[peer.device_number])
@@ -86,6 +85,13 @@ def _matrix(
             UNKNOWN if row.device.numa is None else str(row.device.numa),
         )
     return matrix
+
+
+def _columns_of(rows: tuple[DeviceView, ...], peers: tuple[DeviceView, ...]) -> list[str]:
+    """Return the names of cards above the columns: the index alone where all have one vendor."""
+    if len({row.device.vendor for row in rows}) == 1:
+        return [str(peer.device.index) for peer in peers]
+    return [peer.device.name for peer in peers]
 
 
 def _cell(kind: str | None) -> Text:

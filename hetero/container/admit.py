@@ -26,7 +26,7 @@ from hetero.model.frozen import frozen
 from hetero.node.grants import LocalGrants
 from hetero.node.ledger.events import record
 from hetero.node.ledger.grant_dir import PRELOAD, replace
-from hetero.node.ledger.ledger import GrantHandle
+from hetero.node.ledger.ledger import Grant, GrantHandle
 from hetero.node.node import Node
 from hetero.node.simulation import enter
 from hetero.node.tenants.containers import describe
@@ -101,8 +101,14 @@ def _confine(
     node = Node.here()
     container = describe(creation.container, creation.bundle, state=creation.state)
 
-    def log_event(message: str) -> None:
-        record(node.ledger.persistent, container.name, message)
+    def log_event(message: str, grant: Grant | None = None) -> None:
+        record(
+            node.ledger.persistent,
+            container.name,
+            message,
+            grant_id=grant.id if grant else None,
+            numbers=grant.device_numbers if grant else (),
+        )
 
     log_event(
         "asked "
@@ -130,7 +136,7 @@ def _confine(
     try:
         limiters = in_place(handle.path, admission.limiters, image_preload)
         edits = confine(node, handle.grant, admission.edits, limiters=limiters)
-        log_event(f"admitted: grant {handle.grant.id}")
+        log_event(f"admitted: grant {handle.grant.id} of {handle.grant.cards}", handle.grant)
         for sentence in handle.grant.allocation.notes:
             log_event(f"grant {handle.grant.id}: {sentence}")
             _say(creation, sentence, level="warning")

@@ -70,7 +70,13 @@ def create(
             node.ledger.drop(grant.id)
         record(node.ledger.persistent, share_name, f"share given back: {error}")
         raise
-    record(node.ledger.persistent, share_name, f"share created: grant {grant.id}")
+    record(
+        node.ledger.persistent,
+        share_name,
+        f"share created: grant {grant.id} of {grant.cards}",
+        grant_id=grant.id,
+        numbers=grant.device_numbers,
+    )
     return _view(node, grant, specs, gone_devices=())
 
 

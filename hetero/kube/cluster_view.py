@@ -440,6 +440,7 @@ def _share(
     core_used, core_borrowed, stopped_part = mean("core"), mean("borrowed"), mean("stopped")
     return Share(
         device=piece.device,
+        card=row.device.name if row else None,
         device_number=row.device_number if row else None,
         memory_bytes=piece.takes.get(MEMORY, 0),
         core_percent=core_percent,

@@ -81,6 +81,11 @@ class Device:
     cordon: str | None = None
     excluded: bool = False
 
+    @property
+    def name(self) -> str:
+        """The name that people see and every command takes: `acme:0`, by its driver's index."""
+        return f"{self.vendor}:{self.index}"
+
     def of_card(self, counter: str) -> int:
         """How much of `counter` the card itself has: what percentages are percentages of."""
         return self.card.get(counter, self.capacity[counter])

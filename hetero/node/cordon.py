@@ -54,8 +54,8 @@ def card_named(
     matching_devices = named(devices, card_name, numbers)
     if not matching_devices:
         raise NotFound(
-            f"no card {card_name!r} {place}: name one by its # in the inventory, as vendor:index, "
-            "or by its UUID"
+            f"no card {card_name!r} {place}: name one as vendor:index, by its UUID, or by "
+            "its number"
         )
     if len(matching_devices) > 1:
         uuids = ", ".join(device.uuid for device in matching_devices)
@@ -80,14 +80,14 @@ def uncordon(node: Node, card_name: str) -> CordonResult:
     device, notes = devices[number], book.read()
     if device.uuid in notes.cluster_cordons:
         raise Refused(
-            f"card {number} is cordoned by an annotation of its Kubernetes node: "
+            f"{device.name} is cordoned by an annotation of its Kubernetes node: "
             f"hetero uncordon NODE {number}, with the cluster's KUBECONFIG"
         )
     if device.excluded:
-        raise Refused(f"card {number} is {device.cordon}: change them")
+        raise Refused(f"{device.name} is {device.cordon}: change them")
     reason = node.held_back(device, node.snapshot())
     if reason and device.uuid not in notes.cordons:
-        raise Refused(f"card {number} waits for older grants: {reason}")
+        raise Refused(f"{device.name} waits for older grants: {reason}")
     book.uncordon(device.uuid)
     return _result(node, number)
 
@@ -108,7 +108,7 @@ def clear_fault(node: Node, card_name: str) -> CordonResult:
     number = card_named(devices, card_name)
     device = devices[number]
     if not device.healthy and device.uuid not in standing_faults(book.read()):
-        raise Refused(f"card {number}: its driver says so now: {device.health}")
+        raise Refused(f"{device.name}: its driver says so now: {device.health}")
     book.clear_fault(device.uuid)
     return _result(node, number)
 

@@ -78,8 +78,8 @@ class Outlook:
             return self._crowded(inventory)
         pieces = {piece.device for piece in by_ledger.pieces}
         foreign_notes = (
-            f"device {position} ({device.short_model}): {self._use_by_uuid[device.uuid].sentence}"
-            for position, device in enumerate(inventory.devices)
+            f"{device.name} ({device.short_model}): {self._use_by_uuid[device.uuid].sentence}"
+            for device in inventory.devices
             if device.uuid in pieces and held_bytes.get(device.uuid)
         )
         return evolve(by_ledger, notes=(*by_ledger.notes, *foreign_notes))
@@ -170,9 +170,9 @@ class Outlook:
         free, in_fact = inventory.free(), inventory_in_fact.free()
         meant_devices = self._meant(inventory)
         sentences = [
-            f"device {position} ({device.short_model}) has "
+            f"{device.name} ({device.short_model}) has "
             f"{rounded_memory(in_fact[device.uuid][MEMORY])} free: {use.sentence}"
-            for position, device in enumerate(inventory.devices)
+            for device in inventory.devices
             if (use := self._use_by_uuid.get(device.uuid))
             and use.taken
             and device in meant_devices

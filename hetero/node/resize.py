@@ -36,6 +36,7 @@ from hetero.node.ledger.ledger import Grant, Ledger, Snapshot
 from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
+from hetero.placement.match import named
 from hetero.registry.registry import Discovery
 
 #: What is left of each counter of each device, by UUID.
@@ -173,14 +174,14 @@ def _plan_beside_foreign(
     """
     grant, changed_grant = plan_change(own_snapshot)
     free, notes = inventory_of(discovery, node.with_system(own_snapshot)).free(), []
-    numbers = {device.uuid: number for number, device in enumerate(discovery.devices)}
+    names = {device.uuid: device.name for device in discovery.devices}
     pieces = zip(grant.allocation.pieces, changed_grant.allocation.pieces, strict=True)
     for old_piece, piece in pieces:
         use = foreign_use_by_uuid.get(piece.device)
         more_bytes = piece.takes[MEMORY] - old_piece.takes[MEMORY]
         if use is None or not use.taken or more_bytes <= free[piece.device][MEMORY] - use.taken:
             continue
-        note = f"device {numbers[piece.device]}: {use.sentence}"
+        note = f"{names[piece.device]}: {use.sentence}"
         if more_bytes > 0 and not anyway:
             raise Refused(
                 f"grant {grant.id} stays as it is: {note}; ask for less, end that, or take it with "
@@ -295,16 +296,11 @@ def _expect_policy(grant: Grant, policy: Policy | None) -> None:
 def _chosen(
     grant: Grant, device_name: str | None, devices: Sequence[Device]
 ) -> tuple[DeviceAllocation, ...]:
-    """Return the grants `device_name` means: a position in the inventory or the start of a UUID."""
+    """Return the pieces on the devices that `device_name` means, as `named` reads it."""
     if device_name is None:
         return grant.allocation.pieces
-    if device_name.isdecimal() and int(device_name) < len(devices):
-        device_name = devices[int(device_name)].uuid
-    chosen_pieces = tuple(
-        piece
-        for piece in grant.allocation.pieces
-        if piece.device.lower().startswith(device_name.lower())
-    )
+    uuids = {device.uuid for device in named(devices, device_name)}
+    chosen_pieces = tuple(piece for piece in grant.allocation.pieces if piece.device in uuids)
     if not chosen_pieces:
         raise NotFound(f"grant {grant.id} does not hold device {device_name!r}")
     return chosen_pieces

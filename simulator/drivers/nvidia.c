@@ -9,6 +9,9 @@
 #ifndef VENDOR
 #define VENDOR "nvidia"
 #endif
+#ifndef DRIVER_VERSION
+#define DRIVER_VERSION "580.159.04"
+#endif
 #ifndef UUID_PREFIX
 #define UUID_PREFIX "GPU-"
 #endif
@@ -195,7 +198,7 @@ struct nvidia *nvidia_open(void)
     struct nvidia *nvidia = rack ? calloc(1, sizeof *nvidia) : NULL;
     if (!nvidia)
         return NULL;
-    nvidia->driver_version = "580.159.04";
+    nvidia->driver_version = DRIVER_VERSION;
     nvidia->cuda_version = 13000;
     for (unsigned i = 0; i < rack->section_count; i++) /* links name devices that come later */
         nvidia->device_count += ours(&rack->sections[i]);

@@ -37,12 +37,14 @@ def test_nothing_new_is_given_of_a_cordoned_card_and_its_holder_stays_in_the_vie
     first, second = done.stdout.splitlines()
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
 
-    assert "card 1 (T1000, T-1) is cordoned: nothing new is given of it" == first
+    assert "testing:1 (T1000, T-1) is cordoned: nothing new is given of it" == first
     assert f"still held by {grant['id']}" == second
-    row = next(line for line in hetero("inventory").stdout.splitlines() if line.startswith("1 "))
+    row = next(
+        line for line in hetero("inventory").stdout.splitlines() if line.startswith("testing:1 ")
+    )
     assert "cordoned (loud fan)" in row
     words = row.split()
-    assert ["1", "T1000", "30", "%"] == [*words[:2], *words[words.index("30") :][:2]]
+    assert ["testing:1", "T1000", "30", "%"] == [*words[:2], *words[words.index("30") :][:2]]
     assert "–" in words  # nothing of its memory is free
     assert (1, 30) == (grant["shares"][0]["number"], grant["shares"][0]["core"])
     refused = hetero("fit", "--device", "1:mem=1Gi")
@@ -51,7 +53,7 @@ def test_nothing_new_is_given_of_a_cordoned_card_and_its_holder_stays_in_the_vie
     assert 0 == hetero("fit", "--memory", "1Gi").returncode
     assert ("loud fan", "ok") == (device(hetero, 1)["cordon"], device(hetero, 1)["health"])
 
-    assert "card 1 (T1000, T-1) is not cordoned\n" == hetero("uncordon", "T-1").stdout
+    assert "testing:1 (T1000, T-1) is not cordoned\n" == hetero("uncordon", "T-1").stdout
     assert 0 == hetero("fit", "--device", "1:mem=1Gi").returncode
     assert None is device(hetero, 1)["cordon"]
 
@@ -73,7 +75,7 @@ def test_a_cordon_without_a_reason_and_twice_is_one_cordon(hetero: Run) -> None:
         (
             ("cordon", "9"),
             4,
-            "no card '9' here: name one by its # in the inventory, as vendor:inde",
+            "no card '9' here: name one as vendor:index, by its UUID, or by",
         ),
         (("cordon", "testing:9"), 4, "no card 'testing:9' here"),
         (("uncordon", "T-"), 2, "card 'T-' may be any of T-0, T-1, T-2, T-3, T-4: write more of"),
@@ -110,7 +112,7 @@ def test_an_excluded_card_keeps_its_holder_and_uncordon_says_where_it_is_exclude
     assert "excluded by the node's settings" == device(hetero, 1)["cordon"]
     assert "cards.exclude names 'T-9', and no card of this machine is that" in inventory.stdout
     assert "cards.exclude names 'T-9'" in hetero("doctor").stdout
-    assert (3, "card 1 is excluded by the node's settings: change them") == (
+    assert (3, "testing:1 is excluded by the node's settings: change them") == (
         refused.returncode,
         refused.stderr.strip().removeprefix("hetero: "),
     )
@@ -130,7 +132,7 @@ def test_a_card_that_waits_for_a_grant_says_so_and_is_not_uncordoned(
 
     assert f"grant {entry.parent.name} stands but cannot be read" in str(shown["cordon"])
     assert 3 == refused.returncode
-    assert f"card 2 waits for older grants: grant {entry.parent.name} stands" in refused.stderr
+    assert f"testing:2 waits for older grants: grant {entry.parent.name} stands" in refused.stderr
     assert None is device(hetero, 2)["cordon"]
 
 
@@ -170,10 +172,10 @@ def test_a_noted_fault_is_shown_keeps_the_card_from_being_given_and_is_cleared(
     assert (3, "T-3", "Xid 48: reset the card") == tuple(
         fault[key] for key in ("number", "uuid", "health")
     )
-    assert f"3 T1000 Xid 48: reset the card {fault['since']} T-3" == shown[1]
+    assert f"testing:3 T1000 Xid 48: reset the card {fault['since']} T-3" == shown[1]
     refused = hetero("run", "--device", "3:mem=1Gi", "--", "true")
     assert (3, True) == (refused.returncode, "unhealthy (Xid 48: reset the card)" in refused.stderr)
-    assert "card 3 (T1000, T-3) has no fault noted\n" == hetero("health", "clear", "3").stdout
+    assert "testing:3 (T1000, T-3) has no fault noted\n" == hetero("health", "clear", "3").stdout
     assert 0 == hetero("run", "--device", "3:mem=1Gi", "--", "true").returncode
     assert "ok" == device(hetero, 3)["health"]
 
@@ -185,7 +187,7 @@ def test_what_the_driver_says_now_cannot_be_cleared(hetero: Run, environ: dict[s
     install(Path(environ["PYTHONPATH"]), "testing", vendor)
     done = hetero("health", "clear", "0")
 
-    assert (3, "card 0: its driver says so now: fell off the bus") == (
+    assert (3, "testing:0: its driver says so now: fell off the bus") == (
         done.returncode,
         done.stderr.strip().removeprefix("hetero: "),
     )

@@ -184,7 +184,7 @@ def test_a_second_heterod_says_that_there_is_one(machine: Machine) -> None:
 
 def test_root_cordons_a_card_for_all_users_at_once_and_nobody_else_does(machine: Machine) -> None:
     code, out, _ = machine.run(ROOT, "cordon", "1", "--reason", "loud fan")
-    assert (0, "card 1 (T1000, T-1) is cordoned: nothing new is given of it\n") == (code, out)
+    assert (0, "testing:1 (T1000, T-1) is cordoned: nothing new is given of it\n") == (code, out)
 
     asked = ("run", "--device", "1:mem=1Gi", "--", "true")
     code, _, err = machine.run(ALICE, *asked)

@@ -79,18 +79,18 @@ def test_a_card_is_described_with_all_that_is_known_of_it(
 
     lines = words_of(hetero("describe", "nvidia:0").stdout)
     for fact in (
-        "card 0 nvidia H200",
+        "nvidia:0 H200",
         "health ok",
         "NUMA node 0",
         "PCI 0000:18:00.0",
         "driver 580.159.04",
-        "divides by 1g.18gb +1",
+        "granularity 1g.18gb +1",
         "kept by partition",
         "slots 1 of 4",
         "temperature 61 °C",
         "power 412 W of 700 W",
-        "link NV18 to 1",
-        "link SYS to 2",
+        "link NV18 to nvidia:1",
+        "link SYS to nvidia:2",
         "heterod.on_bypass kill",
     ):
         assert fact in lines
@@ -98,7 +98,7 @@ def test_a_card_is_described_with_all_that_is_known_of_it(
     (taken,) = [line for line in lines if line.startswith("2g.35gb 28.6 %")]
     assert re.fullmatch(r"2g.35gb 28.6 % 32.5 GiB 0 migjob MIG-\S+", taken)
     assert 3 == sum(bool(re.match(r"1g.18gb 14.3 % 16.7 GiB 1 MIG-", line)) for line in lines)
-    assert any(line.startswith(f"0 {grant['id']} migjob ") for line in lines)
+    assert any(line.startswith(f"nvidia:0 {grant['id']} migjob ") for line in lines)
 
 
 def test_a_card_of_which_nothing_is_given_says_why(hetero: Run) -> None:
@@ -130,9 +130,9 @@ def test_topo_shows_every_pair_and_explains_its_words(hetero: Run) -> None:
     lines = words_of(hetero("topo").stdout)
 
     assert "card model 0 1 2 3 NUMA" in lines
-    assert "0 H200 X NV18 SYS sys 0" in lines
-    assert "1 H200 NV18 X SYS sys 0" in lines
-    assert "2 L4 SYS SYS X node 1" in lines
+    assert "nvidia:0 H200 X NV18 SYS sys 0" in lines
+    assert "nvidia:1 H200 NV18 X SYS sys 0" in lines
+    assert "nvidia:2 L4 SYS SYS X node 1" in lines
     assert "SYS over the link between NUMA nodes" in lines
     assert "sys no link is known: on other NUMA nodes" in lines
     assert "NV18 links of the vendor's own" in lines

@@ -135,12 +135,12 @@ def test_rows_04_and_05_columns_are_dropped_and_no_number_is_cut(
     (row,) = [line for line in plain[: len(ps)] if grant in line]
     assert "50 %" in row
     assert "–/40 GiB" in row or "0/40 GiB" in row
-    card = next(line for line in plain[len(ps) :] if line.startswith("0 "))
+    card = next(line for line in plain[len(ps) :] if line.startswith("nvidia:0 "))
     assert " 50 %" in card
     assert "100 of 140 GiB" in card
-    head = next(line for line in plain if line.startswith("#  grant"))
+    head = next(line for line in plain if re.match("(card +)?grant  ", line))
     assert set(re.split(r"  +", head.strip())) <= {
-        *("#", "grant", "name", "user", "core used", "memory used", "policy", "age", "pids"),
+        *("card", "grant", "name", "user", "core used", "memory used", "policy", "age", "pids"),
         "command",
     }
 
@@ -151,7 +151,7 @@ def test_row_04_at_80_columns_user_policy_and_age_give_way(window: Open, tenant:
     head = window("ps", columns=80).whole().splitlines()[1]
     wide = window("ps", "--wide", columns=80).whole().splitlines()[1]
 
-    columns = ["#", "grant", "name", "core used", "memory used", "pids", "command"]
+    columns = ["card", "grant", "name", "core used", "memory used", "command"]
     assert columns == re.split(r"  +", re.sub(r"\x1b\[\d*m", "", head).strip())
     assert {"user", "policy", "age"} <= set(re.sub(r"\x1b\[\d*m", "", wide).split())
 
@@ -328,7 +328,7 @@ def test_row_14_a_pipe_gets_one_record_a_line(hetero: Run, tenant: Tenant) -> No
     tenant("--memory", "1Gi", "--label", long)
 
     (line,) = [line for line in hetero("ps").stdout.splitlines() if long in line]
-    assert line.startswith("0 ")
+    assert line.startswith("nvidia:0 ")
     vendors = json.loads(hetero("vendors", "--json").stdout)["items"]
     lines = hetero("vendors").stdout.splitlines()
     assert 1 + len(vendors) == len(lines)

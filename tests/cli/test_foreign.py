@@ -1,6 +1,7 @@
 """What programs without a grant hold is said by every view, and is no room for a request."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -54,6 +55,8 @@ per_arg0 = 1 ns
 """
 #: Numbers in the inventory, which is by vendor.
 USED_ASCEND, IDLE_ASCEND, SMALL, LARGE, ECC, LOST, HOT = range(7)
+#: And their names.
+NAMES = ("ascend:0", "ascend:1", *(f"nvidia:{index}" for index in range(5)))
 
 
 @pytest.fixture
@@ -95,7 +98,7 @@ def test_second_tour_2_what_others_hold_of_a_card_is_not_free(
     assert (foreign.pid, "hetero-job-cuda") == (process["pid"], process["program"])
     assert process["user"]
     rows = [" ".join(line.split()) for line in shown.splitlines()]
-    (row,) = [row for row in rows if row.startswith(f"{SMALL} ")]
+    (row,) = [row for row in rows if row.startswith(f"{NAMES[SMALL]} ")]
     (below,) = [row for row in rows if " no grant " in row and str(foreign.pid) in row]
     assert "3.5 of 16 GiB 0 12.4 GiB 12.4 GiB" in row  # free, given, used, of others
     assert rows.index(row) + 1 == rows.index(below)
@@ -118,7 +121,7 @@ def test_a_card_with_room_in_fact_is_taken_and_one_without_is_refused_with_who_h
     assert uuids[LARGE] == free_choice["device"]
     assert (3, 3, 0) == (refused.returncode, run.returncode, anyway.returncode)
     for words in (
-        f"device {SMALL} (Small) has 3.5 GiB free",
+        f"{NAMES[SMALL]} (Small) has 3.5 GiB free",
         f"process {foreign.pid} (hetero-job-cuda of ",
         "holds 12.4 GiB without a grant",
         "ask for less, end that, or take it with --anyway",
@@ -168,10 +171,10 @@ def test_ps_all_top_and_doctor_name_programs_without_a_grant(
 
     assert {SMALL, USED_ASCEND} == held.keys()
     assert [foreign.pid] == [process["pid"] for process in held[SMALL]["processes"]]
-    assert [str(SMALL), str(foreign.pid)] in [row[:2] for row in rows]
+    assert [NAMES[SMALL], str(foreign.pid)] in [row[:2] for row in rows]
     assert json.loads(hetero("ps", "--json").stdout)["foreign"] is None
     assert f"process {foreign.pid}" not in hetero("ps").stdout
-    assert f"device {SMALL}: process {foreign.pid} " in hetero("top", "--once").stdout
+    assert f"{NAMES[SMALL]}: process {foreign.pid} " in hetero("top", "--once").stdout
     assert f"process {foreign.pid} note hetero-job-cuda of " in doctor
 
 
@@ -226,7 +229,7 @@ def test_a_grant_grows_into_what_others_hold_only_anyway_and_the_note_is_of_now(
     next_line(begin(*command, "run", *ask, "--", "sh", "-c", "echo ready; sleep 600"))
     refused = hetero("resize", "grows", "--memory", "10Gi")
     assert 3 == refused.returncode
-    assert f"stays as it is: device {SMALL}: process {foreign.pid} (" in refused.stderr
+    assert f"stays as it is: {NAMES[SMALL]}: process {foreign.pid} (" in refused.stderr
     assert "ask for less, end that, or take it with --anyway" in refused.stderr
     assert 0 == hetero("resize", "grows", "--memory", "3Gi").returncode
 
@@ -249,20 +252,20 @@ def test_sick_cards_stand_first_in_a_word_and_nothing_is_offered_of_them(hetero:
     words = {ECC: "ecc", LOST: "lost", HOT: "hot"}
     titles = [line for line in inventory if "not well: nothing is given" in line]
     first = inventory.index(titles[0]) + 1
-    assert inventory[first - 3].split()[0] == "#"
+    assert inventory[first - 3].split()[0] == "card"
     for number, line in zip(words, inventory[first : first + 6 : 2], strict=True):
         cells = line.split()
-        assert [str(number), "nvidia", "Small"] == cells[:3]
+        assert [NAMES[number], "Small"] == cells[:2]
         assert (2, words[number]) == (cells.count("–"), cells[-1])  # neither core nor memory
         assert 0 == cards[number]["memory_free"]
-    assert [str(number) for number in words] == [line.split()[0] for line in top[2:5]]
+    assert [NAMES[number] for number in words] == [line.split()[0] for line in top[2:5]]
     inventory_text = "\n".join(inventory)
     assert (
-        f"device {ECC}: 1 uncorrected memory errors: reset the card: nothing is given"
+        f"{NAMES[ECC]}: 1 uncorrected memory errors: reset the card: nothing is given"
         in inventory_text
     )
     assert (
-        f"device {HOT}: too hot: the hardware slows it down: nothing is given of it"
+        f"{NAMES[HOT]}: too hot: the hardware slows it down: nothing is given of it"
         in inventory_text
     )
 
@@ -424,3 +427,41 @@ def test_among_cards_with_room_that_which_others_keep_less_busy_is_taken(
 
     racks = ("unlisted.rack", "busy.rack", "held.rack", "alike.rack")
     assert [2, 2, 2, 1] == [card_of(rack) for rack in racks]
+
+
+#: An H200 as its driver shows it: of 143,771 MiB it keeps 590 for itself.
+H200 = """
+[device]
+vendor = nvidia
+model = NVIDIA H200
+memory = 143771 MiB
+reserved = 590 MiB
+compute = 9.0
+context = 518 MiB
+"""
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "users.md"
+
+
+def same_in_every_run(text: str) -> list[str]:
+    """Return the words of a transcript but for users, PIDs and how busy the card is."""
+    words = re.sub(r"\b(process )?\d+(?= \(| note| hetero-job)|\d+ %", "", " ".join(text.split()))
+    return re.sub(r"\broot\b|\b\w+(?= holds)", "", words).split()
+
+
+def test_the_guide_shows_what_is_said_of_a_card_of_which_another_program_holds_60_gib(
+    hetero: Run, begin: Begin, tmp_path: Path
+) -> None:
+    transcript = GUIDE.read_text().partition("Every line below comes from a simulated card")[2]
+    shown = transcript.split("```console\n")[1].split("```")[0]
+    (tmp_path / "h200.rack").write_text(H200)
+    in_rack = {"HETERO_RACK": str(tmp_path / "h200.rack"), "COLUMNS": "110"}
+    drivers = {"LD_LIBRARY_PATH": str(hetero_simulator.fake_drivers())}
+    job = (str(hetero_simulator.job("cuda")), "--seconds", "600", "--memory", "61532MiB")
+    next_line(begin(*job, **in_rack, **drivers))
+
+    for part in shown.split("$ hetero ")[1:]:
+        words, _, expected = part.partition("\n")
+        done = hetero(*words.split(), **in_rack)
+        printed = done.stdout + done.stderr
+        for section in expected.split("[...]\n"):
+            assert " ".join(same_in_every_run(section)) in " ".join(same_in_every_run(printed))

@@ -132,7 +132,7 @@ def test_who_had_a_card_last_night_is_in_the_log(
     began, ended = document(hetero("log", "--device", "1", "--json").stdout)["items"]
 
     assert ("trainer", [1], began["grant"]) == (began["subject"], [1], ended["grant"])
-    assert re.search(r" has 2 GiB, 30 % of device 1: sh -c ", began["says"])
+    assert re.search(r" has 2 GiB, 30 % of testing:1: sh -c ", began["says"])
     assert ended["says"].endswith(" has ended")
     assert [began, ended] == document(hetero("log", "--json", began["grant"]).stdout)["items"]
 

@@ -55,6 +55,7 @@ def grant(name: str, *numbers: int, core: float | None = 50, memory: int = 40 * 
     shares = tuple(
         Share(
             device=f"memory-{number}",
+            card=f"memory:{number}",
             device_number=number,
             memory_bytes=memory,
             core_percent=core,
@@ -115,7 +116,7 @@ def busy_card(number: int = 0) -> DeviceView:
 
 def test_bars_tell_apart_what_is_used_granted_held_by_others_and_free() -> None:
     lines = drawn(view([busy_card()], [grant("trainer", 0)]), 200)
-    (row,) = [line for line in lines if line.startswith("0 ")]
+    (row,) = [line for line in lines if line.startswith("memory:0 ")]
 
     assert ["█████▓▓···", "███▓▓▒▒···"] == re.findall("[█▓▒·]{10}", row)
     assert "42 of 140 GiB  70 GiB  70 GiB  28 GiB" in row  # free, given, used, of others
@@ -128,14 +129,14 @@ def test_grants_and_programs_without_one_hang_below_their_card() -> None:
     lines = drawn(view(devices, [grant("trainer", 0), grant("pair", 1, 2)]), 120)
     names = [line.split()[:2] for line in lines if line.strip()]
 
-    first = names.index(["0", "H1"])
+    first = names.index(["memory:0", "H1"])
     assert [
-        ["0", "H1"],
+        ["memory:0", "H1"],
         ["├", "0trainer"],
         ["└", "no"],
-        ["1", "H1"],
+        ["memory:1", "H1"],
         ["└", "0000pair"],
-        ["2", "H1"],
+        ["memory:2", "H1"],
         ["└", "0000pair"],
     ] == names[first : first + 7]
     (foreign,) = [line for line in lines if "no grant" in line]
@@ -145,8 +146,8 @@ def test_grants_and_programs_without_one_hang_below_their_card() -> None:
 def test_a_pipe_gets_a_line_for_each_card_and_no_bar() -> None:
     lines = drawn(view([card(number, each) for number, each in enumerate(eight())]), live=False)
 
-    assert [str(number) for number in range(8)] == [
-        line.split()[0] for line in lines if line[0].isdigit()
+    assert [f"memory:{number}" for number in range(8)] == [
+        line.split()[0] for line in lines if line.startswith("memory:")
     ]
     assert not re.search("[█▓▒·]", "\n".join(lines))
     assert "\x1b" not in "\n".join(lines)
@@ -159,18 +160,21 @@ def test_idle_cards_that_are_alike_are_one_line_with_their_numbers() -> None:
     cards[4] = evolve(cards[4], usage=evolve(cards[4].usage, temperature=39))
     lines = drawn(view(cards, [grant("trainer", 0)]))
 
-    assert "5 idle: 1 3–6" not in lines
+    assert "5 idle: memory:1 3–6" not in lines
     (idle,) = [line for line in lines if "idle" in line]
-    assert idle.startswith("6 idle: 1 3–7   H1   1 %, 1 MiB   140 of 140 GiB each   35–39 °C   ")
-    assert ["0", "2"] == [line.split()[0] for line in lines if re.match(r"\d  ", line)]
-    assert 8 == sum(line[0].isdigit() for line in drawn(view(cards), wide=True) if line)
+    assert idle.startswith(
+        "6 idle: memory:1 3–7   H1   1 %, 1 MiB   140 of 140 GiB each   35–39 °C   "
+    )
+    rows = [line.split()[0] for line in lines if line.startswith("memory:")]
+    assert ["memory:0", "memory:2"] == rows
+    assert 8 == sum(line.startswith("memory:") for line in drawn(view(cards), wide=True))
 
 
 def test_cards_that_differ_or_are_cordoned_or_two_are_not_folded() -> None:
     cards = [card(number, each) for number, each in enumerate(eight()[:4])]
     cards[3] = evolve(cards[3], device=evolve(cards[3].device, cordon="loud fan"))
 
-    assert ["3 idle: 0–2"] == [line[:11] for line in drawn(view(cards)) if "idle" in line]
+    assert ["3 idle: memory:0–2"] == [line[:18] for line in drawn(view(cards)) if "idle" in line]
     assert not [line for line in drawn(view(cards[1:])) if "idle" in line]
 
 
@@ -181,14 +185,12 @@ def test_second_tour_3_and_4_sick_cards_come_first_in_a_word_with_their_sentence
     for columns in WIDTHS:
         lines = drawn(view(devices), columns)
         at = lines.index("not well: nothing is given of these")
-        numbers = [line.split()[0] for line in lines[at + 1 :] if line[:1].isdigit()]
-        assert lines[at + 1].startswith("5 ")
-        assert numbers[0] == "5"
+        assert lines[at + 1].startswith("memory:5 ")
         assert " lost" in lines[at + 1]
         below = " ".join(" ".join(lines[at + 2 : at + 4]).split())
-        assert f"device 5: {sentence}: nothing is given of it" in below
+        assert f"memory:5: {sentence}: nothing is given of it" in below
         assert "1 not well" in " ".join(" ".join(lines[:3]).split())
-        assert not [line for line in lines if "idle" in line and "5" in line.split()[2:3]]
+        assert ["7 idle: memory:0–4 6 7"] == [line[:22] for line in lines if "idle" in line]
 
 
 def test_blocks_are_by_numa_node_and_driver() -> None:
@@ -200,8 +202,8 @@ def test_blocks_are_by_numa_node_and_driver() -> None:
 
     blocks = [line for line in lines if line.startswith("NUMA")]
     assert ["NUMA 0  two", "NUMA 1  one 580.1"] == blocks
-    assert lines[lines.index(blocks[0]) + 1].startswith("2 ")
-    assert lines[lines.index(blocks[1]) + 1].startswith("0 ")
+    assert lines[lines.index(blocks[0]) + 1].startswith("two:0 ")
+    assert lines[lines.index(blocks[1]) + 1].startswith("one:0 ")
 
 
 def mig_card(*grants: tuple[str, str]) -> DeviceView:
@@ -283,7 +285,7 @@ def test_64_cards_fit_whatever_the_width_and_no_number_is_cut(columns: int) -> N
 
     assert max(map(len, lines)) <= columns
     assert len(lines) <= 64
-    rows = [line for line in lines if re.match(r" ?\d+  H200 ", line)]
+    rows = [line for line in lines if re.match(r"memory:\d+ +H200 ", line)]
     assert 42 == len(rows)
     assert all("100.4 of 140.4 GiB" in row and " 30 %" in row for row in rows)
     idle = [line for line in lines if " idle: " in line]
@@ -294,12 +296,12 @@ def test_64_cards_fit_whatever_the_width_and_no_number_is_cut(columns: int) -> N
 
 def test_at_60_columns_number_model_core_memory_and_health_stay() -> None:
     heads = [
-        re.split("  +", next(line for line in drawn(view([shown]), 60) if line.startswith("#")))
+        re.split("  +", next(line for line in drawn(view([shown]), 60) if line.startswith("card")))
         for shown in (card(0, eight(numa=0)[0]), busy_card())
     ]
 
-    first = ["#", "model", "core given", "busy", "memory free"]
-    assert [[*first, "health"], [*first, "others", "health"]] == heads
+    first, rest = ["card", "model", "core given"], ["memory free", "others", "health"]
+    assert [[*first, "busy", "memory free", "health"], [*first, *rest]] == heads
 
 
 def test_sums_by_model_stand_where_there_are_several() -> None:
@@ -463,3 +465,30 @@ def test_the_numa_node_of_a_card_of_a_rack_is_seen(
     items = json.loads(hetero("inventory", "--json", HETERO_RACK=str(path)).stdout)["items"]
 
     assert [3, None, 1] == [item["numa"] for item in items if item["vendor"] == vendor]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("inventory", f"--{name}") for name in ("vendor", "model", "device", "numa", "health")),
+        *((command, f"--{name}") for command in ("ps", "top") for name in ("device", "user")),
+        ("log", "--device"),
+    ],
+)
+def test_a_filter_that_is_given_twice_is_refused_and_not_half_obeyed(
+    hetero: Run, words: tuple[str, str]
+) -> None:
+    command, option = words
+    values = {"--numa": ("0", "1"), "--health": ("ok", "sick")}.get(option, ("a", "b"))
+    done = hetero(command, option, values[0], option, values[1])
+
+    assert (2, 1) == (done.returncode, done.stderr.count("\n"))
+    assert f"{option} is given 2 times ({', '.join(values)}): give it once" in done.stderr
+
+
+def test_top_says_by_which_filters_its_cards_and_grants_were_chosen(hetero: Run) -> None:
+    (first, *_) = hetero("top", "--once", "--device", "testing:1").stdout.splitlines()
+    (unfiltered, *_) = hetero("top", "--once").stdout.splitlines()
+
+    assert "only --device testing:1" == first
+    assert "only" not in unfiltered

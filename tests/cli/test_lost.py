@@ -33,10 +33,10 @@ def test_a_card_that_is_lost_stays_in_the_views_until_its_holder_has_ended(
 
     row = line_of(hetero, "T-1")
     words = row.split()
-    assert ["4", "testing", "T1000"] == words[:3]
+    assert ["testing:1", "T1000"] == words[:2]
     assert ["30", "%", "–"] == words[words.index("30") : words.index("30") + 3]
     assert ["1/4", "nothing", "!", "lost", "T-1"] == words[words.index("1/4") :]
-    assert "device 4: lost by its driver: nothing is given of it" in hetero("inventory").stdout
+    assert "testing:1: lost by its driver: nothing is given of it" in hetero("inventory").stdout
     items = json.loads(hetero("inventory", "--json").stdout)["items"]
     (grant,) = json.loads(hetero("ps", "--json").stdout)["items"]
     assert ["T-0", "T-2", "T-3", "T-4", "T-1"] == [item["uuid"] for item in items]

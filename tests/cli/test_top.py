@@ -66,11 +66,11 @@ def test_where_nobody_watches_top_looks_once_in_plain_text(hetero: Run, pair: No
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
 
     assert (0, "") == (done.returncode, done.stderr)
-    assert 1 == sum(line.startswith("# grant name user core used memory used") for line in lines)
+    assert 1 == sum(line.startswith("card grant name user core used memory used") for line in lines)
     (grant,) = [line for line in lines if "a pair" in line]
-    assert re.match("0 [0-9a-f]{8} a pair ", grant)
+    assert re.match("nvidia:0 [0-9a-f]{8} a pair ", grant)
     assert "/30 % 3/8 GiB" in grant
-    assert any(re.fullmatch(r"0 2 GiB \d+ hetero-job-cuda", line) for line in lines)
+    assert any(re.fullmatch(r"nvidia:0 2 GiB \d+ hetero-job-cuda", line) for line in lines)
     assert any(re.fullmatch(r"– \d+ sh", line) for line in lines)
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout

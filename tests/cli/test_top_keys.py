@@ -80,8 +80,10 @@ def test_second_tour_10_columns_stay_from_frame_to_frame_and_widths_only_grow(
     for shown in (plain, lending, plain, lending, plain):
         frame = view([busy_card()], [shown])
         lines = lines_of(tables(frame, fold_idle=True, memories=memories), columns)
-        heads.append(heading(lines, "#  grant"))
-        places.append(next(line for line in lines if line.startswith("#  grant")).index("memory"))
+        heads.append(heading(lines, "card      grant"))
+        places.append(
+            next(line for line in lines if line.startswith("card      grant")).index("memory")
+        )
 
     assert heads[1:] == [heads[1]] * 4
     assert places[1:] == [places[1]] * 4  # a column that is needed comes once, and stays
@@ -150,14 +152,14 @@ def test_the_headings_above_a_line_of_a_table_are_pinned() -> None:
         console(Stream(live=True), TERM="xterm", COLUMNS="120"),
     )
     texts = ["".join(piece.text for piece in line) for line in lines]
-    last_card = next(n for n, text in enumerate(texts) if text.startswith("7 "))
+    last_card = next(n for n, text in enumerate(texts) if text.startswith("memory:7 "))
     first_grant = next(n for n, text in enumerate(texts) if "trainer" in text)
 
     def pinned(at: int) -> list[str]:
         pinned_lines = _screen._pinned(lines, 0, at)
         return ["".join(piece.text for piece in line).split()[1] for line in pinned_lines]
 
-    assert ["vendor"] == pinned(last_card)
+    assert ["model"] == pinned(last_card)
     assert ["grant"] == pinned(first_grant)
     assert [] == pinned(0)
     assert [] == pinned(last_card + 1)  # the blank line between the tables
@@ -266,6 +268,6 @@ def test_second_tour_1_cards_that_are_not_well_or_used_by_others_are_not_folded(
     devices[2] = evolve(busy_card(2), held=devices[2].held, grants=())
     lines = lines_of(tables(view(devices), fold_idle=True), 120)
 
-    assert lines[1].startswith("1 ")
-    assert lines[2].startswith("2 ")
-    assert "0 3–7: idle H1 (e: one by one)" in lines
+    assert lines[1].startswith("memory:1 ")
+    assert lines[2].startswith("memory:2 ")
+    assert "memory:0 3–7: idle H1 (e: one by one)" in lines

@@ -153,7 +153,7 @@ def test_a_card_is_known_by_number_vendor_index_and_uuid_in_every_command(
         "items"
     ]
     assert "T-1" == piece["device"]
-    assert "of device 1: " in hetero("log", "--device", name).stdout
+    assert "of testing:1: " in hetero("log", "--device", name).stdout
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,15 @@ def test_inventory_shows_every_device_and_who_holds_what(
     assert 0 == done.returncode, done.stderr
     rows = [" ".join(line) for line in lines]
     assert rows[0].endswith(": 5 cards of 1 vendor free 470 of 500 % core, 69 of 72 GiB 1 grant")
-    columns = "# model divides by core given busy memory free given used slots kept by health uuid"
+    columns = "card model granularity core given busy memory free given used kept by health"
     assert columns == rows[1]
     assert "grant name user core used memory used policy age pids command" == rows[2]
     assert "testing" == rows[3]
-    assert "1 T1000 1 %, 1 MiB 30 % 25 % 13 of 16 GiB 2.9 GiB 1 GiB 1/4 nothing ! ok T-1" == rows[5]
+    assert "testing:1 T1000 1 %, 1 MiB 30 % 25 % 13 of 16 GiB 2.9 GiB 1 GiB nothing ! ok" == rows[5]
     assert rows[6].startswith("└ ")
     assert "the sleeper" in rows[6]
     assert str(sleeper.pid) in lines[6]
-    assert "4 T1000 1 %, 1 MiB 0 % 25 % 8 of 8 GiB 0 1 GiB 0/4 nothing ! ok T-4" == rows[9]
+    assert "testing:4 T1000 1 %, 1 MiB 0 % 25 % 8 of 8 GiB 0 1 GiB nothing ! ok" == rows[9]
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "\x1b" not in done.stdout
 
@@ -88,7 +88,7 @@ def test_watching_goes_on_until_it_is_interrupted(
     ) as watch:
         tables = 0
         while tables < 2:
-            tables += next_line(watch).startswith("#")
+            tables += next_line(watch).startswith("card")
         watch.send_signal(signal.SIGINT)
 
         assert 0 == watch.wait(10)

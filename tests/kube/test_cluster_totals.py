@@ -346,8 +346,8 @@ def test_a_node_of_a_saved_cluster_is_drawn_as_a_machine(tmp_path: Path) -> None
     assert ["NUMA 0 nvidia 580.159.04", "NUMA 1 nvidia 580.159.04"] == [
         line for line in plain if line.startswith("NUMA")
     ]
-    assert 8 == sum(bool(re.match(r"\d H200 ", line)) for line in plain)
-    at = plain.index(next(line for line in plain if line.startswith("0 H200")))
+    assert 8 == sum(bool(re.match(r"nvidia:\d H200 ", line)) for line in plain)
+    at = plain.index(next(line for line in plain if line.startswith("nvidia:0 H200")))
     assert "└ research job-3 main 100 % 141 GiB Running" == plain[at + 1]
 
 

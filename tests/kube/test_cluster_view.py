@@ -234,9 +234,9 @@ async def test_inventory_and_top_show_the_cluster_in_a_terminal(
 
         standing = await printed_lines("inventory")
         used = await printed_lines("top", "--once", "--interval", "0.1")
-        assert "default pod main n1 0 30 % 2 GiB Pending" in standing
-        assert "n1 0 memory M1 50 % █████····· 3/16 GiB █▉········ 30 % ok" in used
-        assert "default pod main n1 0 0.0/30 % 0/2 GiB nothing ! Pending" in used
+        assert "default pod main n1 memory:0 30 % 2 GiB Pending" in standing
+        assert "n1 memory:0 M1 50 % █████····· 3/16 GiB █▉········ 30 % ok" in used
+        assert "default pod main n1 memory:0 0.0/30 % 0/2 GiB Pending" in used
 
 
 async def test_a_node_whose_agent_is_not_reached_says_why_and_what_stands_is_shown() -> None:

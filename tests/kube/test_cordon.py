@@ -83,7 +83,7 @@ async def test_a_cordoned_card_leaves_the_allocatable_and_keeps_its_holder_and_n
 
         done = await hetero_with(at, tmp_path, "cordon", "n1", "0", "--reason", "loud  fan")
         assert (
-            "n1: card 0 (M1, memory-0) is cordoned: nothing new is given of it\n"
+            "n1: memory:0 (M1, memory-0) is cordoned: nothing new is given of it\n"
             "still held by default/holder/main\n"
         ) == done.output
         await until(lambda: healthy_slots(at) == 10 and cordons_of(at) == ["loud fan", None])
@@ -91,7 +91,7 @@ async def test_a_cordoned_card_leaves_the_allocatable_and_keeps_its_holder_and_n
         view = await hetero_with(at, tmp_path, "inventory", "--cluster")
         lines = [" ".join(line.split()) for line in view.output.splitlines()]
         assert "cordoned (loud fan)" in view.output
-        assert "default holder main n1 0 30 % 2 GiB Pending" in lines
+        assert "default holder main n1 memory:0 30 % 2 GiB Pending" in lines
         answer = (await at.kubelet.admit(at.bind("next", memory=2 * GiB, core=30)))["main"]
         assert "memory-1" == answer.envs["MEMORY_VISIBLE_DEVICES"]
 
@@ -345,7 +345,7 @@ async def test_by_claims_a_cordoned_card_is_tainted_and_its_holders_stay(tmp_pat
     async with dra_world() as at:
         assert [None, None] == taints(at)
         done = await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap (rack 4)")
-        assert done.output.startswith("n1: card 1 (M1, memory-1) is cordoned")
+        assert done.output.startswith("n1: memory:1 (M1, memory-1) is cordoned")
         taint = {"key": "hetero.io/cordoned", "value": "swap-rack-4", "effect": "NoSchedule"}
         await until(lambda: taints(at) == [None, [taint]])
 
@@ -371,10 +371,10 @@ async def test_by_claims_an_excluded_card_leaves_the_others_the_numbers_that_the
             (card["uuid"], card["number"]) for card in shown["devices"]
         ]
         done = await hetero_with(at, tmp_path, "cordon", "n1", "1", "--reason", "swap")
-        assert done.output.startswith("n1: card 1 (M1, memory-1) is cordoned")
+        assert done.output.startswith("n1: memory:1 (M1, memory-1) is cordoned")
         await until(lambda: at.node.discover().devices[1].cordon == "swap")
         done = await hetero_with(at, tmp_path, "uncordon", "n1", "memory:2")
-        assert done.output.startswith("n1: card 2 (M1, memory-2)")
+        assert done.output.startswith("n1: memory:2 (M1, memory-2)")
         gone = await hetero_with(at, tmp_path, "cordon", "n1", "0")
         assert "no card '0' on node n1" in str(gone.exception)
         assert {OURS: '{"memory-1":"swap"}'} == annotations(at)
@@ -400,7 +400,7 @@ async def test_who_cordons_at_once_cordons_each_their_card(
     [
         (("cordon", "n2", "0"), 4, "no node 'n2' in the cluster: kubectl get nodes"),
         (("cordon", "n1", ""), 4, "no card '' on node n1"),
-        (("cordon", "n1", "7"), 4, "no card '7' on node n1: name one by its # in the inventory"),
+        (("cordon", "n1", "7"), 4, "no card '7' on node n1: name one as vendor:index, by its"),
         (("cordon", "n1", "memory"), 2, "card 'memory' may be any of memory-0, memory-1"),
         (("cordon", "n1", "0", "1"), 2, "3 names: write [NODE] CARD, one card at a time"),
         (("cordon", "n1", "0", "--reason", "x" * 201), 2, "--reason has 201 characters"),
@@ -445,7 +445,7 @@ async def test_a_card_that_is_lost_stays_in_the_views_of_the_cluster_until_its_p
         view = await hetero_with(at, tmp_path, "inventory", "--cluster")
         lines = [" ".join(line.split()) for line in view.output.splitlines()]
         assert lost in view.output
-        assert "default holder main n1 1 30 % 2 GiB Pending" in lines
+        assert "default holder main n1 memory:0 30 % 2 GiB Pending" in lines
         assert [True, False] == [card.usable for card in published(at)]
 
         at.api.put("pods", holder, event="DELETED")

@@ -146,7 +146,7 @@ async def test_a_device_that_another_driver_publishes_is_not_published_meanwhile
         # The agent notes it for doctor once the API has answered.
         await until(lambda: _told(at))
         ((subject, verdict, says),) = _told(at)
-        assert ("device memory-1", Diagnosis.NOTE) == (subject, verdict)
+        assert ("memory:1", Diagnosis.NOTE) == (subject, verdict)
         assert "claims get it from driver other.io, which publishes memory-1, too" in says
         at.api.put("resourceslices", foreign, event="DELETED")
         await until(lambda: ["memory-0", "memory-1"] == _ours(at))

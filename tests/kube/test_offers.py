@@ -281,7 +281,7 @@ async def test_a_pod_that_waits_for_what_its_namespace_owes_has_an_event_that_sa
         await until(lambda: len(at.api.events) == 1)
         (event,) = at.api.events
         assert "WaitsForDebt" == event["reason"]
-        waits = r"waits \d\d s: namespace default owes \d\d? s on card 0 \(job 4f1c\)"
+        waits = r"waits \d\d s: namespace default owes \d\d? s on memory:0 \(job 4f1c\)"
         assert re.fullmatch(waits, event["message"])
 
 

@@ -75,7 +75,7 @@ def test_a_new_grant_waits_for_what_one_that_ended_owed(make_node: MakeNode) -> 
     assert 0 == wait_of(other)  # it is older than the debt
     (wait,) = waits(node, after.grant)
     user = after.grant.user
-    assert f"waits 15 s: {user} owes 3 s on card 0 (job {debtor.grant.id})" == wait.what
+    assert f"waits 15 s: {user} owes 3 s on memory:0 (job {debtor.grant.id})" == wait.what
 
 
 def test_what_is_not_paid_when_the_grant_ends_waits_for_the_next(make_node: MakeNode) -> None:
@@ -166,7 +166,9 @@ def test_its_processes_are_ended_where_the_node_says_so_and_nobody_elses(
         honest, owes = children
         news = [str(finding) for finding in Monitor(node).sample(devices).news]
 
-        sentence = f"owes 1 s on card 0 (of {debtor.grant.user}) and goes on while others have work"
+        sentence = (
+            f"owes 1 s on memory:0 (of {debtor.grant.user}) and goes on while others have work"
+        )
         assert f"grant {debtor.grant.id} {sentence}" in news
         assert None is honest.poll()
         if on_debt is OnDebt.END:

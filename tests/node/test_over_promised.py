@@ -35,7 +35,7 @@ def told(node: Node) -> list[str]:
     return [
         finding.says
         for finding in examine(node)
-        if finding.verdict is Diagnosis.BAD and finding.subject.startswith("device ")
+        if finding.verdict is Diagnosis.BAD and ":" in finding.subject
     ]
 
 

@@ -127,6 +127,11 @@ class Grant:
     promised: tuple[DeviceAllocation, ...] = ()
 
     @property
+    def cards(self) -> str:
+        """The names of its devices, as they were when it was made: `acme:0, acme:1`."""
+        return ", ".join(dict.fromkeys(device.name for device in self.devices))
+
+    @property
     def is_contained(self) -> bool:
         """Whether it is a container's, which has the device nodes of its devices alone."""
         return bool(self.container or self.share or self.owner)
@@ -437,12 +442,13 @@ class Ledger:
 
     def record_begin(self, grant: Grant) -> None:
         """Write to the log that a program has this grant."""
-        for limit, number in zip(grant.limits, grant.device_numbers, strict=True):
+        names = [device.name for device in grant.devices]
+        for limit, name, number in zip(grant.limits, names, grant.device_numbers, strict=True):
             core_text = "" if limit.granted_percent is None else f", {limit.granted_percent:g} %"
             record(
                 self.persistent,
                 grant.label or grant.id,
-                f"{grant.user} has {format_memory(limit.memory)}{core_text} of device {number}: "
+                f"{grant.user} has {format_memory(limit.memory)}{core_text} of {name}: "
                 f"{shlex.join(grant.command)}",
                 grant_id=grant.id,
                 numbers=(number,),

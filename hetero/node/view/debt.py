@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,12 +35,13 @@ _RECENT_S = 1.0
 class Owing:
     """A grant with work in flight that owes more than `LARGE_DEBT_S`, while another has work.
 
-    `seconds` is what it owes by its own count, at least `LARGE_DEBT_S`. `device_number` is the
-    device's in the inventory when the grant was made.
+    `seconds` is what it owes by its own count, at least `LARGE_DEBT_S`. `card` is the device's name
+    and `device_number` its number in the inventory when the grant was made.
     """
 
     grant: str
     device: str
+    card: str
     device_number: int | None = field(metadata=json_key("number"))
     who: str
     seconds: float
@@ -60,7 +61,7 @@ class Owing:
         """What it does, as the end of `grant ab …`."""
         return (
             f"owes {as_seconds(self.seconds)} on "
-            f"{_card(self.device_number, self.device)} (of {self.who}) "
+            f"{self.card} (of {self.who}) "
             "and goes on while others have work"
         )
 
@@ -72,12 +73,13 @@ class Owing:
 class Wait:
     """A grant that waits until what earlier grants of its user owed is paid, in seconds.
 
-    `who` owes `owed_s` on the device, `job` is the grant that owed last. It waits for `waits_s` of
-    the time in which others want the device.
+    `who` owes `owed_s` on the device, whose name is `card`; `job` is the grant that owed last. It
+    waits for `waits_s` of the time in which others want the device.
     """
 
     grant: str
     device: str
+    card: str
     device_number: int | None = field(metadata=json_key("number"))
     who: str
     job: str
@@ -99,7 +101,7 @@ class Wait:
         """What it does, as the end of `grant ab …`."""
         return (
             f"waits {as_seconds(self.waits_s)}: {self.who} owes {as_seconds(self.owed_s)} on "
-            f"{_card(self.device_number, self.device)} (job {self.job})"
+            f"{self.card} (job {self.job})"
         )
 
     def __str__(self) -> str:
@@ -116,11 +118,13 @@ def waits(node: Node, grant: Grant) -> tuple[Wait, ...]:
     with suppress(OSError, ValueError):
         times_ns = read_owes_until(directory / GRANT, device_count=len(grant.limits))
         for debt in debts:
-            number, until_ns = next(
+            position, until_ns = next(
                 (
-                    (number, until_ns)
-                    for limit, number, until_ns in _devices(grant, times_ns)
-                    if limit == debt.device
+                    (position, until_ns)
+                    for position, (limit, until_ns) in enumerate(
+                        zip(grant.limits, times_ns, strict=False)
+                    )
+                    if limit.name == debt.device
                 ),
                 (None, 0),
             )
@@ -131,7 +135,8 @@ def waits(node: Node, grant: Grant) -> tuple[Wait, ...]:
                     Wait(
                         grant=grant.id,
                         device=debt.device,
-                        device_number=number,
+                        card=_card(grant, position, debt.device),
+                        device_number=_number(grant, position),
                         who=debt.who,
                         job=debt.job,
                         owed_s=debt.owed_ns * part / 1e9,
@@ -182,9 +187,8 @@ def owing(node: Node, grants: Iterable[Grant], regions: Mapping[str, Region]) ->
                     Owing(
                         grant=grant.id,
                         device=device,
-                        device_number=grant.device_numbers[position]
-                        if grant.device_numbers
-                        else None,
+                        card=_card(grant, position, device),
+                        device_number=_number(grant, position),
                         who=grant.debtor,
                         seconds=max(owed, LARGE_DEBT_S),
                     )
@@ -197,14 +201,17 @@ def as_seconds(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds:.1g} s"
 
 
-def _devices(grant: Grant, times_ns: tuple[int, ...]) -> Iterator[tuple[str, int | None, int]]:
-    for position, limit in enumerate(grant.limits):
-        number = grant.device_numbers[position] if grant.device_numbers else None
-        yield limit.name, number, times_ns[position]
+def _card(grant: Grant, position: int | None, device: str) -> str:
+    """Return the name of a device of a grant, or of one that is none of it any more."""
+    return (
+        f"card {device[:12]}"
+        if position is None or not grant.devices
+        else grant.devices[position].name
+    )
 
 
-def _card(number: int | None, device: str) -> str:
-    return f"card {number}" if number is not None else f"card {device[:12]}"
+def _number(grant: Grant, position: int | None) -> int | None:
+    return None if position is None or not grant.device_numbers else grant.device_numbers[position]
 
 
 def _has_work(node: Node, grant: Grant, device: str, region: Region) -> bool:

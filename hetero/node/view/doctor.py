@@ -144,7 +144,7 @@ def _vendor(row: VendorRow) -> Finding:
 
 def _device(device: Device, driver_by_uuid: Mapping[str, str]) -> Finding:
     """Return how a device is given out, or which other driver gives it out."""
-    subject = f"device {device.uuid[:12]}"
+    subject = device.name
     if device.uuid in driver_by_uuid:
         driver = driver_by_uuid[device.uuid]
         message = f"claims get it from driver {driver}, which publishes {device.uuid}, too"
@@ -166,8 +166,9 @@ def _over_promised(node: Node, discovery: Discovery) -> Iterator[Finding]:
     reason_by_uuid = over_promised(
         discovery.devices, node.snapshot(), counts_context=node.settings.context
     )
+    names = _names(discovery)
     for uuid, reason in reason_by_uuid.items():
-        yield Finding(f"device {uuid[:12]}", Diagnosis.BAD, f"nothing new is given of it: {reason}")
+        yield Finding(names[uuid], Diagnosis.BAD, f"nothing new is given of it: {reason}")
 
 
 def _limiters(discovery: Discovery) -> Iterator[Finding]:
@@ -248,7 +249,8 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
         yield Finding("usage", Diagnosis.BAD, f"{fault}: nothing is known of its devices' usage")
     for bypass in find_bypass(node, snapshot, comparison):
         yield Finding(bypass.subject, Diagnosis.BAD, str(bypass))
-    yield from _foreign(foreign_uses(node, snapshot, comparison.usages, owner_finder))
+    use_by_uuid = foreign_uses(node, snapshot, comparison.usages, owner_finder)
+    yield from _foreign({device.name: use_by_uuid.get(device.uuid) for device in discovery.devices})
     for excess in comparison.excess.values():
         if excess.is_told:
             verdict = Diagnosis.BAD if excess.is_over else Diagnosis.NOTE
@@ -257,18 +259,25 @@ def _bypass(node: Node, discovery: Discovery) -> Iterator[Finding]:
         yield Finding(unowned.subject, Diagnosis.NOTE, str(unowned))
 
 
-def _foreign(use_by_uuid: Mapping[str, ForeignUse]) -> Iterator[Finding]:
-    """Yield who holds memory of a device without a grant."""
-    for uuid, use in use_by_uuid.items():
+def _names(discovery: Discovery) -> dict[str, str]:
+    """Return the names of the devices by UUID."""
+    return {device.uuid: device.name for device in discovery.devices}
+
+
+def _foreign(use_by_card: Mapping[str, ForeignUse | None]) -> Iterator[Finding]:
+    """Yield who holds memory of a card without a grant."""
+    for card, use in use_by_card.items():
+        if use is None:
+            continue
         for process in use.processes:
             owner_text = f" of {process.user}" if process.user else ""
             message = (
                 f"{process.program or 'a program'}{owner_text} holds "
-                f"{process.memory >> 20} MiB of {uuid[:12]} without a grant"
+                f"{process.memory >> 20} MiB of {card} without a grant"
             )
             yield Finding(f"process {process.pid}", Diagnosis.NOTE, message)
         if use.overuse or (use.memory and not use.processes):
-            yield Finding(f"device {uuid[:12]}", Diagnosis.NOTE, use.sentence)
+            yield Finding(card, Diagnosis.NOTE, use.sentence)
 
 
 def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -279,11 +288,12 @@ def _open_to_each_other(node: Node, discovery: Discovery) -> Iterator[Finding]:
             for device_uuid in dict.fromkeys(piece.device for piece in grant.allocation.pieces):
                 grants_by_device_and_user.setdefault((device_uuid, grant.user), []).append(grant.id)
     shared_uuids = {device.uuid for device in discovery.devices if device.enforcement.by_limiter}
+    names = _names(discovery)
     for (device_uuid, user), grant_ids in grants_by_device_and_user.items():
         if device_uuid in shared_uuids and len(grant_ids) > 1:
             message = f"are programs of {user} without containers: each can write the others' files"
-            subject = f"device {device_uuid[:12]}"
-            yield Finding(subject, Diagnosis.NOTE, f"grants {', '.join(grant_ids)} {message}")
+            sentence = f"grants {', '.join(grant_ids)} {message}"
+            yield Finding(names[device_uuid], Diagnosis.NOTE, sentence)
 
 
 def _by_variable(node: Node, discovery: Discovery) -> Iterator[Finding]:
@@ -297,7 +307,9 @@ def _by_variable(node: Node, discovery: Discovery) -> Iterator[Finding]:
             is Enforcement.VARIABLE
         ]
         if uuids:
-            names = ", ".join(uuid[:12] for uuid in uuids)
+            names = ", ".join(
+                device_by_uuid[uuid].name if uuid in device_by_uuid else uuid[:12] for uuid in uuids
+            )
             message = (
                 f"is told its part of {names}, and not confined to it: a program that ignores that "
                 "has the whole card; one in a container does not"

@@ -84,6 +84,7 @@ class Share:
     """
 
     device: str
+    card: str | None = None
     device_number: int | None = field(metadata=json_key("number"))
     memory_bytes: int = field(metadata=json_key("memory"))
     core_percent: float | None = field(metadata=json_key("core"))
@@ -219,8 +220,9 @@ class DeviceView:
 
 @frozen(kw_only=True)
 class ForeignView:
-    """What programs without a grant use of a device, with its number and UUID."""
+    """What programs without a grant use of a device, with its name, number and UUID."""
 
+    card: str
     device_number: int = field(metadata=json_key("number"))
     device: str
     use: ForeignUse
@@ -498,9 +500,14 @@ def observe_grants(
         unreadable=snapshot.unreadable,
         rack_file=_rack(node),
         foreign=tuple(
-            ForeignView(device_number=number_by_uuid[uuid], device=uuid, use=use)
-            for uuid, use in use_by_uuid.items()
-            if use.taken
+            ForeignView(
+                card=device.name,
+                device_number=number_by_uuid[device.uuid],
+                device=device.uuid,
+                use=use_by_uuid[device.uuid],
+            )
+            for device in devices
+            if device.uuid in use_by_uuid and use_by_uuid[device.uuid].taken
         )
         if foreign
         else None,
@@ -824,6 +831,7 @@ def _shares(
         share_views.append(
             Share(
                 device=limit.name,
+                card=_name_of(device, grant, position),
                 device_number=number_by_uuid.get(piece.device),
                 memory_bytes=limit.memory,
                 core_percent=core_percent,
@@ -856,6 +864,13 @@ def _shares(
             )
         )
     return tuple(share_views)
+
+
+def _name_of(device: Device | None, grant: Grant, position: int) -> str | None:
+    """Return the name of a device of a grant, as it is now, or was when the grant was made."""
+    if device is None and grant.devices:
+        device = grant.devices[position]
+    return device.name if device else None
 
 
 def _memory_used(grant: Grant, device_counts: Counts | None, held_bytes: int | None) -> int | None:

@@ -20,7 +20,8 @@ class CardView:
 
     `fault_since` (UTC) is when a fault was noted that its driver told once. `settings` are those of
     the node that bear on it, by their names in the file; `rack_file` names the rack file where
-    nothing is real. `queue` are the requests that wait for cards of the machine.
+    nothing is real. `peers` are the cards of the machine by their numbers, and `queue` the requests
+    that wait for them.
     """
 
     card: DeviceView
@@ -29,6 +30,7 @@ class CardView:
     fault_since: str | None
     settings: Mapping[str, str]
     rack_file: str | None
+    peers: tuple[DeviceView, ...] = ()
     queue: tuple[QueuedRequest, ...] = ()
 
 
@@ -51,6 +53,7 @@ def describe_card(node: Node, card_name: str) -> CardView:
         fault_since=fault.since_utc if (fault := faults.get(row.device.uuid)) else None,
         settings=dict(_settings(node.settings, row.device)),
         rack_file=view.rack_file,
+        peers=view.devices,
         queue=view.queue,
     )
 
