@@ -63,7 +63,10 @@ def _cards(node: Node) -> dict[str, Device]:
 
 def render_explanation(explanation: Explanation, cards: Mapping[str, Device]) -> Part:
     """Return the answer, and what every device says: of those that fit, the fullest are taken."""
-    lines = [verdict.sentence for verdict in explanation.verdicts]
+    lines = [
+        f"{cards[verdict.device].name} {verdict.sentence.removeprefix(f'{verdict.position} ')}"
+        for verdict in explanation.verdicts
+    ]
     return [render(explanation.answer, cards), "", *lines]
 
 

@@ -25,7 +25,7 @@ from hetero.model import (
 )
 from hetero.model.frozen import frozen
 from hetero.model.rounding import Portion
-from hetero.model.units import format_memory, format_percent
+from hetero.model.units import format_percent, rounded_memory
 from hetero.placement.device_groups import agreed, sets
 from hetero.placement.offer import (
     WHOLE_FOR_PART,
@@ -71,7 +71,7 @@ class Verdict:
         if self.left is not None:
             memory_bytes, core_percent = self.left
             left_text = (
-                f"{format_memory(memory_bytes)} memory and {format_percent(core_percent)} of the "
+                f"{rounded_memory(memory_bytes)} memory and {format_percent(core_percent)} of the "
                 "core"
             )
             sentence += f", would have {left_text if memory_bytes else 'nothing'} left"

@@ -142,7 +142,7 @@ def test_a_refusal_for_what_others_hold_is_fits_own_document(
     assert (3, "hetero.fit", []) == (done.returncode, document["schema"], document["items"])
     assert f"process {foreign.pid} " in document["refusal"]
     shown = hetero("fit", "--device", str(SMALL), "--memory", "10Gi", "--explain").stdout
-    assert f"{SMALL} Small: 3.5 of 16 GiB memory free, 10 GiB asked" in shown
+    assert f"{NAMES[SMALL]} Small: 3.5 of 16 GiB memory free, 10 GiB asked" in shown
 
 
 def test_what_a_granted_program_holds_is_not_foreign_and_neither_is_its_context(

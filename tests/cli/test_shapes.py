@@ -1,12 +1,14 @@
 """What a card of each vendor gives for a request is what the commands say, in percent."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import hetero_simulator
 
-from tests.cli.conftest import Run
+from tests.cli.conftest import Begin, Run
+from tests.programs import next_line
 
 SEVEN = {"HETERO_RACK": "seven", "PYTHONPATH": ""}
 
@@ -91,3 +93,21 @@ def test_cards_in_mig_mode_are_no_devices_beside_whole_ones(hetero: Run, tmp_pat
     assert [] == parts(plain, cut, plain, count=3)
     assert [None, None] == parts(plain, cut, plain, count=2)
     assert all(part is not None for part in parts(cut, plain, cut, count=2))
+
+
+def test_newcomer_a16_percentages_have_a_decimal_at_most_and_room_has_the_units_of_requests(
+    hetero: Run, begin: Begin, command: tuple[str, ...]
+) -> None:
+    rack = {"HETERO_RACK": "seven"}
+    ask = ("run", "--vendor", "hygon", "--memory", "10Gi", "--core", "4")
+    next_line(begin(*command, *ask, "--", "sh", "-c", "echo ready; sleep 600", **rack))
+
+    inventory = hetero("inventory", "--vendor", "hygon", **rack).stdout
+    explained = hetero("fit", "--memory", "10Gi", "--core", "97", "--explain", **rack).stdout
+
+    assert "4.2 %" in inventory
+    for text in (inventory, explained):
+        assert not re.search(r"\d\.\d\d+ %", text)
+        assert not re.search(r"\d{4,} MiB memory", text)
+    assert "hygon:0 K100-AI: 95.8 % of the core free, 97.5 % asked" in explained
+    assert "hygon:1 K100-AI: fits, would have 53.9 GiB memory and 2.5 % of the" in explained

@@ -128,8 +128,10 @@ def test_fit_says_why_not(hetero: Run) -> None:
         short.stderr,
     )
     assert 3 == long.returncode
-    assert "4 T1000: 8 of 8 GiB memory free, 10 GiB asked" in long.stdout
-    assert "1 T1000: fits, would have 6 GiB memory and 100 % of the core left" in long.stdout
+    assert "testing:4 T1000: 8 of 8 GiB memory free, 10 GiB asked" in long.stdout
+    assert (
+        "testing:1 T1000: fits, would have 6 GiB memory and 100 % of the core left" in long.stdout
+    )
 
 
 def test_fit_explains_what_it_would_take(hetero: Run) -> None:
@@ -139,7 +141,7 @@ def test_fit_explains_what_it_would_take(hetero: Run) -> None:
         line for line in hetero(*arguments[:-1]).stdout.splitlines() if line.endswith("(taken)")
     ]
 
-    assert shown.startswith(f"{taken['position']} {taken['model']}: fits, would have ")
+    assert shown.startswith(f"testing:{taken['position']} {taken['model']}: fits, would have ")
 
 
 def test_release_is_refused_until_forced(hetero: Run, sleeper: subprocess.Popen[str]) -> None:
