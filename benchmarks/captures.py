@@ -206,7 +206,7 @@ def scene(
 def cluster(widths: Iterable[int] = WIDTHS) -> dict[int, str]:
     """Return what `hetero inventory --cluster` shows of 5,000 nodes, and of one of them."""
     items = generated(5000, 10_000)
-    with tempfile.TemporaryDirectory(prefix="hetero-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hetero-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, "cluster.json")
         path.write_text(json.dumps({"kind": "List", "apiVersion": "v1", "items": items}))
         environ = _environ(folder, "")
@@ -230,7 +230,7 @@ def _machine(
     colour: bool = False,
 ) -> Iterator[Callable[[tuple[str, ...], int], str]]:
     """Have a machine with these cards and programs, and yield what shows commands on it."""
-    with tempfile.TemporaryDirectory(prefix="hetero-") as folder:
+    with tempfile.TemporaryDirectory(prefix="hetero-", ignore_cleanup_errors=True) as folder:
         path = Path(folder, f"{name}.rack")
         path.write_text(_numbered(rack))
         environ = _environ(folder, str(path), colour=colour)

@@ -63,10 +63,7 @@ def _cards(node: Node) -> dict[str, Device]:
 
 def render_explanation(explanation: Explanation, cards: Mapping[str, Device]) -> Part:
     """Return the answer, and what every device says: of those that fit, the fullest are taken."""
-    lines = [
-        f"{cards[verdict.device].name} {verdict.sentence.removeprefix(f'{verdict.position} ')}"
-        for verdict in explanation.verdicts
-    ]
+    lines = [verdict.sentence for verdict in explanation.verdicts]
     return [render(explanation.answer, cards), "", *lines]
 
 
