@@ -190,7 +190,7 @@ def _grants(grants: Sequence[GrantView], *, wide: bool, history: History | None 
             "container",
         ),
         drops=(
-            *(" ", "history", "kept by", "age", "container", "user", "policy", "program", "pid"),
+            *(" ", "history", "kept by", "age", "container", "policy", "user", "program", "pid"),
             *("lent", "borrowed", "row", "stopped", "note", "excess", "name"),
         ),
     )

@@ -138,14 +138,15 @@ def _sections(path: Path, known: RackKeys) -> list[_Section]:
 
 def _expect_values(section: _Section, known: RackKeys) -> None:
     forms = known.KEYS[section.kind]
+    if "vendor" in section.values:
+        line_number, vendor = section.values["vendor"]
+        _expect(vendor, known.LINKS, f"line {line_number}: no simulated driver of")
     for key in known.REQUIRED.get(section.kind, ()):
         line_number, value = section.value_of(key)
         if not value:
             fault = f"[{section.kind}] without {key}: expected {forms[key].expected}"
             raise ValueError(f"line {line_number}: {fault}")
-    for key, (line_number, value) in section.values.items():
-        if key == "vendor":
-            _expect(value, known.LINKS, f"line {line_number}: no simulated driver of")
+    for key in section.values:
         _expect_form(section, key, forms[key])
 
 

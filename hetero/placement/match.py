@@ -49,15 +49,17 @@ class Verdict:
     """The verdict of one device on a request, and its cost if it serves.
 
     The cost's first numbers are the downgrade level and the surplus (`offer.cut_of`), the others
-    are the policy's. `left` are the bytes and the percent of the card's core that would be left of
-    a device that serves, `shortage` the numbers of one that does not.
+    are the policy's. `position` is the device's place in the inventory. `left` are the bytes and
+    the percent of the card's core that would be left of a device that serves, `shortage` the
+    numbers of one that does not.
     """
 
     device: str
     verdict: str
     cost: tuple[int, ...] | None = None
     chosen: bool = False
-    name: str = ""
+    card: str = ""
+    position: int = 0
     model: str = ""
     left: tuple[int, float] | None = None
     shortage: Shortage | None = None
@@ -73,7 +75,7 @@ class Verdict:
                 "core"
             )
             sentence += f", would have {left_text if memory_bytes else 'nothing'} left"
-        return f"{self.name} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
+        return f"{self.card} {self.model}: {sentence}" + (" (taken)" if self.chosen else "")
 
 
 @frozen(kw_only=True)
@@ -261,7 +263,7 @@ def explain(
     )
     offers_by_ask = _offers(inventory.devices, free, request)
     verdicts = []
-    for device in inventory.devices:
+    for position, device in enumerate(inventory.devices):
         verdict, device_shortage = _heard(device, free, request, offers_by_ask)
         device_offers = (offers[device.uuid] for offers in offers_by_ask)
         cut = next(
@@ -274,7 +276,8 @@ def explain(
                 verdict=verdict,
                 cost=None if cut is None else cost_of(device, cut, free[device.uuid], policy),
                 chosen=device.uuid in taken_uuids,
-                name=device.name,
+                card=device.name,
+                position=position,
                 model=device.short_model,
                 left=None if cut is None else _left_by(device, free[device.uuid], cut),
                 shortage=device_shortage,

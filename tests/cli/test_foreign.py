@@ -402,8 +402,9 @@ def test_a_refusal_of_a_card_that_was_named_speaks_of_no_other(hetero: Run, tmp_
     explained = hetero(*words, "--explain", HETERO_RACK=str(tmp_path / "full.rack"))
 
     assert (3, 3) == (refused.returncode, explained.returncode)
-    assert "hetero: device 1 (Instinct MI210) has 14 GiB free: about 50 GiB" in refused.stderr
-    assert "device 0" not in refused.stderr + explained.stdout
+    assert "hetero: amd:1 (Instinct MI210) has 14 GiB free: about 50 GiB" in refused.stderr
+    assert "amd:0" not in refused.stderr
+    assert "amd:0 Instinct MI210: not chosen\n" in explained.stdout
 
 
 def test_among_cards_with_room_that_which_others_keep_less_busy_is_taken(

@@ -90,7 +90,7 @@ def test_what_is_asked_stands_in_ps(
         request["core"],
         request["processes"],
     )
-    for word in ("w1", "train", "8 GiB, 50 %, device T-4", "true"):
+    for word in ("w1", "train", "8 GiB, 50 %, card T-4", "true"):
         assert word in text
 
 
@@ -169,7 +169,7 @@ def test_what_is_kept_for_the_queue_is_free_in_no_view(
     begin(*command, "run", "--wait", *CARD, "--", "true")
     until(queue)
     (card,) = json.loads(hetero("inventory", "--device", "testing:4", "--json").stdout)["items"]
-    waits = f"w1 of {getpass.getuser()} (8 GiB, device T-4) waits: what is kept for it is not free"
+    waits = f"w1 of {getpass.getuser()} (8 GiB, card T-4) waits: what is kept for it is not free"
 
     assert (4 << 30, 0) == (card["memory_held"], card["memory_free"])
     for words in (("inventory",), ("describe", "4"), ("top", "--once")):

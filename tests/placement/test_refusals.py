@@ -209,14 +209,16 @@ def test_each_device_explains_itself_with_numbers() -> None:
 
     small, large = (device.short_model for device in inventory.devices)
     assert [
-        f"0 {small}: fits, would have 8 GiB memory and 50 % of the core left (taken)",
-        f"1 {large}: 20 % of the core free, 50 % asked",
+        f"memory:0 {small}: fits, would have 8 GiB memory and 50 % of the core left (taken)",
+        f"memory:1 {large}: 20 % of the core free, 50 % asked",
     ] == explained(Ask(memory=8 * GiB, core=50))
     assert (
-        f"1 {large}: 20 of 140 GiB memory free, 24 GiB asked" == explained(Ask(memory=24 * GiB))[1]
+        f"memory:1 {large}: 20 of 140 GiB memory free, 24 GiB asked"
+        == explained(Ask(memory=24 * GiB))[1]
     )
     assert (
-        f"0 {small}: 16 of 16 GiB memory free, 24 GiB asked" == explained(Ask(memory=24 * GiB))[0]
+        f"memory:0 {small}: 16 of 16 GiB memory free, 24 GiB asked"
+        == explained(Ask(memory=24 * GiB))[0]
     )
 
 
