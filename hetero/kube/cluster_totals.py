@@ -9,19 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
 from attrs import define, evolve, field, frozen
-from msgspec import MsgspecError, Struct, json
+from msgspec import MsgspecError, Raw, Struct, json
 
 from hetero.kube.cluster_objects import ClusterObjects
 from hetero.kube.objects.kinds import NodeObject, Pod
-from hetero.kube.words.annotations import ALLOCATION, CORDONED, HAMI_CORDON, INVENTORY
+from hetero.kube.words.annotations import (
+    ALLOCATION,
+    CORDONED,
+    HAMI_CORDON,
+    INVENTORY,
+    published,
+)
 from hetero.kube.words.pod import ended, kinds
-from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters
+from hetero.model import CORE, MEMORY, SLOTS, ContainerKind, Counters, Device
 from hetero.model.device import ailment_of, short_model_of
+from hetero.model.errors import BadInput
 from hetero.model.json_keys import json_key
-from hetero.model.occupancy import obtainable, peak
+from hetero.model.occupancy import left_of, obtainable_of, peak
 from hetero.node.view.totals import Total, count, merge
 
 if TYPE_CHECKING:
@@ -109,7 +117,11 @@ def plain_totals(objects: ClusterObjects) -> tuple[ClusterTotals, ClusterObjects
             if rack is None:
                 odd_nodes.add(name)
                 continue
-            ledger.add(node, rack.kinds, rack.numbered(), held)
+            devices = rack.devices()
+            if devices is None:
+                odd_nodes.add(name)
+                continue
+            ledger.add(node, devices, rack.cards, held)
         node_count += 1
         pod_count += count_by_node.get(name, 0)
     totals = ClusterTotals(
@@ -166,33 +178,6 @@ def _sum(parts: list[PoolTotal]) -> PoolTotal:
 # --- inventories ------------------------------------------------------------------------------
 
 
-class _Template(Struct, frozen=True):
-    takes: dict[str, int]
-
-
-class _Granularity(Struct, frozen=True):
-    whole: bool = True
-    menu: tuple[_Template, ...] = ()
-
-
-_WHOLE_CARD = _Granularity()
-
-
-class _AnyKind(Protocol):
-    """What cards have in common: as an inventory says it, or one that stands for its like."""
-
-    @property
-    def vendor(self) -> str: ...
-    @property
-    def model(self) -> str: ...
-    @property
-    def capacity(self) -> Counters: ...
-    @property
-    def card(self) -> Counters: ...
-    @property
-    def part_takes(self) -> tuple[Counters, ...]: ...
-
-
 class _AnyCard(Protocol):
     """A card of an inventory or of a pool of slices."""
 
@@ -203,18 +188,12 @@ class _AnyCard(Protocol):
     number: int
 
 
-class _Kind(Struct):
-    vendor: str
-    model: str
-    capacity: dict[str, int]
-    card: dict[str, int] = {}
-    granularity: _Granularity = _WHOLE_CARD
+class _Attributes(Struct, frozen=True):
+    context: str = ""
+    context_counts: str = ""
 
-    @property
-    def part_takes(self) -> tuple[Counters, ...]:
-        """What the parts take of a card that is given by its parts alone, as `Device` has it."""
-        granularity = self.granularity
-        return () if granularity.whole else tuple(part.takes for part in granularity.menu)
+
+_NO_ATTRIBUTES = _Attributes()
 
 
 class _Card(Struct):
@@ -222,29 +201,48 @@ class _Card(Struct):
     kind: int
     health: str | None = None
     cordon: str | None = None
+    attributes: _Attributes = _NO_ATTRIBUTES
     number: int = 0
 
 
 class _Rack(Struct, forbid_unknown_fields=True):
     version: int = 1
-    kinds: tuple[_Kind, ...] = ()
+    kinds: tuple[Raw, ...] = ()
     cards: tuple[_Card, ...] = ()
 
-    def numbered(self) -> tuple[_Card, ...]:
-        """Return the cards, each with its position as its number."""
-        for position, card in enumerate(self.cards):
-            card.number = position
-        return self.cards
+    def devices(self) -> list[Device] | None:
+        """Return cards that stand for their like, by which each card is numbered anew.
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether nothing of it is refused."""
-        return (
-            self.version == 1
-            and len({card.uuid for card in self.cards}) == len(self.cards)
-            and all(_NEEDED <= kind.capacity.keys() for kind in self.kinds)
-            and all(0 <= card.kind < len(self.kinds) for card in self.cards)
-        )
+        None where an inventory says what is refused.
+        """
+        if self.version != 1 or len({card.uuid for card in self.cards}) < len(self.cards):
+            return None
+        devices: list[Device] = []
+        number_by_like: dict[tuple[int, _Attributes], int] = {}
+        for position, card in enumerate(self.cards):
+            if not 0 <= card.kind < len(self.kinds):
+                return None
+            like = (card.kind, card.attributes)
+            if like not in number_by_like:
+                device = _stand_in(bytes(self.kinds[card.kind]), *like[1:])
+                if device is None:
+                    return None
+                number_by_like[like] = len(devices)
+                devices.append(device)
+            card.kind, card.number = number_by_like[like], position
+        return devices
+
+
+@lru_cache(maxsize=4096)
+def _stand_in(kind_json: bytes, attributes: _Attributes) -> Device | None:
+    """Return a card of a kind with these attributes; None where its kind cannot be read."""
+    card = {"uuid": "like others", "index": 0, "kind": 0, "attributes": attributes}
+    rack_json = json.encode({"kinds": [Raw(kind_json)], "cards": [card]}).decode()
+    try:
+        (device,), _ = published(rack_json, node="any")
+    except BadInput:
+        return None
+    return device if device.capacity.keys() >= _NEEDED else None
 
 
 _DECODER = json.Decoder(_Rack)
@@ -256,7 +254,7 @@ def _plain_rack(text: str) -> _Rack | None:
         rack = _DECODER.decode(text)
     except MsgspecError:
         return None
-    return rack if rack.is_sound else None
+    return rack
 
 
 # --- pods -------------------------------------------------------------------------------------
@@ -336,19 +334,14 @@ class _Sums:
     nodes: int = 0
     last: str = ""
 
-    def add(self, card: _AnyCard, kind: _AnyKind, held: Mapping[str, int]) -> None:
+    def add(self, card: _AnyCard, kind: Device, held: Mapping[str, int]) -> None:
         is_healthy = card.health in (None, "ok")
-        left_counters = (
-            {counter: amount - held.get(counter, 0) for counter, amount in kind.capacity.items()}
-            if held
-            else kind.capacity
-        )
         count(
             self.total,
             kind.capacity,
-            card_units=kind.card.get(CORE, kind.capacity[CORE]),
+            card_units=kind.of_card(CORE),
             held=held,
-            free=obtainable(left_counters, capacity=kind.capacity, part_takes=kind.part_takes),
+            free=obtainable_of(kind, left_of(kind, held)) if held else kind.capacity,
             healthy=is_healthy,
             usable=is_healthy and card.cordon is None,
         )
@@ -368,7 +361,7 @@ class _Ledger:
     def add(
         self,
         node: NodeObject,
-        kinds: Sequence[_AnyKind],
+        kinds: Sequence[Device],
         cards: Iterable[_AnyCard],
         held: _Held,
     ) -> None:
@@ -391,7 +384,7 @@ class _Ledger:
                     )
                 )
 
-    def _entry(self, pool: str | None, kind: _AnyKind, node_name: str) -> _Sums:
+    def _entry(self, pool: str | None, kind: Device, node_name: str) -> _Sums:
         full_name = (kind.vendor, kind.model)
         if full_name not in self.names:
             self.names[full_name] = short_model_of(*full_name)

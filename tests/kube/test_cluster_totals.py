@@ -34,6 +34,7 @@ from hetero.model import (
     ContainerKind,
     Device,
     DeviceAllocation,
+    Enforcement,
     Template,
     Templated,
 )
@@ -83,6 +84,28 @@ def pod(name: str, node_name: str, held: dict[str, Allocation], **more: Any) -> 
     }
 
 
+def remainders() -> list[dict[str, Any]]:
+    """Return cards of which some is left that no request can have: below a context or a size."""
+    templates = Templated(
+        menu=tuple(
+            Template(f"{size}g", {MEMORY: size * GiB, CORE: 3 * size, SLOTS: 1})
+            for size in (16, 32)
+        ),
+        whole=True,
+    )
+    context = {"enforcement": Enforcement.PRELOAD, "attributes": {"context": str(GiB)}}
+    kinds: dict[str, dict[str, Any]] = {
+        "templated": {"granularity": templates},
+        "limited": context,
+        "plain": {},
+    }
+    cards = [rack(64 * GiB, vendor=vendor, **facts) for vendor, facts in kinds.items()]
+    held = [
+        pod(f"on-{vendor}", "n7", {"main": allocation(f"{vendor}-0", 63, 50)}) for vendor in kinds
+    ]
+    return [node("n7", inventory_text(tuple(card for (card,) in cards))), *held]
+
+
 def odd_cluster() -> list[dict[str, Any]]:
     """Return a cluster with whatever is counted otherwise than a plain pod on a plain card."""
     cards = rack(*[80 * GiB] * 4, model="Memory M1")
@@ -107,6 +130,7 @@ def odd_cluster() -> list[dict[str, Any]]:
         node("n6", inventory_text(far, grants), **{"hetero.io/pool": "a"}),
         pod("plain", "n6", {"main": allocation("far-2", 5, 5)}),
         node("n2", inventory_text((*sick, *resting))),
+        *remainders(),
         node("n3", "{"),
         node("n4", inventory_text(rack(80 * GiB, model="M1")).replace("memory-0", "other-0")),
         {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n5"}},
@@ -211,6 +235,10 @@ def test_sums_of_thousands_of_nodes_are_those_of_their_cards(tmp_path: Path, whi
     assert len(exact.faults) == len(quick.faults)
     assert exact.pods == quick.pods
     assert sorted(exact.notes) == sorted(quick.notes)
+    if which == "odd":
+        free_bytes = {each.total.vendor: each.total.memory_free_bytes for each in quick.totals}
+        assert (0, 0) == (free_bytes["templated"], free_bytes["limited"])
+        assert GiB == free_bytes["plain"]
     if which == "claimed":
         assert any(
             "devices of driver gpu.nvidia.com are not hetero's" in note for note in exact.notes
@@ -300,10 +328,10 @@ def test_the_rows_below_a_card_say_for_whom_each_part_of_it_is_held(
     assert "├ ns p main 36 % 5 GiB Running" in lines
     assert "└ ns p first 60 % 5 GiB ended" in lines
     # Two grants that follow each other take one slot: what is counted so has another name.
-    (heading,) = (line.split() for line in lines if line.startswith("# model"))
+    (heading,) = (line.split() for line in lines if line.startswith("card model"))
     assert (True, False) == ("slots" in heading, "grants" in heading)
     given = {line.split()[0]: line for line in lines if " M1 " in line}
-    assert " 1/10 " in given["1"]
+    assert " 1/10 " in given["far:1"]
     assert (" 36 % ", " 60 % ", " open ") == tuple(
         core
         for core, line in zip((" 36 % ", " 60 % ", " open "), given.values(), strict=True)
@@ -373,7 +401,7 @@ def test_the_document_of_a_saved_cluster_is_as_the_schema_says(tmp_path: Path) -
     node_document = json.loads(run("--cluster", path, "--node", "n1", "--json").output)
 
     jsonschema.validate(document, json.loads((ROOT / "docs" / "json.schema.json").read_text()))
-    assert ["n1", "n6", "n2", "n3", "n4"] == [item["name"] for item in document["items"]]
+    assert ["n1", "n6", "n2", "n7", "n3", "n4"] == [item["name"] for item in document["items"]]
     assert ["a", "a"] == [item["pool"] for item in document["items"][:2]]
     assert 4 == document["totals"][0]["total"]["devices"]
     assert ["n1"] == [item["name"] for item in node_document["items"]]
