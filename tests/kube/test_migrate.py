@@ -286,6 +286,7 @@ def test_a_node_configuration_is_settings_of_nodes(tmp_path: Path) -> None:
         )
         assert ("GPU-1", "nvidia:2") == cluster.exclude
         assert "mps" == cluster.sharing["*"].value
+        assert "none" == cluster.partitioned.value
         assert "hetero makes none" in dict(made.sentences)["node-config gpu-2 operatingmode"]
 
 

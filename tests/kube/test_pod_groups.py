@@ -11,11 +11,13 @@ from hetero.kube.objects.kinds import Pod
 from hetero.kube.objects.reading import read
 from hetero.kube.scheduler import pod_groups, verbs, waker
 from hetero.kube.words.annotations import GangSlot
-from hetero.kube.words.pod import POD_GROUP
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
 from tests.kube.test_preemption import until
 from tests.kube.test_scheduler import SHARE, Running, running
+
+#: The label by which pods name their group, as its users write it.
+POD_GROUP = "scheduling.x-k8s.io/pod-group"
 
 LABELLED = "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/default/podgroups"
 WHOLE = {"nvidia.com/gpu": "1"}
