@@ -16,7 +16,7 @@ PARALLEL := -j $(shell nproc)
 FORMATTED = $(wildcard $(foreach folder,deploy limiters/* simulator/* tests/attacks tests/limiters tests/limiters/* tests/simulator,\
 	$(folder)/*.c $(folder)/*.h))
 
-.PHONY: help manifests setup native native-quiet instrumented demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks check docs man picture rooms words sizes captures cli-speed helm stubs clean uninstall
+.PHONY: help manifests setup native native-quiet instrumented demo test fuzz test-aarch64 test-hip test-shells test-containers test-cluster soak attacks parity check docs man picture rooms words sizes captures cli-speed helm stubs clean uninstall
 help: ## show what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 17
 
@@ -96,11 +96,17 @@ native-quiet:
 parallel = $(if $(filter measured,$(PART)),,$(1))
 measured = $(if $(filter parallel,$(PART)),,$(1))
 
+# What its tests send is noted (tests/parity/recorder.py); `make parity` compares that with HAMi's rows.
+test test-cluster: export RECORD_SENT := 1
+
 # The tests that bare `pytest` selects. --timeout ends what hangs: twenty seconds of a processor may be minutes on a busy
 # machine.
 test: setup ## run the tests that need no card, no root and no cluster
 	$(call parallel,$(BIN)/pytest -n 4 -m "not measured" --timeout 600)
 	$(call measured,$(BIN)/pytest -m "measured" --timeout 600)
+
+parity: setup ## after make test: whether each row of HAMi's is shown by a test that sent its words
+	$(BIN)/python docs/make_parity.py --check
 
 soak: setup ## run the long tests: random ones, a million steps of a cluster, kills, faults and mutations of the limiter
 	@$(MAKE) --no-print-directory -C limiters faults

@@ -71,6 +71,10 @@ def pytest_configure(config: pytest.Config) -> None:
             signal.signal(number, lambda _number, _frame: None)
     with capture.global_and_fixture_disabled():
         config.stash[_SEEN] = os.dup(sys.stderr.fileno())
+    if "RECORD_SENT" in os.environ:
+        from tests.parity import recorder  # it reads the table, which most runs do without
+
+        recorder.begin(config)
 
 
 def _limit_s(item: pytest.Item) -> float:
