@@ -192,6 +192,7 @@ def survivors(seed: int, count: int, only: Sequence[str] = ()) -> list[str]:
         unnoticed = [f"{row.key} {test}" for test in broken.unnoticed(row) if test not in sick]
         print(f"{row.key}: {'; '.join(unnoticed) or 'noticed'}", flush=True)
         left += unnoticed
+    shutil.rmtree(broken.folder)
     print(f"seed {seed}: {len(chosen)} rows, {len(left)} tests did not notice")
     return left
 
