@@ -4,7 +4,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from aiohttp.test_utils import TestClient, TestServer
-from attrs import frozen
+from attrs import evolve, frozen
 
 from hetero.kube.scheduler.agents import Agents
 from hetero.kube.scheduler.extender import Scheduler
@@ -18,7 +18,7 @@ from hetero.kube.words.annotations import (
 )
 from hetero.kube.words.settings import Settings
 from hetero.kube.words.signing import SigningKey
-from hetero.model import Device, Fractional, Step, Whole
+from hetero.model import CORE, Device, Fractional, Step, Whole
 from hetero.model.units import GiB, MiB
 from tests.kube.conftest import card
 from tests.kube.fake_api import PODS, FakeApi
@@ -363,6 +363,18 @@ async def test_prometheus_is_told_of_decisions_refusals_and_what_is_given_out() 
         assert 1 == read("hetero_scheduler_refusals_total", {"reason": "have no device"})
         where = {"Hostname": "n1", "vendor": "nvidia"}
         assert 8 * 2**30 == read("hetero_node_memory_allocated_bytes", where)
+        assert 0.5 == read("hetero_node_core_allocated_cards", where)
+
+
+async def test_core_that_is_given_out_is_in_cards_where_a_node_gives_more_than_its_cards() -> None:
+    plain = card("GPU-1")
+    scaled = evolve(plain, capacity={**plain.capacity, CORE: 200}, card=plain.capacity)
+    async with scenario(n1=(scaled,)) as it:
+        await it.call("filter", Pod=it.pod("p"), NodeNames=["n1"])
+        await it.bind("p", "n1")
+        read = it.scheduler.calls.metrics.registry.get_sample_value
+        where = {"Hostname": "n1", "vendor": "nvidia"}
+
         assert 0.5 == read("hetero_node_core_allocated_cards", where)
 
 

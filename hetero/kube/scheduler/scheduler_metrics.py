@@ -86,11 +86,11 @@ class SchedulerMetrics(Collector):
             for device in self.cache.inventory.devices(node):
                 free = free_by_uuid[device.uuid]
                 sums = sums_by_vendor.setdefault(device.vendor, dict.fromkeys(help_by_name, 0.0))
-                core = device.capacity[CORE]
+                core, card_core = device.capacity[CORE], device.of_card(CORE)
                 sums["cards"] += 1
                 sums["memory_bytes"] += device.capacity[MEMORY]
                 sums["memory_allocated_bytes"] += device.capacity[MEMORY] - free[MEMORY]
-                sums["core_allocated_cards"] += (core - free[CORE]) / core if core else 0
+                sums["core_allocated_cards"] += (core - free[CORE]) / card_core if core else 0
             for vendor, values in sums_by_vendor.items():
                 for name, value in values.items():
                     metric_by_name[name].add_metric((node, vendor), value)
