@@ -40,7 +40,7 @@ _GRACE_PERIOD_S = 5.0
 
 @define
 class Choices:
-    """What the keys chose, and `wide` and the filters `only` as the command was begun.
+    """What the keys chose, and `wide` and the `filters` as the command was begun.
 
     `notice` is what came of the last key.
     """
@@ -51,7 +51,7 @@ class Choices:
     keys: bool = False
     tree: bool = False
     wide: bool = False
-    only: str = ""
+    filters: str = ""
     text: str = ""
     notice: str = ""
     memories: dict[str, Memory] = field(factory=dict)
@@ -154,7 +154,7 @@ def _frame(view: NodeView, choices: Choices, console: Console) -> list[Line]:
     """Return the lines of a frame, the first of which stays when it is scrolled."""
     order_name, order = _SORT_KEYS[choices.sort]
     choices.fit((console.width, console.height))
-    text_part = f"only {choices.only}   " if choices.only else ""
+    text_part = f"only {choices.filters}   " if choices.filters else ""
     text_part += f"/{choices.text}   " if choices.text else ""
     title = (
         f"hetero top   {len(view.devices)} cards, {len(view.grants)} grants   {_real(view)}"

@@ -47,9 +47,9 @@ if TYPE_CHECKING:
 _BAR_COLUMNS = 10
 
 
-def render(view: NodeView, *, wide: bool = False, only: str = "") -> Part:
-    """Return the tables of a moment; `only` are the filters by which the view was chosen."""
-    filter_lines = [Text(f"only {only}", "yellow")] if only else []
+def render(view: NodeView, *, wide: bool = False, filters: str = "") -> Part:
+    """Return the tables of a moment; `filters` are those by which the view was chosen."""
+    filter_lines = [Text(f"only {filters}", "yellow")] if filters else []
     return [*heading(view.rack_file), *filter_lines, *tables(view, fold_idle=False, wide=wide)]
 
 

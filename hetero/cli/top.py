@@ -91,8 +91,8 @@ def command(
     if once and interval is not None:
         meter.wait(interval)
 
-    filters = (("--device", device), ("--user", user))
-    only = " ".join(f"{option} {name}" for option, name in filters if name is not None)
+    chosen = (("--device", device), ("--user", user))
+    filters = " ".join(f"{option} {name}" for option, name in chosen if name is not None)
 
     def query() -> NodeView:
         return Choice(device=device, user=user).of_node(observe_node(node, meter))
@@ -109,13 +109,13 @@ def command(
                 node,
                 console,
                 interval_s,
-                Choices(wide=wide, only=only, history=History(window_s=_CORE_WINDOW_S)),
+                Choices(wide=wide, filters=filters, history=History(window_s=_CORE_WINDOW_S)),
             )
             return
     document = partial(_json.node, seconds=interval if once else None)
     show(
         query,
-        partial(render, wide=wide, only=only),
+        partial(render, wide=wide, filters=filters),
         document,
         as_json=as_json,
         watch=watch,
