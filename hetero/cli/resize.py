@@ -57,7 +57,8 @@ def command(
       hetero resize 4f1c --policy elastic
 
     Refused when it does not fit, also beside what programs without a grant
-    hold, and when more memory is in use than it leaves.
+    hold, and when more memory is in use than it leaves. A card that is
+    cordoned or not well gives no more; less is possible.
     """
     if memory is None and core is None and policy is None:
         raise BadInput("nothing to set: give --memory, --core or --policy")

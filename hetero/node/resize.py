@@ -37,6 +37,7 @@ from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
 from hetero.placement.match import named
+from hetero.placement.offer import not_usable
 from hetero.registry.registry import Discovery
 
 #: What is left of each counter of each device, by UUID.
@@ -63,7 +64,8 @@ def resize(
     devices; none means all of them. `policy` is that of the whole grant from now on. `asker` is the
     user it is for where that is not this process's. `anyway` takes memory that programs without a
     grant hold. Raises `Refused` when the change does not fit, when more memory is in use than it
-    would leave, and when the grant is another user's.
+    would leave, when it is more of a card that is cordoned or sick, and when the grant is another
+    user's.
     """
     discovery = node.discover()
     grant = _entry(node, node.ledger.snapshot(), grant_name, asker)
@@ -137,6 +139,8 @@ def _plan(
     )
     free = inventory_of(discovery, other_grants).free()
     pieces = tuple(recut_piece(grant, piece, devices, free) for piece in grant.allocation.pieces)
+    for old_piece, new_piece in zip(grant.allocation.pieces, pieces, strict=True):
+        _expect_usable(grant, old_piece, new_piece, devices)
     _expect_policy(grant, policy)
     allocation = evolve(grant.allocation, pieces=pieces, policy=policy or grant.allocation.policy)
     node.expect_within_quota(allocation, other_grants, devices, asker)
@@ -399,6 +403,35 @@ def _changeable(
     if not isinstance(device.granularity, Fractional) or piece.template:
         raise Refused(f"grant {grant.id} holds a fixed shape of {device.uuid}")
     return device
+
+
+def _expect_usable(
+    grant: Grant,
+    old_piece: DeviceAllocation,
+    new_piece: DeviceAllocation,
+    devices: Mapping[str, Device],
+) -> None:
+    """Raise `Refused` where a piece would grow on a device of which nothing more is given."""
+    device = devices.get(new_piece.device)
+    if device is None or device.usable or not _is_more(old_piece, new_piece, device):
+        return
+    raise Refused(
+        f"grant {grant.id} stays as it is: nothing more is given of {device.name}: "
+        f"{not_usable(device)}"
+    )
+
+
+def _is_more(old_piece: DeviceAllocation, new_piece: DeviceAllocation, device: Device) -> bool:
+    """Whether a piece has more of anything than it had; a core without a limit is all of it."""
+    old_core, new_core = (
+        device.capacity[CORE] if piece.core is None else piece.core
+        for piece in (old_piece, new_piece)
+    )
+    return new_core > old_core or any(
+        amount > old_piece.takes.get(counter, 0)
+        for counter, amount in new_piece.takes.items()
+        if counter != CORE  # whose limit counts: one that was open is less with any limit
+    )
 
 
 def _expect_free(

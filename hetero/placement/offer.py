@@ -84,15 +84,18 @@ def _verdict_of_any_size(device: Device, ask: Ask, request: Request) -> str | No
         return NOT_CHOSEN
     if request.unpartitioned and _by_parts(device):
         return BY_PARTS
-    if not device.healthy:
-        return f"unhealthy ({device.health})"
     if not device.usable:
-        return device.condition or ""
+        return not_usable(device)
     if device.enforcement is Enforcement.SERVICE and len(request.asks) > 1:
         return ONE_CARD
     if ask.sm_percent is not None and device.enforcement is not Enforcement.SERVICE:
         return NO_SM
     return None
+
+
+def not_usable(device: Device) -> str:
+    """Return the verdict of a device of which nothing more is given: sick, or cordoned."""
+    return (device.condition or "") if device.healthy else f"unhealthy ({device.health})"
 
 
 def given_whole(device: Device, *, count: int) -> str:

@@ -115,3 +115,30 @@ async def test_a_size_that_cannot_be_had_is_refused_with_a_sentence(
         assert why.startswith("claim default/one: ")
         assert why.endswith(sentence)
         assert (4 * GiB, 40) == sized(at)
+
+
+async def test_a_claim_that_was_lowered_does_not_grow_back_while_its_card_is_cordoned() -> None:
+    async with dra_world() as at:
+        driver = at.driver
+        metadata = allocated(at, "one", memory="4Gi", cores="40")["metadata"]
+        await prepare(at, "one")
+        metadata["annotations"] = {"hetero.io/resize": "memory=2Gi"}
+        assert [] == await driver.claims.reconcile()
+        at.vendor.devices[0] = evolve(at.vendor.devices[0], cordon="loud fan")
+        await until(lambda: not driver.claims.discovery().devices[0].usable)
+
+        metadata["annotations"] = {}
+        ((_, why),) = await driver.claims.reconcile()
+        metadata["annotations"] = {"hetero.io/resize": "memory=1Gi"}
+        smaller = await driver.claims.reconcile()
+
+        assert why.endswith(
+            "stays as it is: nothing more is given of memory:0: cordoned (loud fan)"
+        )
+        assert [] == smaller
+        assert (1 * GiB, 40) == sized(at)
+        at.vendor.devices[0] = evolve(at.vendor.devices[0], cordon=None)
+        await until(lambda: driver.claims.discovery().devices[0].usable)
+        metadata["annotations"] = {}
+        assert [] == await driver.claims.reconcile()
+        assert (4 * GiB, 40) == sized(at)

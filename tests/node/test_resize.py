@@ -3,17 +3,22 @@
 import fcntl
 import os
 import struct
+from pathlib import Path
+from typing import Any
 
 import pytest
+from attrs import evolve
 
 from hetero.model import Ask, Policy, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger import usage_region
 from hetero.node.ledger.grant_file import CORE_FULL, HEADER, DeviceLimit, read_limits
-from hetero.node.ledger.ledger import GrantHandle
+from hetero.node.ledger.ledger import GrantHandle, Ledger
 from hetero.node.node import Node
 from hetero.node.resize import resize
+from hetero.registry.registry import Registry
+from hetero.testing import MemoryVendor, rack
 
 from .conftest import MakeNode, admit, killed_at, request, taken
 
@@ -101,6 +106,48 @@ def test_growing_is_refused_where_neighbours_stand(node: Node) -> None:
     assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
     resize(node, handle.grant.id, Ask(memory=8 * GiB, core=40))
     assert (16 * GiB, 100, 2) == taken(node, "memory-0")
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"cordon": ""}, "cordoned"),
+        ({"cordon": "loud fan"}, r"cordoned \(loud fan\)"),
+        ({"health": "ecc: 2 errors"}, r"unhealthy \(ecc: 2 errors\)"),
+    ],
+)
+def test_a_grant_gets_no_more_of_a_card_that_is_cordoned_or_sick_and_may_have_less(
+    tmp_path: Path, facts: dict[str, Any], why: str
+) -> None:
+    vendor = MemoryVendor(rack(16 * GiB), limiter="cuda")
+    node = Node(registry=Registry.of(vendor), ledger=Ledger(tmp_path / "state"))
+    handle = admit(node, request(memory=4 * GiB, core=30))
+    open_handle = admit(node, request(memory=2 * GiB))
+    vendor.devices = [evolve(vendor.devices[0], **facts)]
+    refusal = str(refusal_of(node, request(memory=GiB)))
+
+    for ask in (
+        Ask(memory=5 * GiB),
+        Ask(core=31),
+        Ask(open=True),
+        Ask(memory=2 * GiB, core=40),
+        Ask(memory=5 * GiB, core=20),
+    ):
+        with pytest.raises(Refused, match=f"given of memory:0: {why}$") as raised:
+            resize(node, handle.grant.id, ask)
+        assert str(raised.value).partition("memory:0: ")[2] in refusal
+    assert [(4 * GiB, 3000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory=3 * GiB, core=20))
+    assert [(3 * GiB, 2000)] == in_force(handle) == in_ledger(node, handle)
+    resize(node, handle.grant.id, Ask(memory=3 * GiB), policy=Policy.ELASTIC)
+    resize(node, open_handle.grant.id, Ask(core=20))
+    assert [(2 * GiB, 2000)] == in_force(open_handle) == in_ledger(node, open_handle)
+
+
+def refusal_of(node: Node, asked: Request) -> Refused:
+    with pytest.raises(Refused) as raised:
+        admit(node, asked)
+    return raised.value
 
 
 def test_a_grant_alone_may_become_exclusive_and_share_again(node: Node) -> None:

@@ -1,7 +1,7 @@
 """Resizes the share of a claim in use: as its annotation says, and never above what it consumes.
 
 kube-scheduler counts what the claim consumes, whatever its size is: so a claim that was lowered can
-always grow back.
+grow back, but for a card that is cordoned or sick meanwhile, of which nothing more is given.
 """
 
 from __future__ import annotations
