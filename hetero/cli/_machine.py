@@ -268,14 +268,19 @@ def _templates_line(row: DeviceView, name_by_grant: Mapping[str, str]) -> str:
     """Return which partitions of a card are taken, or what of its menu is, and what is left."""
     partitions = [template for template in row.templates if template.part]
     if partitions:
+        unheld_word = "free" if row.device.usable else _unusable_word(row.device)
         return "partitions: " + "  ".join(
-            f"{template.name} [{_holders_of(template, name_by_grant) or 'free'}]"
+            f"{template.name} [{_holders_of(template, name_by_grant) or unheld_word}]"
             for template in partitions
         )
     if not row.grants:
         return ""
     left = [f"{template.free} × {template.name}" for template in row.templates if template.free]
     return f"left: {' or '.join(left)}" if left else ""
+
+
+def _unusable_word(device: Device) -> str:
+    return device.ailment or "cordoned"
 
 
 def _holders_of(template: TemplateView, name_by_grant: Mapping[str, str]) -> str:

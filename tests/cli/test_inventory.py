@@ -243,6 +243,28 @@ def test_which_partition_of_a_card_is_taken_is_shown() -> None:
     assert {"p0": 1, "p1": 0, "p2": 1, "q": 1} == free
 
 
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        ({"cordon": ""}, "cordoned"),
+        ({"cordon": "loud fan"}, "cordoned"),
+        ({"health": "2 uncorrected ECC errors"}, "ecc"),
+        ({"health": "2 uncorrected ECC errors", "cordon": "loud fan"}, "ecc"),
+    ],
+)
+def test_no_partition_of_a_card_of_which_nothing_is_given_is_called_free(
+    facts: dict[str, Any], word: str
+) -> None:
+    mixed = mig_card(("00migjob", "p1"))
+    shown = evolve(mixed, device=evolve(mixed.device, **facts))
+    lines = drawn(view([shown], [grant("migjob", 0)]), 120)
+
+    assert (
+        f"   partitions: 1g.18gb [{word}]  1g.18gb [migjob]  1g.18gb [{word}]  2g.35gb [{word}]"
+        in lines
+    )
+
+
 def test_free_of_a_partitioned_card_is_what_its_free_instances_have() -> None:
     """Of 140 GiB 80 are in instances, of which one with 16 is taken."""
     shown = view([mig_card(("00migjob", "p1"))], [grant("migjob", 0)])

@@ -283,10 +283,12 @@ def run(*words: str, code: int = 0) -> Result:
     return done
 
 
+@pytest.mark.parametrize(("facts", "word"), [({}, "free"), ({"cordon": "loud fan"}, "cordoned")])
 def test_instances_of_init_containers_and_sidecars_are_not_free_while_their_pod_holds_them(
-    tmp_path: Path,
+    tmp_path: Path, facts: dict[str, Any], word: str
 ) -> None:
-    (card,) = rack(40 * GiB, vendor="cut", granularity=INSTANCES, core=7)
+    """And the others are as their card is."""
+    (card,) = rack(40 * GiB, vendor="cut", granularity=INSTANCES, core=7, **facts)
     cut = (attrs.evolve(card, capacity={**card.capacity, **{f"part {n}": 1 for n in range(4)}}),)
     init = {"initContainers": [{"name": "first"}, {"name": "side", "restartPolicy": "Always"}]}
     held = {"first": instance(0), "side": instance(1), "main": instance(2)}
@@ -296,7 +298,8 @@ def test_instances_of_init_containers_and_sidecars_are_not_free_while_their_pod_
     picture = run("--cluster", str(saved(tmp_path, items)), "--node", "n1").output
 
     assert [
-        "partitions: 1g.10gb [ns/p/first]  1g.10gb [ns/p/side]  1g.10gb [ns/p/main]  1g.10gb [free]"
+        "partitions: 1g.10gb [ns/p/first]  1g.10gb [ns/p/side]  1g.10gb [ns/p/main]  "
+        f"1g.10gb [{word}]"
     ] == [line.strip() for line in picture.splitlines() if "partitions" in line]
 
 
