@@ -95,8 +95,13 @@ class CardBook:
             self._write(evolve(notes, faults=_without(notes.faults, uuid)))
 
     @property
+    def directories(self) -> tuple[Path, ...]:
+        """Where all notes are; in one of them a file is replaced when a note changes."""
+        return (*self.others, self.directory)
+
+    @property
     def _paths(self) -> tuple[Path, ...]:
-        return tuple(directory / _FILE for directory in (*self.others, self.directory))
+        return tuple(directory / _FILE for directory in self.directories)
 
     @property
     def _is_empty(self) -> bool:

@@ -28,7 +28,7 @@ from hetero.node.ledger.holders import end, program
 from hetero.node.ledger.ledger import ContainerInfo, Grant, GrantHandle, Snapshot
 from hetero.node.ledger.queue import Ticket, WaitingRequest
 from hetero.node.node import Node, numbered
-from hetero.node.outlook import Outlook, expect_possible, requests_ahead
+from hetero.node.outlook import Outlook, expect_possible, recovered, requests_ahead
 from hetero.node.quota import User, expect_own
 from hetero.node.selection import refused
 from hetero.node.transaction import GrantDraft, new_grant
@@ -147,7 +147,7 @@ class LocalGrants:
         if label is not None:
             check_label(label)
         node = self.node
-        self._discovery = node.discover_for(request)
+        self._discovery = recovered(node.discover_for(request))
         expect_possible(node, self._discovery, request, self.asker)
         user = self.asker or User.of(os.getuid())
         waiting = WaitingRequest(
@@ -175,8 +175,12 @@ class LocalGrants:
             return True
         node, waiting = self.node, ticket.waiting
         snapshot = node.snapshot()
-        ahead = requests_ahead(node, self._discovery, snapshot, before=waiting.queue_number)
-        inventory = node.inventory(self._discovery, snapshot)
+        devices = self._discovery.devices
+        discovery = evolve(
+            self._discovery, devices=node.cards.noted(devices) if node.cards else devices
+        )
+        ahead = requests_ahead(node, discovery, snapshot, before=waiting.queue_number)
+        inventory = node.inventory(discovery, snapshot)
         if ahead:
             from hetero.placement.queued import kept_for  # here: no admission needs it
 

@@ -256,8 +256,24 @@ def _waits_for_quota(
     return False
 
 
+def recovered(discovery: Discovery) -> Discovery:
+    """Return the devices as if all were well and uncordoned that are so again without a setting."""
+    return evolve(
+        discovery,
+        devices=tuple(
+            device
+            if device.excluded or device.size_unsaid
+            else evolve(device, health="ok", cordon=None)
+            for device in discovery.devices
+        ),
+    )
+
+
 def expect_possible(node: Node, discovery: Discovery, request: Request, asker: User | None) -> None:
-    """Raise `NoRoom` for what a request would not get of this node if it had it to itself."""
+    """Raise `NoRoom` for what a request would not get of this node if it had it to itself.
+
+    `discovery` is as `recovered` returns it: a card that is cordoned or sick is waited for.
+    """
     devices, nothing = devices_of(discovery), Snapshot()
     answer = fit(node.inventory(discovery, nothing), request)
     if isinstance(answer, Refusal):

@@ -16,8 +16,9 @@ from hetero.model import Request
 from hetero.model.errors import NoRoom
 from hetero.node.grants import Grants, Watch, admit_program
 from hetero.node.ledger.grant_dir import USAGE
-from hetero.node.ledger.ledger import ALIVE, GrantHandle, Ledger
+from hetero.node.ledger.ledger import ALIVE, GrantHandle
 from hetero.node.ledger.queue import Ticket
+from hetero.node.node import Node
 
 #: Seconds between two looks where nothing says that anything changed: of the first in the queue, a
 #: container may have ended; of the others, the one before may have been killed.
@@ -88,7 +89,7 @@ def _wait(
     may_get, has_changed = False, True
     began_s = time.monotonic()
     while True:
-        changes.watch(grants.node.ledger, number)  # before the look: nothing is missed
+        changes.watch(grants.node, number)  # before the look: nothing is missed
         ticket.touch()
         place_before, place = place, queue.place(number)
         is_due = place == 1 and time.monotonic() - asked_s >= _CARDS_PERIOD_S
@@ -116,7 +117,7 @@ def _wait(
 
 @define
 class _Changes:
-    """Says when a grant may have ended, or a place in the queue may have become free."""
+    """Says when a grant may have ended, a place may have become free or a card was uncordoned."""
 
     _libc: ctypes.CDLL = field(init=False, factory=lambda: ctypes.CDLL(None, use_errno=True))
     _descriptor: int = field(init=False, default=-1)
@@ -126,9 +127,11 @@ class _Changes:
         # Where a user has too many of these already, the period alone wakes.
         self._descriptor = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
 
-    def watch(self, ledger: Ledger, number: int) -> None:
+    def watch(self, node: Node, number: int) -> None:
         """Watch what matters to the request of this number, besides what is watched already."""
+        ledger = node.ledger
         self._add([ledger.path / "grants", ledger.queue.path], _LISTED_EVENTS)
+        self._add(node.cards.directories if node.cards else (), _LISTED_EVENTS)
         queue_numbers = [waiting for waiting in ledger.queue.numbers() if waiting < number]
         if queue_numbers:
             self._add(ledger.queue.files(queue_numbers[-1]), _CLOSED_EVENT)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hetero.node.card_book import CardBook
 from tests.programs import next_line
 
 from .conftest import Begin, Run
@@ -139,6 +140,62 @@ def test_what_no_card_can_give_is_refused_at_once(hetero: Run) -> None:
 
     assert (3, 1) == (done.returncode, len(done.stderr.splitlines()))
     assert "too small" in done.stderr
+
+
+@pytest.mark.parametrize("place", [1, 2])
+def test_who_waits_does_so_through_a_cordon_and_is_served_soon_after_it(
+    begin: Begin, command: tuple[str, ...], hetero: Run, queue: Queue, place: int
+) -> None:
+    hetero("cordon", "T-4", "--reason", "new fan")
+    if place == 2:  # behind one that waits for another card
+        hetero("cordon", "T-3")
+        begin(*command, "run", "--wait", "--device", "T-3", "--", "true")
+        until(queue)
+    program = begin(*command, "run", "--wait", "-q", *CARD, "--", "echo", "served")
+    until(lambda: len(queue()) == place)
+    elsewhere = hetero("run", "-q", "--device", "T-2", "--", "echo", "passed")
+    at_once = hetero("run", *CARD, "--", "true")
+    for_a_second = hetero("run", "--wait=1", *CARD, "--", "true")
+    assert place == len(queue())
+    time.sleep(3)  # it has looked, and looks again when something changes
+
+    began_s = time.monotonic()
+    hetero("uncordon", "T-4")
+    assert "served\n" == next_line(program)
+
+    assert time.monotonic() - began_s < 6
+    assert "passed\n" == elsewhere.stdout
+    assert (3, 1) == (at_once.returncode, len(at_once.stderr.splitlines()))
+    assert ": 1 cordoned (new fan), " in at_once.stderr
+    assert 3 == for_a_second.returncode
+    assert f"place {place + 1} in the queue: " in for_a_second.stderr.splitlines()[-1]
+
+
+def test_who_waits_does_so_for_a_sick_card_and_takes_it_once_it_is_well(
+    begin: Begin, command: tuple[str, ...], hetero: Run, queue: Queue, environ: dict[str, str]
+) -> None:
+    book = CardBook(Path(environ["HETERO_STATE"]) / "persistent")
+    book.note({"T-4": "Xid 48: reset the card"}, module=None)
+    program = begin(*command, "run", "--wait", *CARD, "--", "echo", "served")
+    (request,) = until(queue)
+    assert 1 == request["place"]
+
+    assert 0 == hetero("health", "clear", "T-4").returncode
+
+    assert "served\n" == next_line(program)
+
+
+def test_what_the_settings_exclude_is_not_waited_for(
+    hetero: Run, environ: dict[str, str], tmp_path: Path
+) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text('[cards]\nexclude = ["T-4"]\n')
+    environ["HETERO_CONFIG"] = str(settings)
+
+    done = hetero("run", "--wait", *CARD, "--", "true")
+
+    assert (3, 1) == (done.returncode, len(done.stderr.splitlines()))
+    assert "excluded" in done.stderr
 
 
 def test_who_does_not_wait_does_not_pass_either(
