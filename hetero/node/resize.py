@@ -21,7 +21,7 @@ from hetero.model import (
 )
 from hetero.model.errors import BadInput, NotFound, Refused
 from hetero.model.request import following
-from hetero.model.rounding import cut
+from hetero.model.rounding import Portion, cut
 from hetero.model.units import format_both, format_memory, format_percent
 from hetero.node.confinement import enforce, reconcile, slices_held
 from hetero.node.context_sizes import expect_room
@@ -37,7 +37,7 @@ from hetero.node.node import Node
 from hetero.node.quota import User, expect_own
 from hetero.node.slices import resizing
 from hetero.placement.match import named
-from hetero.placement.offer import not_usable
+from hetero.placement.offer import not_usable, size_note
 from hetero.registry.registry import Discovery
 
 #: What is left of each counter of each device, by UUID.
@@ -70,7 +70,8 @@ def resize(
     discovery = node.discover()
     grant = _entry(node, node.ledger.snapshot(), grant_name, asker)
     chosen_pieces = _chosen(grant, ask.device, discovery.devices)
-    recut_piece = partial(_recut_within, node, ask, {piece.device for piece in chosen_pieces})
+    chosen_uuids = {piece.device for piece in chosen_pieces}
+    recut_piece = partial(_recut_within, node, ask, chosen_uuids)
     plan_change = partial(_plan, node, discovery, grant.id, recut_piece, policy, asker)
     is_of_memory = ask.memory is not None or ask.memory_percent is not None
     foreign_use_by_uuid = (
@@ -79,7 +80,8 @@ def resize(
     plan_beside_foreign = partial(
         _plan_beside_foreign, node, discovery, foreign_use_by_uuid, anyway, plan_change
     )
-    return _resized(node, discovery, grant, plan_beside_foreign)
+    plan_with_notes = partial(_plan_with_notes, discovery, ask, chosen_uuids, plan_beside_foreign)
+    return _resized(node, discovery, grant, plan_with_notes)
 
 
 def resize_to(node: Node, grant_name: str, goal: DeviceAllocation) -> Grant:
@@ -194,6 +196,35 @@ def _plan_beside_foreign(
         notes.append(note)
     allocation = evolve(changed_grant.allocation, notes=tuple(notes))
     return grant, evolve(changed_grant, allocation=allocation)
+
+
+def _plan_with_notes(
+    discovery: Discovery,
+    ask: Ask,
+    chosen_uuids: Collection[str],
+    plan_change: Callable[[Snapshot], tuple[Grant, Grant]],
+    own_snapshot: Snapshot,
+) -> tuple[Grant, Grant]:
+    """Return what `plan_change` does, noting first which devices it takes alone for a part."""
+    grant, changed_grant = plan_change(own_snapshot)
+    devices, allocation = devices_of(discovery), changed_grant.allocation
+    notes = []
+    for old_piece, piece in zip(grant.allocation.pieces, allocation.pieces, strict=True):
+        device = devices.get(piece.device)
+        if device is None or piece.takes[SLOTS] < device.capacity[SLOTS]:
+            continue
+        named_ask = ask if piece.device in chosen_uuids else Ask()
+        if named_ask.memory is None and named_ask.memory_percent is None:
+            named_ask = evolve(named_ask, memory=1)  # what is not named asks for no whole device
+        note = size_note(
+            device, named_ask, Portion(takes=piece.takes), count=len(allocation.pieces)
+        )
+        # What it took alone before was told then, unless that was asked for.
+        is_new = old_piece.takes[SLOTS] < device.capacity[SLOTS]
+        if note and (is_new or note in grant.allocation.notes):
+            notes.append(note)
+    all_notes = tuple(dict.fromkeys((*notes, *allocation.notes)))
+    return grant, evolve(changed_grant, allocation=evolve(allocation, notes=all_notes))
 
 
 def _put(node: Node, grant_before: Grant, grant_after: Grant) -> None:

@@ -134,6 +134,13 @@ def taken_alone(device: Device, ask: Ask, cut: Portion) -> str | None:
     )
 
 
+def size_note(device: Device, ask: Ask, cut: Portion, *, count: int) -> str | None:
+    """Return what to say of one of `count` devices that a share takes alone; None: nothing is."""
+    if not cut.is_whole(device):
+        return taken_alone(device, ask, cut)
+    return None if _asks_for_all(device, ask) else given_whole(device, count=count)
+
+
 def _below_context(device: Device, cut: Portion) -> str:
     """Return the verdict that no program could make a context within the cut."""
     asked_text = format_memory(cut.takes[MEMORY])

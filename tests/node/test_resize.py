@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from hetero.model import Ask, Policy, Request
+from hetero.model import Ask, Fractional, Ladder, Policy, Request
 from hetero.model.errors import NotFound, Refused
 from hetero.model.units import GiB, MiB
 from hetero.node.ledger import usage_region
@@ -142,6 +142,54 @@ def test_a_grant_gets_no_more_of_a_card_that_is_cordoned_or_sick_and_may_have_le
     resize(node, handle.grant.id, Ask(memory=3 * GiB), policy=Policy.ELASTIC)
     resize(node, open_handle.grant.id, Ask(core=20))
     assert [(2 * GiB, 2000)] == in_force(open_handle) == in_ledger(node, open_handle)
+
+
+ALONE = "M1 is taken exclusively: the smallest of its sizes with the {} asked is all of it"
+
+
+def laddered(path: Path, *sizes_bytes: int) -> Node:
+    """A node whose cards have a quarter, a half or all of their core and memory."""
+    grains = Fractional(memory=Ladder((4 * GiB, 8 * GiB, 16 * GiB)), core=Ladder((25, 50, 100)))
+    vendor = MemoryVendor(rack(*sizes_bytes, granularity=grains), limiter="cuda")
+    return Node(registry=Registry.of(vendor), ledger=Ledger(path / "state"))
+
+
+@pytest.mark.parametrize(
+    ("ask", "notes"),
+    [
+        (Ask(core=60), (ALONE.format("core"),)),
+        (Ask(memory=9 * GiB), (ALONE.format("memory"),)),
+        (Ask(core=100), ()),
+        (Ask(memory=16 * GiB), ()),
+        (Ask(memory_percent=100), ()),
+        (Ask(core=40), ()),
+    ],
+)
+def test_a_size_that_takes_a_card_exclusively_is_said_unless_that_was_asked(
+    tmp_path: Path, ask: Ask, notes: tuple[str, ...]
+) -> None:
+    node = laddered(tmp_path, 16 * GiB)
+    handle = admit(node, request(memory=4 * GiB, core=25))
+
+    assert notes == resize(node, handle.grant.id, ask).allocation.notes
+    assert () == resize(node, handle.grant.id, Ask(memory=4 * GiB, core=20)).allocation.notes
+
+
+def test_what_was_said_of_a_card_taken_exclusively_stays_while_it_is_so(tmp_path: Path) -> None:
+    node = laddered(tmp_path, 16 * GiB, 16 * GiB)
+    handle = admit(node, request(memory=4 * GiB, core=60, count=2))
+    note = (ALONE.format("core"),)
+    assert note == handle.grant.allocation.notes
+
+    for ask, policy in (
+        (Ask(memory=8 * GiB), None),
+        (Ask(), Policy.ELASTIC),
+        (Ask(core=70), None),
+        (Ask(core=20, device="memory-0"), None),
+    ):
+        assert note == resize(node, handle.grant.id, ask, policy=policy).allocation.notes
+    assert () == resize(node, handle.grant.id, Ask(core=100)).allocation.notes
+    assert () == resize(node, handle.grant.id, Ask(memory=4 * GiB)).allocation.notes
 
 
 def refusal_of(node: Node, asked: Request) -> Refused:
