@@ -15,6 +15,7 @@ from hetero.kube.words.annotations import ALLOCATION, SIGNATURE
 from tests.cluster.conftest import run_all, share, usually_on, waits
 from tests.cluster.lab import UNWATCHED, Lab, Plain, program
 from tests.cluster.release import NAMESPACE, Release
+from tests.cluster.test_permissions import rolled
 from tests.kube.control_plane import wait_for
 from tests.kube.test_chart import VALUES
 
@@ -250,6 +251,52 @@ def test_pods_that_the_webhook_did_not_see_are_not_created(late: Release) -> Non
             expect_calm(lab, "webhook.ignoredNamespaces", pods)
             assert [] == pods()
             assert "hetero's webhook did not see it" in sentence
+
+
+@contextmanager
+def autoscaled(release: Release) -> Iterator[None]:
+    """Have nodes state sizes meanwhile. By itself no node takes them back, as the docs say."""
+    lab, parts = release.lab, VALUES["resources"]["parts"]
+    other = Release(lab, allocation=release.allocation, more={"autoscaler": True})
+    release.replace_by(other)
+    try:
+        wait_for(lambda: rolled(release, other), seconds=180)
+        wait_for(lambda: "nvidia.com/gpumem" in lab.allocatable("n1"))
+        yield
+    finally:
+        other.replace_by(release)
+        wait_for(lambda: rolled(other, release), seconds=180)
+        none = dict.fromkeys(parts)
+        for node in lab.racks:
+            status = {"status": {"capacity": none, "allocatable": none}}
+            lab.patch(f"/api/v1/nodes/{node}/status", status)
+
+
+def test_where_nodes_state_sizes_no_tenant_makes_a_storm_by_holding_them(late: Release) -> None:
+    """A pod that no webhook sees as one with cards runs without any, and a kubelet counts it."""
+    lab = late.lab
+    with autoscaled(late):
+        with deployed(lab, IGNORED, {"unseen": {"nvidia.com/gpumem": "5000"}}) as pods:
+            path = f"/apis/apps/v1/namespaces/{IGNORED}/replicasets"
+            assert "webhook did not see it" in wait_for(lambda: not_created(lab, path))
+            assert [] == pods()
+
+        named = {"nodeName": "n1", "schedulerName": "tenants-own"}
+        stated = lab.allocatable("n1")["nvidia.com/gpumem"]
+        spec = {**program({"nvidia.com/gpumem": stated}), **named}
+        body = {"metadata": {"name": "holds"}, "spec": spec}
+        lab.call("POST", "/api/v1/namespaces/default/pods", body)
+        run_all(lab, "holds")
+        chosen: Plain = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
+        with deployed(lab, "default", {"storm": share(4000, 20)}, **chosen) as pods:
+            (pod,) = wait_for(pods)
+            lacking = "Insufficient nvidia.com/gpumem"
+            wait_for(lambda: any(lacking in message for message in events(lab, pod)))
+
+            expect_calm(lab, "where another pod holds the sizes that a node states", pods)
+            assert ["Pending"] == [one["status"]["phase"] for one in pods()]
+            lab.call("DELETE", "/api/v1/namespaces/default/pods/holds?gracePeriodSeconds=0")
+            wait_for(lambda: ["Running"] == [one["status"]["phase"] for one in pods()])
 
 
 def not_created(lab: Lab, path: str) -> str:

@@ -22,7 +22,7 @@ from hetero.testing import rack
 from tests.kube.binaries import LABS
 from tests.kube.conftest import card
 from tests.kube.control_plane import ControlPlane, free_port, wait_for
-from tests.kube.test_chart import chart
+from tests.kube.test_chart import VALUES, chart
 from tests.kube.test_inventory import AGENT, TEXT, cluster
 from tests.kube.test_pod_request import pod
 from tests.kube.test_webhook import HOOK, patched
@@ -275,6 +275,42 @@ def test_kube_schedulers_own_plugins_want_a_node_with_cards_and_no_other(
     assert bound() is None
     plane.add_node("another-with-cards", {}, **amounts)
     assert "another-with-cards" == wait_for(bound)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("kubernetes", LABS[1:], indirect=True)
+@pytest.mark.parametrize("autoscaler", [False, True])
+def test_a_pod_with_a_size_alone_that_the_webhook_did_not_see_is_not_created(
+    plane: ControlPlane, *, autoscaler: bool
+) -> None:
+    """Nodes state sizes, so any scheduler may bind it to one and have it run without a card."""
+    plurals = {
+        "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
+    }
+    for made in chart(autoscaler=autoscaler):
+        if made["kind"] in plurals:
+            path = f"/apis/{made['apiVersion']}/{plurals[made['kind']]}"
+            plane.call("POST", path, made)
+
+    def refused(limits: Plain, **spec: Any) -> bool:
+        container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+        body = {"metadata": {"name": "unseen"}, "spec": {"containers": [container], **spec}}
+        try:
+            plane.call("POST", "/api/v1/namespaces/default/pods?dryRun=All", body)
+        except OSError as error:
+            return "hetero's webhook did not see it" in str(error)
+        return False
+
+    wait_for(lambda: refused({"nvidia.com/gpu": "1"}))
+
+    for part in VALUES["resources"]["parts"]:
+        assert autoscaler == refused({part: "5"})
+        assert not refused({part: "0"})
+        assert not refused({part: "5"}, schedulerName="hetero-scheduler")
+    named = {"schedulerName": "hetero-scheduler", "nodeName": "n1"}
+    assert autoscaler == refused({"nvidia.com/gpumem": "5"}, **named)
+    assert not refused({"cpu": "1"})
 
 
 def names_of(vendor_name: str) -> tuple[ResourceNames, ...]:

@@ -131,6 +131,16 @@ def test_kube_scheduler_asks_us_about_every_word_and_counts_cards_itself() -> No
     assert {one.count for vendor in WORDS.vendors for one in vendor.resource_names} == counted
 
 
+def test_kube_scheduler_counts_parts_where_kubelets_count_them() -> None:
+    """Nodes state them for an autoscaler, and a kubelet fails a pod above the sum."""
+    made = of("ConfigMap", "hetero", autoscaler=True)
+    (extender,) = yaml.safe_load(made["data"]["scheduler.yaml"])["extenders"]
+    managed = extender["managedResources"]
+
+    assert not any(one.get("ignoredByScheduler") for one in managed)
+    assert set(WORDS.resources) == {one["name"] for one in managed}
+
+
 def test_every_service_starts_anew_with_new_settings_and_the_agent_reads_them() -> None:
     def marks(**values: Any) -> set[tuple[str, str]]:
         """Return each service with what makes it start anew when it changes."""
