@@ -210,5 +210,11 @@ class ResourceNames:
     @property
     def resources(self) -> tuple[str, ...]:
         """All resource names. The kubelet knows `count`, the scheduler alone knows the others."""
-        resource_names = (self.count, *self.memory, self.memory_percent, *self.core, self.priority)
+        resource_names = (self.count, *self.sizes, self.priority)
         return tuple(name for name in resource_names if name is not None)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The names of how much of each card: a part of one."""
+        percent_names = () if self.memory_percent is None else (self.memory_percent,)
+        return (*self.memory, *percent_names, *self.core)

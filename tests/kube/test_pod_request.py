@@ -509,8 +509,16 @@ PARTS = sorted(
         (names.count, part)
         for vendor in WORDS.vendors
         for names in vendor.resource_names
-        for part in names.resources
-        if part != names.count
+        for part in names.sizes
+    }
+)
+#: Every resource that says who goes first on a card, with the one that counts its cards.
+PRIORITIES = sorted(
+    {
+        (names.count, names.priority)
+        for vendor in WORDS.vendors
+        for names in vendor.resource_names
+        if names.priority is not None
     }
 )
 
@@ -551,6 +559,17 @@ def test_a_part_of_a_card_is_refused_beside_any_resource_that_counts_no_cards(
 def test_no_card_and_no_part_of_one_is_no_card(count: str, part: str) -> None:
     for zero_count in COUNTS:
         assert () == WORDS.asked(read(Pod, pod({zero_count: "0", part: "0"})))
+
+
+@pytest.mark.parametrize("amount", ["0", "1", "5"])
+@pytest.mark.parametrize(("count", "priority"), PRIORITIES)
+def test_a_priority_beside_no_card_is_no_card(count: str, priority: str, amount: str) -> None:
+    """It is no part of a card: a chart that has both asks for none by the number alone."""
+    for zero_count in COUNTS:
+        assert () == WORDS.asked(read(Pod, pod({zero_count: "0", priority: amount})))
+    other_count = next(other for other, _ in PARTS if not other.startswith(count.partition("/")[0]))
+    plain = pod({count: "0", priority: amount, other_count: "1"})
+    assert [other_count] == [one.resource_names.count for one in WORDS.asked(read(Pod, plain))]
 
 
 @pytest.mark.parametrize("zero_count", COUNTS)

@@ -85,11 +85,12 @@ def test_a_number_of_no_cards_is_left_out_since_kubelets_may_start_no_such_conta
     old_kubelets: bool,
 ) -> None:
     hygon = {"hygon.com/dcunum": "0", "hygon.com/dcumem": "0"}
-    zeros = {"cpu": "1", "nvidia.com/gpu": "0", **hygon}
+    zeros = {"cpu": "1", "nvidia.com/gpu": "0", "nvidia.com/priority": "1", **hygon}
     made = pod(zeros)
     made["spec"]["initContainers"] = [{"name": "first", "resources": {"limits": dict(zeros)}}]
     made["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpu": 0}
-    mixed = pod({"nvidia.com/gpu": "0", "hygon.com/dcunum": "1"})
+    mixed = pod({"nvidia.com/gpu": "0", "nvidia.com/priority": "1", "hygon.com/dcunum": "1"})
+    meant = pod({"nvidia.com/gpu": "1", "nvidia.com/priority": "1", "hygon.com/dcunum": "0"})
 
     def admitted(plain: dict[str, Any], hook: Webhook) -> dict[str, Any]:
         answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
@@ -102,6 +103,22 @@ def test_a_number_of_no_cards_is_left_out_since_kubelets_may_start_no_such_conta
     assert {"limits": left} == spec["initContainers"][0]["resources"]
     one_kind = admitted(mixed, hook)["spec"]
     assert {"limits": {"hygon.com/dcunum": "1"}} == one_kind["containers"][0]["resources"]
+    kept = {"nvidia.com/gpu": "1", "nvidia.com/priority": "1"}
+    assert {"limits": kept} == admitted(meant, hook)["spec"]["containers"][0]["resources"]
+
+
+def test_by_claims_a_container_of_no_card_asks_for_no_priority() -> None:
+    """No node states one, so the pod would wait without end."""
+    plain = pod(SHARE)
+    plain["metadata"]["annotations"] = {"hetero.io/by-claims": "true"}
+    zeros = {"cpu": "1", "nvidia.com/gpu": "0", "nvidia.com/priority": "1"}
+    plain["spec"]["containers"].append({"name": "beside", "resources": {"limits": zeros}})
+    hook = evolve(HOOK, allocation_way=AllocationWay.BOTH)
+    answer = asyncio.run(hook.admit({"uid": "r", "operation": "CREATE", "object": plain}))
+    spec = patched(plain, json.loads(base64.b64decode(answer["patch"])))["spec"]
+
+    assert {"limits": {"cpu": "1"}} == spec["containers"][1]["resources"]
+    assert ["claims", "limits"] == sorted(spec["containers"][0]["resources"])
 
 
 @pytest.mark.parametrize("old_kubelets", [False, True])

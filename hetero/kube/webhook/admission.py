@@ -323,7 +323,11 @@ class Webhook:
         charge = self._charge(pod, container_requests, is_by_claims=is_by_claims)
         await _within_quota(self.api, self.vocabulary, request.namespace, charge)
         if is_by_claims:
-            return [*self._by_claims(pod, spec, scheduler_name), *hiding_patches]
+            return [
+                *self._without_zeros(pod, spec),
+                *self._by_claims(pod, spec, scheduler_name),
+                *hiding_patches,
+            ]
         return [
             *self._resources(pod, spec, container_requests),
             *self._without_zeros(pod, spec),
@@ -390,7 +394,7 @@ class Webhook:
         return class_names.pop() if len(class_names) == 1 else None
 
     def _without_zeros(self, pod: Pod, spec: Plain) -> Iterator[Plain]:
-        """Leave out what counts 0 cards: a kubelet may refuse such a container.
+        """Leave out what counts 0 cards, and priorities of no card: a kubelet may refuse those.
 
         An old one asks the resource's plugin to prepare it, and finds no card for that. A newer one
         refuses it where no card of the resource is healthy, as where all are cordoned.
@@ -400,7 +404,7 @@ class Webhook:
             for position, container in enumerate(group):
                 path = f"/spec/{list_name}/{position}/resources"
                 written = spec[list_name][position].get("resources") or {}
-                for resource in self.vocabulary.zero_counts(container):
+                for resource in self.vocabulary.words_of_no_card(container):
                     for kind in ("limits", "requests"):
                         if resource in (written.get(kind) or {}):
                             pointer = resource.replace("/", "~1")

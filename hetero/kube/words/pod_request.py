@@ -304,11 +304,18 @@ class Vocabulary:
             placement_chain=placement_chain(annotations),
         )
 
-    def zero_counts(self, container: Container) -> tuple[str, ...]:
-        """Return the resource names by which a container counts 0 cards. Raises `BadInput`."""
+    def words_of_no_card(self, container: Container) -> tuple[str, ...]:
+        """Return a container's counts of 0 cards, and its priorities of cards it does not ask for.
+
+        No node is to count these. Raises `BadInput`.
+        """
         amounts = self._names(container)
         count_names = (self._resources - self._size_resources).intersection(amounts)
-        return tuple(name for name in sorted(count_names) if quantity(amounts, name) == 0)
+        zero_names = {name for name in count_names if quantity(amounts, name) == 0}
+        meant_names = {resource_names.priority for resource_names, _ in self._meant_names(amounts)}
+        priority_names = {resource_names.priority for _, resource_names, _ in self._spoken}
+        lone_names = (priority_names - meant_names).intersection(amounts)
+        return tuple(sorted(name for name in zero_names | lone_names if name is not None))
 
     def _names(self, container: Container) -> Amounts:
         """Return the amounts of a container's resources, nothing if it names none of ours."""
@@ -580,7 +587,7 @@ def _expect_cards_for_sizes(
         zero_name = count_name if count_name in amounts else no_card_name
         if count_name in meant_resources or zero_name is None:
             continue
-        for part_name in resource_names.resources:
+        for part_name in resource_names.sizes:
             if part_name not in meant_resources and quantity(amounts, part_name):
                 raise BadInput(
                     f"{zero_name} is 0, and {part_name} {amounts[part_name]} is a part "
