@@ -45,6 +45,14 @@ RACK = "/var/lib/hetero/cards.rack"
 RESERVES = "model = NVIDIA A100-SXM4-80GB\n"
 #: Where a node's kernel says below which PCIe root each card is; /sys is this machine's.
 PCI = "/var/lib/hetero/pci"
+#: A card of the one vendor that the shipped rack of seven has none of.
+AMD = """
+[device]
+vendor = amd
+model = Instinct MI60
+memory = 32 GiB
+pci = 0000:a3:00.0
+"""
 #: What a pod needs of this machine to run its programs: they are the host's.
 HOST = tuple(dict.fromkeys(("/usr", sys.prefix, sys.base_prefix, str(ROOT))))
 #: Where groups of processes are given processor time, and the weight that each machine of the
@@ -794,7 +802,7 @@ def running(folder: Path, *, binaries: Path, name: str = "kube") -> Iterator[Lab
         pytest.fail("a lab is up on this machine already: end it with `lab.py down`")
     racks = {
         "n1": Path(rack("mixed")).read_text().replace(RESERVES, f"{RESERVES}reserved = 551 MiB\n"),
-        "n2": of_vendors("ascend", "cambricon"),
+        "n2": of_vendors("ascend", "cambricon") + AMD,
         "n3": of_vendors("hygon", "iluvatar", "mthreads", "metax"),
     }
     lab = Lab(folder=folder, binaries=binaries, racks=racks, name=name)

@@ -21,7 +21,7 @@ from tests.kube.site_cards import ALL, HANDED
 pytestmark = pytest.mark.cluster
 
 #: Whose cards the cluster has, and which of them can be shared.
-VENDORS = ("nvidia", "ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads")
+VENDORS = ("nvidia", "amd", "ascend", "cambricon", "hygon", "iluvatar", "metax", "mthreads")
 TYPE = "nvidia.com/use-gputype"
 POD_LIST = "/api/v1/namespaces/default/pods"
 SETTINGS = f"/api/v1/namespaces/{NAMESPACE}/configmaps/hetero"
