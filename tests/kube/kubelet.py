@@ -104,6 +104,14 @@ class FakeKubelet(RegistrationServicer, PodResourcesListerServicer):
 
     # --- what it does -------------------------------------------------------------------------
 
+    def has_healthy(self, pod: dict[str, Any]) -> bool:
+        """Return whether each resource that a pod asks for has a healthy device."""
+        containers = (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])
+        asked = {name for one in containers for name in one.get("resources", {}).get("limits", {})}
+        return all(
+            "Healthy" in self.devices.get(name, {}).values() for name in asked & {*self.registered}
+        )
+
     async def admit(self, pod: dict[str, Any]) -> dict[str, wire.ContainerAllocateResponse]:
         """Admit a pod as the kubelet does: known first, then devices for each container."""
         if pod not in self.known:

@@ -143,6 +143,8 @@ class Site:
         answer = await self._call("filter", Pod=pod, NodeNames=["n1"])
         if answer["NodeNames"] != ["n1"]:
             return str(answer.get("Error") or answer["FailedNodes"])
+        # kube-scheduler sends no pod while the kubelet counts no healthy device of an agent anew
+        await until(lambda: self.at.kubelet.has_healthy(pod))
         refusal = await self._call(
             "bind", PodName=about["name"], PodNamespace="default", PodUID=about["uid"], Node="n1"
         )

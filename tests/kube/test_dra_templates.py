@@ -150,7 +150,7 @@ def test_more_core_than_any_instance_has_is_refused_and_never_a_whole_card_with_
         (container,) = WORDS.asked(read(Pod, pod(limits, notes={"nvidia.com/vgpu-mode": "mig"})))
         answer = fit(Inventory((instances(),)), container.request)
         assert isinstance(answer, Refusal)
-        assert "0 of 1 device: 1 too small" == answer.sentence
+        assert "0 of 1 device: 1 too small (80 GiB wanted, largest part 20)" == answer.sentence
 
 
 def test_core_of_a_card_that_is_cut_by_a_menu_is_asked_with_its_memory() -> None:
