@@ -39,9 +39,7 @@ def tell(
 def limits(grant: Grant) -> Iterator[str]:
     """Yield a line for each limit of a grant."""
     device_by_uuid = {device.uuid: device for device in grant.devices}
-    for limit, piece, core_percent in zip(
-        grant.limits, grant.allocation.pieces, grant.core_percents, strict=True
-    ):
+    for limit, piece in zip(grant.limits, grant.allocation.pieces, strict=True):
         device = device_by_uuid.get(piece.device)
         card_name = limit.name if device is None else card_and_model(device)
         line_start = f"{grant.id}  {card_name}  memory {format_memory(limit.memory)}"
@@ -55,7 +53,8 @@ def limits(grant: Grant) -> Iterator[str]:
             yield f"{line_start}  all of the core"
         else:
             shape_text = f", by template {piece.template}" if piece.template else ""
-            yield f"{line_start}  core {core_limit(core_percent)}{shape_text}"
+            core_text = core_limit(limit.core_given(piece, device))
+            yield f"{line_start}  core {core_text}{shape_text}"
     for note in grant.allocation.notes:
         yield f"{grant.id}  {note}"
     if grant.served:

@@ -126,6 +126,7 @@ class Site:
     async def restart_agent(self) -> None:
         """End the agent at once and start another one."""
         await self.at.crash()
+        self.at.kubelet.devices.clear()  # of a plugin that ended none is healthy
         await self.at.start()
         await self.offered()
 

@@ -65,6 +65,12 @@ def parts(text: str) -> set[str]:
     return {one.strip("\n") for one in every} - {""}
 
 
+def kubernetes_version(plane: ControlPlane) -> str:
+    """Return the version that Helm, too, is told by the API server."""
+    text: str = plane.call("GET", "/version")["gitVersion"]
+    return text
+
+
 def made(plane: ControlPlane) -> dict[str, list[str]]:
     listed = {kind: plane.call("GET", kind)["items"] for kind in KINDS}
     return {
@@ -88,7 +94,7 @@ def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothin
 ) -> None:
     config, before = configuration(helm, plane.kubeconfig), made(plane)
     installed = done(helm.Install(config).run("hetero", CHART, create_namespace=True, wait=False))
-    manifest_text = rendered(kubernetes=f"1.{plane.minor}")
+    manifest_text = rendered(kubernetes=kubernetes_version(plane))
     assert parts(manifest_text) == parts(installed["manifest"])
 
     settings = 'device-placement = "spread"\n[nodes."*".cards]\nmax_sharers = 4\n'
@@ -103,7 +109,7 @@ def test_helm_installs_byte_by_byte_what_we_render_upgrades_it_and_leaves_nothin
         "agent": {"driverRoot": "/run/nvidia/driver", "selinuxType": "container_file_t"},
     }
     upgraded = done(helm.Upgrade(config).run("hetero", CHART, values=values, wait=False))
-    manifest_text = rendered(kubernetes=f"1.{plane.minor}", **values)
+    manifest_text = rendered(kubernetes=kubernetes_version(plane), **values)
     assert parts(manifest_text) == parts(upgraded["manifest"])
     (job,) = made(plane)[f"/apis/batch/v1/namespaces/{SPACE}/jobs"]
     assert job in manifest_text
@@ -175,7 +181,7 @@ def test_helm_makes_the_objects_of_cert_manager_and_of_openshift(
         helm.Install(config).run("hetero", CHART, values=values, create_namespace=True, wait=False)
     )
 
-    manifest_text = rendered(kubernetes=f"1.{plane.minor}", **values)
+    manifest_text = rendered(kubernetes=kubernetes_version(plane), **values)
     assert parts(manifest_text) == parts(installed["manifest"])
     listed = plane.call("GET", f"/apis/cert-manager.io/v1/namespaces/{SPACE}/certificates")
     certificates = {one["metadata"]["name"] for one in listed["items"]}

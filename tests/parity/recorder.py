@@ -212,5 +212,5 @@ def _document(text: str, kind: str) -> Any:
         if kind == ".toml":
             return tomllib.loads(text)
         return list(yaml.safe_load_all(text))
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         return text
