@@ -95,7 +95,7 @@ def test_new_grants_gain_nothing_over_one_that_stands(bench: Bench) -> None:
     assert left >= 54  # 35 without: each second kernel is of another grant
     for output in outputs:
         assert "hetero: waits " in output
-        assert " on card 0 (job " in output
+        assert " on nvidia:0 (job " in output
 
 
 @pytest.mark.measured
