@@ -96,15 +96,9 @@ def device_selector_of(node: Node, grants: Sequence[GrantView], device: str | No
 
 def on_device(grants: Sequence[GrantView], device: str | None) -> tuple[GrantView, ...]:
     """Return the grants that have some of a device, all of them where none is named."""
-
-    def is_named(share: Share) -> bool:
-        return (
-            device is None
-            or device in (str(share.device_number), share.card)
-            or share.device.startswith(device)
-        )
-
-    return tuple(grant for grant in grants if any(map(is_named, grant.shares)))
+    return tuple(
+        grant for grant in grants if any(_is_named(share, device) for share in grant.shares)
+    )
 
 
 def foreign_on(
@@ -114,10 +108,16 @@ def foreign_on(
     return tuple(
         view
         for view in views
-        if device is None
+        if _is_named(view, device)
+        if user is None or any(process.user == user for process in view.use.processes)
+    )
+
+
+def _is_named(view: Share | ForeignView, device: str | None) -> bool:
+    return (
+        device is None
         or device in (str(view.device_number), view.card)
         or view.device.startswith(device)
-        if user is None or any(process.user == user for process in view.use.processes)
     )
 
 
